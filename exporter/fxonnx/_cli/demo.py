@@ -61,7 +61,8 @@ class AlexNet(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Classify a batch of images."""
-        return self.classifier(torch.flatten(self.avgpool(self.features(x)), 1))  # type: ignore[no-any-return]
+        logits: torch.Tensor = self.classifier(torch.flatten(self.avgpool(self.features(x)), 1))
+        return logits
 
 
 @dataclass(frozen=True)

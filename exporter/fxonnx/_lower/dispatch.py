@@ -55,7 +55,8 @@ def find_translation(node: torch.fx.Node, registry: Registry, opset: int) -> tup
 
 def _registry_call(node: torch.fx.Node, opset: int) -> OpCall:
     """The call as ``accepts`` conditions of translations see it, with the schema's defaults."""
-    target, arguments = node.target, {}
+    target: Any = node.target
+    arguments = {}
     if isinstance(target, OpOverload):
         arguments = {
             parameter.name: parameter.default_value
@@ -63,7 +64,7 @@ def _registry_call(node: torch.fx.Node, opset: int) -> OpCall:
             if parameter.has_default_value()
         }
     arguments.update((name, _fake_value(argument)) for name, argument in arguments_by_name(node).items())
-    return OpCall(target, arguments, opset)  # type: ignore[arg-type]
+    return OpCall(target, arguments, opset)
 
 
 def _has(node: torch.fx.Node, condition: Callable[[Any], bool]) -> bool:

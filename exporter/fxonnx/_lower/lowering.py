@@ -230,7 +230,8 @@ class _GraphLowering:
             self._unsupported_operator(node, tensors, val, (str(error),))
             return
         values = [value for value, leaf in zip(returned, leaves, strict=True) if isinstance(leaf, torch.Tensor)]
-        checked: Any = iter(self._check_results(node, values, tensors, val))  # type: ignore[arg-type]
+        results_of_val: Any = self._check_results(node, values, tensors, val)
+        checked = iter(results_of_val)
         found: list[LoweredValue] = []
         for value, leaf in zip(returned, leaves, strict=True):
             if isinstance(leaf, torch.Tensor):

@@ -458,10 +458,11 @@ def _name_dim(value: ir.Value, builder: Builder, axis: int, name: str) -> None:
     """Record a name for a dim of an output instead of its symbolic expression."""
     if value.shape is None:
         builder.write_shape(value, builder.dims(value))
-    size = str(value.shape[axis])  # type: ignore[index]
+    shape: Any = value.shape
+    size = str(shape[axis])
     if size != name:
         value.meta.setdefault(OUTPUT_DIMS_KEY, {})[str(axis)] = size
-    value.shape = ir.Shape([*value.shape[:axis], name, *value.shape[axis + 1 :]])  # type: ignore[index]
+    value.shape = ir.Shape([*shape[:axis], name, *shape[axis + 1 :]])
 
 
 def _return_updates(
@@ -496,8 +497,9 @@ def _identity(value: ir.Value, builder: Builder, name: str) -> ir.Value:
     _check_identity(value, builder, name)
     copy = ir.Value(name=name, type=value.type)
     # ONNX Runtime lacks kernels of Identity for these types, but has those of a Cast to the same type.
-    is_cast = value.dtype is not None and value.dtype in builder.missing_kernels.get("Identity", ())
-    op_type, attributes = ("Cast", [ir.AttrInt64("to", int(value.dtype))]) if is_cast else ("Identity", [])  # type: ignore[arg-type]
+    op_type, attributes = "Identity", []
+    if value.dtype is not None and value.dtype in builder.missing_kernels.get("Identity", ()):
+        op_type, attributes = "Cast", [ir.AttrInt64("to", int(value.dtype))]
     metadata = {"namespace": f"{name}: {op_type}"}
     node = ir.Node("", op_type, [value], attributes, outputs=[copy], metadata_props=metadata)
     builder.graph.append(node)

@@ -15,6 +15,7 @@ import torch
 
 from fxonnx_translations._torch_compat import OpOverload, TorchDispatchMode, has_kernel
 
+from .._nodes import function_of
 from .._provenance import copy_provenance, source_line
 from ..errors import PrepareError
 from .graph_utils import fake_mode_of
@@ -83,11 +84,11 @@ class _AutocastEffect:
     is_internal: bool
 
 
-class _CastRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _CastRecorder(TorchDispatchMode):
     """Record the operators that run, and the casts of the given tensors before the first other operator."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._positions = {id(tensor): tensor for tensor in tensors}
         self._started = False
         self.casts: dict[int, torch.dtype] = {}
@@ -201,7 +202,7 @@ def evaluate(node: torch.fx.Node, state: AutocastState | None = None) -> Any:
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
     fake_mode = fake_mode_of(argument.meta.get("val") for argument in node.all_input_nodes)
     with torch.no_grad(), no_new_guards(fake_mode), _autocast(state or {}), fake_mode or contextlib.nullcontext():
-        return node.target(*args, **kwargs)  # type: ignore[operator]
+        return function_of(node)(*args, **kwargs)
 
 
 @contextlib.contextmanager
@@ -240,7 +241,7 @@ def _observe_recurrent(
         return None
     args: Any = torch.fx.map_arg(node.args, zeros)
     with torch.no_grad(), _autocast(state):
-        dtypes = dtypes_of(node.target(*args))  # type: ignore[operator]
+        dtypes = dtypes_of(function_of(node)(*args))
     lower = next((dtype for dtype in state.values() if dtype in dtypes), None)
     # A layer that returns its input dtype is not changed, which is at least as precise.
     return _AutocastEffect(

@@ -12,6 +12,7 @@ import torch
 from fxonnx_translations._builder.sub_byte import contiguous
 from fxonnx_translations._torch_compat import OpOverload
 
+from .._nodes import function_of
 from .graph_utils import STORAGE_DTYPES, find_attribute
 
 __all__ = ["MAX_ELEMENTS", "fold_constants"]
@@ -210,7 +211,7 @@ class _Folder:
 
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value)
         try:
-            result = node.target(*args, **kwargs)  # type: ignore[operator]
+            result = function_of(node)(*args, **kwargs)
         except (RuntimeError, NotImplementedError, IndexError, TypeError, ValueError):
             # Either the model itself fails here or this build of torch lacks the kernel: the operator is not folded.
             return False

@@ -16,6 +16,7 @@ import torch
 
 from fxonnx_translations._torch_compat import OpOverload, vmap_for_positions
 
+from .._nodes import input_of
 from .._provenance import copy_provenance, source_line
 from ..errors import PrepareError
 from .graph_utils import erase_unused, module_attribute, replace_node
@@ -145,14 +146,14 @@ def expand_flex_attention(owner: torch.fx.GraphModule) -> None:
 
 def _replace_by_standard_attention(owner: torch.fx.GraphModule, call: torch.fx.Node, computation: _Attention) -> None:
     """Replace a call by ``scaled_dot_product_attention`` with a mask that is computed before it."""
-    query, key, value = call.args[:3]
+    query, key, value = (input_of(call, position) for position in range(3))
     (item,) = call.users
     with owner.graph.inserting_before(call):
         bias = None
         if computation.has_mask:
             bias = owner.graph.call_function(operator.getitem, (call, 0))
         options: dict[str, Any] = {"scale": computation.scale}
-        if not same_size(query.meta["val"].shape[1], key.meta["val"].shape[1]):  # type: ignore[union-attr]
+        if not same_size(query.meta["val"].shape[1], key.meta["val"].shape[1]):
             options["enable_gqa"] = True
         attention = owner.graph.call_function(
             aten.scaled_dot_product_attention.default, (query, key, value, bias), options

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fxonnx_translations._library_ops.float4 import E2M1, block_scales, unpacked_codes
+
+from .._own_operators import define_operator
 
 __all__ = ["float4_arguments"]
 
@@ -28,20 +30,12 @@ def _dequantized_shape(
     return packed.new_empty((packed.shape[0], 2 * packed.shape[1]), dtype=dtype)
 
 
-def _define_operator() -> torch.library.Library:
-    """Define the operator, which exists as long as the returned library."""
-    make: Callable[..., Any] = torch.library.Library
-    library = make("fxonnx", "FRAGMENT")
-    library.define(
-        "dequantize_float4(Tensor packed, Tensor scale, Tensor? tensor_scale, int block_size, bool is_swizzled, "
-        "ScalarType dtype) -> Tensor"
-    )
-    library.impl("dequantize_float4", _dequantize, "CompositeExplicitAutograd")
-    torch.library.register_fake("fxonnx::dequantize_float4", _dequantized_shape, lib=library)
-    return library  # type: ignore[no-any-return]
-
-
-_LIBRARY = _define_operator()
+_OPERATOR = define_operator(
+    "fxonnx::dequantize_float4(Tensor packed, Tensor scale, Tensor? tensor_scale, int block_size, bool is_swizzled, "
+    "ScalarType dtype) -> Tensor",
+    _dequantize,
+    _dequantized_shape,
+)
 
 
 def float4_arguments(tensor: Any) -> Sequence[Any] | None:

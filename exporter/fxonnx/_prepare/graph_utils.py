@@ -10,6 +10,7 @@ import torch
 
 from fxonnx_translations._torch_compat import HigherOrderOperator, OpOverload
 
+from .._nodes import item_index
 from .._provenance import copy_provenance
 from ..errors import PrepareError
 
@@ -171,7 +172,7 @@ def _replace(node: torch.fx.Node, result: SplicedResult, heirs: set[torch.fx.Nod
         return
     for user in list(node.users):
         if isinstance(result, (list, tuple)) and user.target is operator.getitem and user.args[0] is node:
-            _replace(user, result[user.args[1]], heirs)  # type: ignore[index]
+            _replace(user, result[item_index(user)], heirs)
             node.graph.erase_node(user)
         else:
             _substitute(user, node, result)

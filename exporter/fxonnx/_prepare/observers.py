@@ -10,7 +10,7 @@ import torch
 from torch.fx import Graph, Node
 
 from .._provenance import copy_provenance
-from .functionalize.emit import refuse
+from .functionalize.emit import arguments_with_defaults, refuse
 
 __all__ = ["replace_disabled_observers"]
 
@@ -34,7 +34,7 @@ def replace_disabled_observers(graph: Graph, value_of: Callable[[Node], torch.Te
     """
     for target in (_FUSED, _WITH_MASK, _FUNCTIONAL):
         for node in graph.find_nodes(op="call_function", target=target):
-            arguments = _arguments(node)
+            arguments = arguments_with_defaults(node)
             flags = [value_of(arguments[name]) for name in ("observer_on", "fake_quant_on")]
             if any(flag is None or flag.numel() != 1 for flag in flags):
                 continue
@@ -48,13 +48,6 @@ def replace_disabled_observers(graph: Graph, value_of: Callable[[Node], torch.Te
                 )
             result = _fake_quantized(graph, node, arguments) if is_quantizing else arguments["self"]
             _replace(graph, node, result, arguments)
-
-
-def _arguments(node: Node) -> dict[str, Any]:
-    schema = node.target._schema.arguments  # type: ignore[union-attr]
-    given = dict(zip((argument.name for argument in schema), node.args, strict=False))
-    defaults = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
-    return {**defaults, **given, **node.kwargs}
 
 
 def _fake_quantized(graph: Graph, node: Node, arguments: dict[str, Any]) -> Node:

@@ -48,10 +48,11 @@ def _has_all_elements(node: torch.fx.Node, val: torch.Tensor) -> bool:
     def size_of(argument: torch.fx.Node) -> Any:
         return argument.meta["val"]
 
-    size, stride, *offset = torch.fx.map_arg(node.args[1:], size_of)
+    given: Any = torch.fx.map_arg(node.args[1:], size_of)
+    size, stride, *offset = given
     first: Any = offset[0] if offset else torch.fx.map_arg(node.kwargs.get("storage_offset"), size_of)
     start: Any = 0 if first is None else first - val.storage_offset()
-    last: Any = sum((each - 1) * step for each, step in zip(size, stride, strict=True))  # type: ignore[arg-type]
+    last: Any = sum((each - 1) * step for each, step in zip(size, stride, strict=True))
     return is_known(start >= 0) and is_known(start + last < val.numel())
 
 

@@ -19,6 +19,7 @@ from torch.export.graph_signature import (
 from fxonnx_translations._torch_compat import FakeTensor
 
 from .._inner_tensors import is_wrapper, unwrapped
+from .._nodes import input_of, item_index
 from .._provenance import copy_provenance, source_line
 from ..errors import CaptureError
 from .float4_weights import float4_arguments
@@ -229,7 +230,8 @@ class _Unwrapping:
     def outputs(self, specs: list[OutputSpec]) -> list[OutputSpec]:
         """Return the specs of the outputs, with the new names of their nodes."""
         new_specs = []
-        for spec, value in zip(specs, self._graph.output_node().args[0], strict=True):  # type: ignore[arg-type]
+        outputs: Any = self._graph.output_node().args[0]
+        for spec, value in zip(specs, outputs, strict=True):
             if value in self._wrapped:
                 name = type(self._wrapped[value].example).__name__
                 raise CaptureError(
@@ -257,7 +259,7 @@ class _Unwrapping:
         elif isinstance(result, (list, tuple)):
             for user in list(node.users):
                 if user.target is operator.getitem:
-                    self._set(user, result[user.args[1]], made)  # type: ignore[index]
+                    self._set(user, result[item_index(user)], made)
         else:
             replace_node(node, result, made)
 
@@ -277,7 +279,7 @@ class _Unwrapping:
             }
             target: Any = node.target
             if target is _ACCESS:
-                result = getattr(given[node.args[0]], str(node.args[1]))  # type: ignore[index]
+                result = getattr(given[input_of(node)], str(node.args[1]))
             else:
                 result = target(*torch.fx.map_arg(node.args, given.get), **torch.fx.map_arg(node.kwargs, given.get))
             flat: list[Any] = []

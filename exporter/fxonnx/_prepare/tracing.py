@@ -117,7 +117,7 @@ def no_new_guards(fake_mode: Any) -> Iterator[None]:
     if shape_env is None:
         yield
         return
-    general = shape_config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
+    general = shape_config.patch(backed_size_oblivious=True)
     # Filling the fake tensor cache guards on the memory layout of results.
     uncached = disable_fake_tensor_cache(fake_mode)
     with general, uncached, shape_env.error_on_new_guards(), shape_env.ignore_fresh_unbacked_symbols():
@@ -177,19 +177,15 @@ def trace_call(
         return list(result) if isinstance(result, (list, tuple)) else result
 
     fake_mode = fake_mode_of([*_flat(values), *_flat([node.meta.get("val")])])
-    try:
-        traced = _traced(run, values, fake_mode, pre_dispatch)
-    except Exception as error:
-        # Decompositions may raise any exception; it is reported with the operator.
-        failure = TraceError(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
+    traced = _traced(run, values, fake_mode, pre_dispatch)
+    if isinstance(traced, Exception):
+        error = traced
         plain = [_contiguous(value) for value in values]
-        if all(one is other for one, other in zip(plain, values, strict=True)):
-            raise failure from error
-        try:
+        if any(one is not other for one, other in zip(plain, values, strict=True)):
             # Transposed strides make torch guard on sizes of 1; ONNX has no memory layout, so contiguous is equivalent.
             traced = _traced(run, plain, fake_mode, pre_dispatch)
-        except Exception:  # noqa: BLE001 - the first failure is the one that is reported
-            raise failure from error
+        if isinstance(traced, Exception):
+            raise TraceError(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error
     _restore_constants(traced)
     _remove_side_effects(traced.graph)
     if check:
@@ -197,10 +193,16 @@ def trace_call(
     return traced
 
 
-def _traced(run: Callable[..., Any], values: Sequence[Any], fake_mode: Any, pre_dispatch: bool) -> torch.fx.GraphModule:
-    with torch.no_grad(), no_new_guards(fake_mode), fake_mode or contextlib.nullcontext():
-        tracer = make_fx(run, tracing_mode="fake", pre_dispatch=pre_dispatch, _disable_torch_fn_metadata_mode=True)
-        return tracer(*values)
+def _traced(
+    run: Callable[..., Any], values: Sequence[Any], fake_mode: Any, pre_dispatch: bool
+) -> torch.fx.GraphModule | Exception:
+    """The graph, or the error, which may be any: decompositions are code of torch and of libraries."""
+    try:
+        with torch.no_grad(), no_new_guards(fake_mode), fake_mode or contextlib.nullcontext():
+            tracer = make_fx(run, tracing_mode="fake", pre_dispatch=pre_dispatch, _disable_torch_fn_metadata_mode=True)
+            return tracer(*values)
+    except Exception as error:  # noqa: BLE001 - the caller raises it with the operator
+        return error
 
 
 def _contiguous(value: Any) -> Any:

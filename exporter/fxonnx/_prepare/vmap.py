@@ -14,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fxonnx_translations._torch_compat import predispatch
 
+from .._nodes import function_of
 from .._provenance import copy_provenance, source_line
 from ..errors import PrepareError
 from .graph_utils import (
@@ -156,7 +157,7 @@ def _trace(
         try:
             for node in region:
                 args, kwargs = torch.fx.map_arg((node.args, node.kwargs), env.__getitem__)
-                env[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+                env[node] = function_of(node)(*args, **kwargs)
                 depth += (node.target is _ENTER) - (node.target is _LEAVE)
         finally:
             # The vmap nesting level is global to the process.

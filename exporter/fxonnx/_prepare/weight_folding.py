@@ -16,6 +16,7 @@ import torch
 from fxonnx_translations._builder.sub_byte import FLOAT4_PAIRS, PER_BYTE
 from fxonnx_translations._torch_compat import OpOverload
 
+from .._nodes import function_of, input_of
 from .._provenance import VALUE_KEY
 from .graph_utils import STORAGE_DTYPES
 
@@ -194,7 +195,7 @@ def _fold(graph: torch.fx.Graph, node: torch.fx.Node, layer: torch.fx.Node, para
     with graph.inserting_before(layer):
         new_weight = graph.call_function(folded_weight, (weight, gamma, variance, eps, int(transposed), groups))
         new_bias = graph.call_function(folded_bias, (bias, gamma, beta, mean, variance, eps))
-    new_weight.meta["val"] = weight.meta["val"]  # type: ignore[union-attr]
+    new_weight.meta["val"] = input_of(layer, 1).meta["val"]
     new_bias.meta["val"] = mean.meta["val"]
     layer.args = (layer.args[0], new_weight, new_bias, *layer.args[3:])
     node.replace_all_uses_with(layer)
@@ -275,8 +276,8 @@ def _is_weight_quantizer(node: torch.fx.Node) -> bool:
     if any(user.target is aten.embedding.default for user in node.users):
         # Runtimes would dequantize the whole table in every call.
         return False
-    limits = node.args[-2:]
-    if not any(low <= limits[0] and limits[1] <= high for low, high in ((-128, 127), (0, 255))):  # type: ignore[operator]
+    limits: Any = node.args[-2:]
+    if not any(low <= limits[0] and limits[1] <= high for low, high in ((-128, 127), (0, 255))):
         return False
     return not any(
         isinstance(argument, torch.fx.Node) and argument.meta["val"].is_floating_point() for argument in node.args[2:]
@@ -327,18 +328,18 @@ class _Recipe:
     def __init__(
         self, steps: Sequence[torch.fx.Node], sources: Sequence[torch.fx.Node], constants: Mapping[str, torch.Tensor]
     ) -> None:
-        self._steps = tuple((step, step.target, step.args, step.kwargs) for step in steps)
+        self._steps = tuple((step, function_of(step), step.args, step.kwargs) for step in steps)
         self._sources = tuple(sources)
         self._constants = constants
 
-    def __call__(self, *tensors: torch.Tensor) -> torch.Tensor:
+    def __call__(self, *tensors: torch.Tensor) -> Any:
         values: dict[torch.fx.Node, Any] = dict(zip(self._sources, tensors, strict=True))
 
         def real(argument: torch.fx.Node) -> Any:
             return self._constants[str(argument.target)] if argument.op == "get_attr" else values[argument]
 
         result: Any = None
-        for step, target, args, kwargs in self._steps:
-            result = target(*torch.fx.map_arg(args, real), **torch.fx.map_arg(kwargs, real))  # type: ignore[operator]
+        for step, function, args, kwargs in self._steps:
+            result = function(*torch.fx.map_arg(args, real), **torch.fx.map_arg(kwargs, real))
             values[step] = result
-        return result  # type: ignore[no-any-return]
+        return result

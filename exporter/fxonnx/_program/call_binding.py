@@ -164,7 +164,8 @@ def _restore_nesting(
         return args, kwargs
     if not all(pytree.tree_structure(argument).is_leaf() for argument in args):
         return args, kwargs
-    return pytree.tree_unflatten(args, spec)  # type: ignore[no-any-return]
+    nested: tuple[Sequence[Any], Mapping[str, Any]] = pytree.tree_unflatten(args, spec)
+    return nested
 
 
 def _positional_parameters(forward: Callable[..., Any] | None) -> list[inspect.Parameter] | None:

@@ -6,7 +6,7 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import onnx_ir as ir
 
@@ -70,7 +70,7 @@ def lay_out_external_data(tensors: Mapping[str, ir.TensorProtocol], format: Exte
     text = json.dumps({"__metadata__": {"format": "pt"}, **entries}, separators=(",", ":")).encode() if order else b""
     text += b" " * (-len(text) % _HEADER_ALIGNMENT)
     header = struct.pack("<Q", len(text)) + text
-    offsets = {name: len(header) + entries[name]["data_offsets"][0] for name in order}  # type: ignore[index]
+    offsets = {name: len(header) + entries[name]["data_offsets"][0] for name in order}
     return ExternalDataFile(offsets, header, tuple((offsets[name], tensors[name]) for name in order))
 
 
@@ -81,7 +81,7 @@ def _itemsize(tensor: ir.TensorProtocol) -> int:
     return max(1, int(tensor.dtype.itemsize))
 
 
-def _entry(tensor: ir.TensorProtocol, start: int) -> dict[str, object]:
+def _entry(tensor: ir.TensorProtocol, start: int) -> dict[str, Any]:
     dtype, shape = "U8", [tensor.nbytes]
     # Dtypes that torch lacks and sub-byte dtypes are stored as raw bytes.
     if tensor.dtype.itemsize >= 1 and (name := _NAMES.get(to_torch_dtype(tensor.dtype))) is not None:

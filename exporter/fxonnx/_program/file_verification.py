@@ -84,7 +84,8 @@ def _run_model(loaded: ir.Model, model: Any, args: Any, kwargs: Any) -> list[Any
             if isinstance(model, torch.nn.Module):
                 values = {**dict(model.named_parameters()), **dict(model.named_buffers())}
             leaves += final_states(loaded, model, values, _graph_inputs(loaded, model, args, kwargs))
-        return copies_of_inputs(leaves)  # type: ignore[no-any-return]
+        copies: list[Any] = copies_of_inputs(leaves)
+        return copies
 
 
 def _graph_inputs(loaded: ir.Model, model: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> list[Any]:

@@ -261,7 +261,8 @@ def _final_states(program: VerifiableProgram, module: Any, weights: Any, args: A
         return []
     record = program.record
     call = bind_call(program.exported_program, args, kwargs, record.forward, record.capture.frozen_tensors)
-    return _copies(final_states(program.model, module, weights, call.inputs))  # type: ignore[no-any-return]
+    states: list[Any] = _copies(final_states(program.model, module, weights, call.inputs))
+    return states
 
 
 def _with_python_scalars(given: Any, positions: Collection[int]) -> Any:

@@ -198,13 +198,12 @@ def _problem(path: Path) -> tuple[str, str | None]:
 
 def _save_to_file(file: BinaryIO, layout: ModelLayout) -> None:
     _check(layout, hint="save to a path, so that the weights are stored as external data")
-    start = file.tell()
-    try:
+    with contextlib.ExitStack() as on_failure:
+        start = file.tell()
+        on_failure.callback(file.truncate)
+        on_failure.callback(file.seek, start)
         write_model(file, layout, layout.written_bytes())
-    except BaseException:
-        file.seek(start)
-        file.truncate()
-        raise
+        on_failure.pop_all()
 
 
 def _check(layout: ModelLayout, hint: str) -> None:
@@ -271,11 +270,10 @@ def may_reference(path: Path, name: str) -> bool:
 
 @contextlib.contextmanager
 def _removed_on_failure(data: Path) -> Iterator[None]:
-    try:
+    with contextlib.ExitStack() as on_failure:
+        on_failure.callback(data.unlink, missing_ok=True)
         yield
-    except BaseException:
-        data.unlink(missing_ok=True)
-        raise
+        on_failure.pop_all()
 
 
 def _rename_external_data(path: Path, data: Path, usual: Path, layout: ModelLayout) -> None:

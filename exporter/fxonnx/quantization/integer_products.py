@@ -176,10 +176,10 @@ def _integer_bias(builder: Builder, product: _Product, bias: ir.Value, scale: ir
     columns = None if codes is None else builder.dims(codes)[0 if product.is_transposed else 1]
     if builder.dims(bias) != (columns,):
         return None
-    contents = [_content(value) for value in (bias, scale, weight_scale)]
-    if any(content is None for content in contents) or not _fits(*contents):  # type: ignore[arg-type]
-        return None
     sources = [bias, scale, weight_scale]
+    contents = [content for value in sources if (content := _content(value)) is not None]
+    if len(contents) < len(sources) or not _fits(*contents):
+        return None
     return [
         derive_stored(builder, sources, "int32", _rounded_bias),
         derive_stored(builder, sources[1:][::-1], "bias_scale", _scale_of_bias),

@@ -1,1 +1,1 @@
-"""The interfaces from before torch.export: ScriptModules, symbolic functions, node names, and the drop-in for torch.onnx."""
+"""The interfaces from before torch.export: ScriptModules, symbolic functions, node names, torch.onnx.export."""

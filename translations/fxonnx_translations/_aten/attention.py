@@ -258,7 +258,7 @@ def _repeated_heads(op: Op, operand: ir.Value, query: ir.Value) -> ir.Value:
         groups = heads // own
     else:
         # The number of heads may be 0 at run time, and ONNX Runtime crashes on an integer division by 0.
-        divisor = Max(sympy.Integer(1), sympy.sympify(own))  # type: ignore[no-untyped-call]
+        divisor = Max(sympy.Integer(1), sympy.sympify(own))
         groups = FloorDiv(sympy.sympify(heads), divisor)
     wide = op.expand(op.Unsqueeze(operand, [len(dims) - 2]), (*lead, own, groups, *dims[-2:]))
     return op.reshape(wide, (*lead, heads, *dims[-2:]))

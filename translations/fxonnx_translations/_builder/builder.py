@@ -144,8 +144,9 @@ class Builder(onnxscript.GraphBuilder):
         """Record the shape of a value; the input of a Cast has the same one."""
         self._dims[value] = tuple(dims)
         node = value.producer()
-        if node is not None and node.op_type == "Cast" and node.inputs[0] not in self._dims:
-            self.set_dims(node.inputs[0], dims)  # type: ignore[arg-type]
+        source = node.inputs[0] if node is not None and node.op_type == "Cast" else None
+        if source is not None and source not in self._dims:
+            self.set_dims(source, dims)
 
     def with_dims(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
         """Return the value with its shape recorded, if it was not: ONNX could not infer it, or would invent dim names."""
@@ -333,9 +334,10 @@ class Builder(onnxscript.GraphBuilder):
         self, op_type: str, values: Sequence[ir.Value | None], attributes: dict[str, Any]
     ) -> ir.Value | None:
         """Return the value that already is an operator's result, or None."""
-        if op_type not in PEEPHOLES or any(value is None for value in values):
+        if op_type not in PEEPHOLES:
             return None
-        return PEEPHOLES[op_type](self, list(values), attributes)  # type: ignore[arg-type]
+        given = [value for value in values if value is not None]
+        return PEEPHOLES[op_type](self, given, attributes) if len(given) == len(values) else None
 
     def _widened(
         self, op_type: str, schema: OpSchemaInfo, values: Sequence[ir.Value | None]

@@ -203,11 +203,12 @@ def is_consecutive(builder: BuilderProtocol, value: ir.Value | None) -> bool:
         if node.op_type == "Range":
             step = array_of(node.inputs[2])
             return step is not None and step.item() == 1
-        if node.op_type == "Expand" and builder.dims(node.inputs[0])[-1:] != builder.dims(value)[-1:]:  # type: ignore[arg-type]
-            return False
         if node.op_type not in ("Unsqueeze", "Expand"):
             return False
-        value = node.inputs[0]
+        source = node.inputs[0]
+        if source is None or (node.op_type == "Expand" and builder.dims(source)[-1:] != builder.dims(value)[-1:]):
+            return False
+        value = source
     return False
 
 

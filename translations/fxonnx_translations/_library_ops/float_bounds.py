@@ -83,4 +83,5 @@ def _dequantized(op: Op, node: ir.Node) -> tuple[float, float]:
     if scales is None or zeros is None or len(scales) != 1 or len(zeros) != 1:
         return -math.inf, math.inf
     # In the order of ONNX Runtime, in float32.
-    return tuple(float(np.float32(bound - zeros[0]) * np.float32(scales[0])) for bound in (low, high))  # type: ignore[return-value]
+    low, high = (float(np.float32(bound - zeros[0]) * np.float32(scales[0])) for bound in (low, high))
+    return low, high

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import torch
 
 from .._builder.dtypes import BFLOAT16, FLOAT, FLOAT8, HALF_FLOATS, INT32, to_torch_dtype
-from .._builder.initializers import BITS, has_content, sources_of, values_of
+from .._builder.initializers import BITS, DerivedTensor, TorchTensor, has_content, sources_of, values_of
 from .._builder.op import Op, Unsupported
 from .._builder.stored_codes import derive_stored, is_stored
 from .._registry import translates
@@ -292,8 +292,9 @@ def _fits(op: Op, zero_point: ir.Value, dtype: ir.DataType) -> bool:
         return False
     content = zero_point.const_value
     numbers = op.numbers(zero_point)
-    if numbers is None and all(has_content(source.raw) for source in sources_of(content)):
-        numbers = values_of(content).flatten().tolist()  # type: ignore[arg-type]
+    if numbers is None and isinstance(content, TorchTensor | DerivedTensor):
+        known = all(has_content(source.raw) for source in sources_of(content))
+        numbers = values_of(content).flatten().tolist() if known else None
     low, high = _LIMITS[dtype]
     return numbers is None or all(low <= number <= high for number in numbers)
 

@@ -154,7 +154,8 @@ def integer_range(op: Op, start: ir.Value | int, limit: ir.Value | int, delta: i
     ones = op.ConstantOfShape(count, value=ir.tensor([1], dtype=ir.DataType.INT64))
     positions = op.Reshape(op.NonZero(ones), [-1])
     node = last.producer()
-    size = None if node is None or not is_from_zero else op.builder.size_expr(node.inputs[0])  # type: ignore[arg-type]
+    source = None if node is None or not is_from_zero else node.inputs[0]
+    size = None if source is None else op.builder.size_expr(source)
     if size is not None:
         op.shaped(positions, [size])
     return op.cast(positions if is_from_zero else op.Add(positions, first), dtype)

@@ -126,12 +126,13 @@ def _clip_attributes(
     builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]
 ) -> ir.Value | None:
     """Before opset 11 the limits of Clip are attributes; limits that are not constant become Max and Min."""
+    value: ir.Value
     value, *bounds = inputs
     numbers = [_number(bound) for bound in bounds]
     if any(number is None and bound is not None for number, bound in zip(numbers, bounds, strict=True)):
         for name, bound in zip(("Max", "Min"), bounds, strict=False):
             value = value if bound is None else builder.value_of(name, value, bound)
-        return value  # type: ignore[no-any-return]
+        return value
     del inputs[1:]
     attributes |= {name: number for name, number in zip(("min", "max"), numbers, strict=False) if number is not None}
     return None

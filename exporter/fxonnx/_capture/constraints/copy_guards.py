@@ -19,6 +19,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from fxonnx_translations._torch_compat import FakeTensor, OpOverload
 
+from ..._nodes import input_of, schema_of, written_arguments
 from .guard_recorder import Guard, line_of_node
 
 __all__ = ["copy_guards"]
@@ -80,7 +81,7 @@ def _has_own_strides(view: Node) -> bool:
 
     They are right in any layout. Such models, Longformer for example, split or merge inner strides only.
     """
-    strides = view.args[0].meta["val"].stride()  # type: ignore[union-attr]
+    strides = input_of(view).meta["val"].stride()
     steps: Any = torch.fx.map_arg(view.args[2], lambda argument: argument.meta["val"])
     return not strides or any(statically_known_true(step == strides[0]) for step in steps)
 
@@ -116,7 +117,7 @@ class _Memory:
 
     def _share_as_declared(self, node: Node) -> None:
         """Join results with the argument they alias; programs that were saved and loaded have separate storages."""
-        schema = node.target._schema  # type: ignore[union-attr]
+        schema = schema_of(node)
         if node.args and isinstance(node.args[0], Node) and any(result.alias_info for result in schema.returns):
             for source in self.keys(node.args[0]):
                 for result in self.keys(node):
@@ -199,11 +200,7 @@ def _reads_elements(node: Node) -> bool:
 
 def _mutated(write: Node) -> Iterator[Node]:
     """The arguments that a node mutates."""
-    for position, argument in enumerate(write.target._schema.arguments):  # type: ignore[union-attr]
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = write.args[position] if position < len(write.args) else write.kwargs.get(argument.name)
-            if isinstance(value, Node):
-                yield value
+    return (value for value in written_arguments(schema_of(write), write.args, write.kwargs) if isinstance(value, Node))
 
 
 def _deciding_conditions(node: Node, values: Mapping[sympy.Symbol, Any]) -> Iterator[sympy.Expr]:

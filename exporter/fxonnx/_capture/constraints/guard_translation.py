@@ -107,7 +107,8 @@ def _shape_env(program: ExportedProgram) -> ShapeEnv | None:
         value = node.meta.get("val")
         for number in value.shape if isinstance(value, torch.Tensor) else [value]:
             if isinstance(number, torch.SymInt):
-                return number.node.shape_env  # type: ignore[no-any-return]
+                found: ShapeEnv = number.node.shape_env
+                return found
     return None
 
 

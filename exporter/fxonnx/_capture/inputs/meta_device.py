@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -28,7 +29,7 @@ def meta_as_cpu(model: torch.nn.Module, inputs: BoundInputs) -> Iterator[BoundIn
     Yields:
         The example inputs with fake tensors.
     """
-    before = [
+    before: list[tuple[dict[str, Any], str, torch.Tensor]] = [
         (tensors, name, tensor)
         for module in model.modules()
         for tensors in (module._parameters, module._buffers)
@@ -54,14 +55,14 @@ def meta_as_cpu(model: torch.nn.Module, inputs: BoundInputs) -> Iterator[BoundIn
 
     try:
         for tensors, name, tensor in before:
-            tensors[name] = as_cpu_fake(tensor)  # type: ignore[assignment]
+            tensors[name] = as_cpu_fake(tensor)
         args, kwargs = pytree.tree_map_only(torch.Tensor, as_cpu_fake, (inputs.args, inputs.kwargs))
         # The user may export inside of ``with torch.device("meta")``.
         with torch.device("cpu"):
             yield replace(inputs, args=args, kwargs=kwargs)
     finally:
         for tensors, name, tensor in before:
-            tensors[name] = tensor  # type: ignore[assignment]
+            tensors[name] = tensor
 
 
 def _is_meta(tensor: torch.Tensor) -> bool:

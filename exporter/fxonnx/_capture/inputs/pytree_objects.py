@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fxonnx_translations._torch_compat import pytree
+from fxonnx_translations._torch_compat import pytree, sym_min
 
 __all__ = ["COUNTERS", "flatten_objects", "is_object", "object_parts", "unflatten_objects"]
 
@@ -166,7 +166,7 @@ def _make_mask_sizes_symbolic(layer: Any) -> None:
         # transformers 4 passes the positions of the tokens.
         query_length = query.shape[0] if isinstance(query, torch.Tensor) else query
         past, window = layer.cumulative_length, layer.sliding_window
-        kept = torch.sym_min(past, window - 1)  # type: ignore[no-untyped-call]
+        kept = sym_min(past, window - 1)
         return kept + query_length, past - kept
 
     layer.get_mask_sizes = get_mask_sizes

@@ -14,6 +14,7 @@ from torch.export.graph_signature import InputKind
 from fxonnx_translations._builder.sub_byte import copy_of
 from fxonnx_translations._torch_compat import OpOverload, pytree
 
+from ..._nodes import schema_of, written_arguments
 from ...errors import CaptureError
 from ..constraints.guard_recorder import line_of_node
 from ..departures import DepartureKind, record_departure
@@ -142,15 +143,11 @@ def _writes(graph: torch.fx.Graph) -> Iterator[tuple[torch.fx.Node, int]]:
     for node in graph.nodes:
         if node.op != "call_function" or not isinstance(node.target, OpOverload):
             continue
-        if not node.target._schema.is_mutable:
-            continue
-        for position, argument in enumerate(node.target._schema.arguments):
-            given = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                for item in given if isinstance(given, list | tuple) else (given,):
-                    memory = _memory(item)
-                    if memory is not None:
-                        yield node, memory
+        for given in written_arguments(schema_of(node), node.args, node.kwargs):
+            for item in given if isinstance(given, list | tuple) else (given,):
+                memory = _memory(item)
+                if memory is not None:
+                    yield node, memory
 
 
 def _memory(node: object) -> int | None:

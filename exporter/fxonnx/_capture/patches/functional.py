@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guarding_hint_or_throw, has_guarding_hint
 from torch.nn import functional as F
 
-from fxonnx_translations._torch_compat import pytree, scan
+from fxonnx_translations._torch_compat import arange, check, pytree, scan, sym_float, sym_max, sym_min
 
 from ..constraints.guard_recorder import is_user_file
 from .patch import Patch, PatchKind
@@ -45,32 +45,23 @@ __all__ = [
     "validate_device",
 ]
 
-# Functions of torch without type annotations, or not annotated for symbolic sizes.
-_arange: Callable[..., Any] = torch.arange
-_check: Callable[..., Any] = torch._check
-_sym_max: Callable[..., Any] = torch.sym_max
-_sym_min: Callable[..., Any] = torch.sym_min
-
-
-_sym_float: Callable[..., Any] = torch.sym_float
-
 
 def _floor_divide(original: Callable[[Any, Any], Any], self: Any, other: Any) -> Any:
     """``size // 0.1``, from the exact remainder like Python: the floor of the rounded quotient may be one too large."""
     if not isinstance(self, torch.SymFloat) and not isinstance(other, float | torch.SymFloat):
         return original(self, other)
-    return _floor_quotient(_sym_float(self), _sym_float(other))
+    return _floor_quotient(sym_float(self), sym_float(other))
 
 
 def _floor_divide_by(original: Callable[[Any, Any], Any], self: Any, other: Any) -> Any:
     """``0.1 // size``, like ``_floor_divide``."""
     if not isinstance(self, torch.SymFloat) and not isinstance(other, float | torch.SymFloat):
         return original(self, other)
-    return _floor_quotient(_sym_float(other), _sym_float(self))
+    return _floor_quotient(sym_float(other), sym_float(self))
 
 
 def _floor_quotient(left: Any, right: Any) -> Any:
-    return _sym_float(round((left - left % right) / right))
+    return sym_float(round((left - left % right) / right))
 
 
 def hash_of_size(original: Callable[..., int], self: torch.SymInt) -> int:
@@ -85,30 +76,30 @@ def hash_of_size(original: Callable[..., int], self: torch.SymInt) -> int:
     return hash(int(self)) if is_question and free_unbacked_symbols(self) else original(self)
 
 
-def linspace(original: Callable[..., Any], start: Any, end: Any, steps: Any, **options: Any) -> Tensor:
+def linspace(original: Callable[..., Tensor], start: Any, end: Any, steps: Any, **options: Any) -> Tensor:
     """``torch.linspace`` with a dynamic number of steps, computed from both ends as torch does."""
     dtype = options.get("dtype") or torch.get_default_dtype()
     if not isinstance(steps, torch.SymInt) or not dtype.is_floating_point or options.get("out") is not None:
-        return original(start, end, steps, **options)  # type: ignore[no-any-return]
+        return original(start, end, steps, **options)
     computed = torch.float64 if dtype == torch.float64 else torch.float32
-    index: Tensor = _arange(steps, dtype=computed, device=options.get("device"))
-    share = index / _sym_max(steps - 1, 1)
+    index: Tensor = arange(steps, dtype=computed, device=options.get("device"))
+    share = index / sym_max(steps - 1, 1)
     # As in torch, the second half is computed from the end, so that both ends are exact; a single step is the start.
-    from_start = index < _sym_max(steps // 2, 2 - steps)
+    from_start = index < sym_max(steps // 2, 2 - steps)
     result = torch.where(from_start, start + (end - start) * share, end - (end - start) * share.flip(0))
     return result.to(dtype)
 
 
-def as_tensor(original: Callable[..., Any], data: Any, *args: Any, **options: Any) -> Tensor:
+def as_tensor(original: Callable[..., Tensor], data: Any, *args: Any, **options: Any) -> Tensor:
     """``torch.as_tensor`` of a list that contains sizes, as ``torch.tensor``."""
     if isinstance(data, (list, tuple)) and any(isinstance(item, torch.SymInt) for item in data):
         names = ("dtype", "device")[: len(args)]
         return torch.tensor(data, **dict(zip(names, args, strict=True)), **options)
-    return original(data, *args, **options)  # type: ignore[no-any-return]
+    return original(data, *args, **options)
 
 
 def pad_sequence(
-    original: Callable[..., Any],
+    original: Callable[..., Tensor],
     sequences: Sequence[Tensor],
     batch_first: bool = False,
     padding_value: float = 0.0,
@@ -117,8 +108,8 @@ def pad_sequence(
     """``aten::pad_sequence``: pad to the greatest length as an expression; torch's kernel compares the lengths."""
     lengths = [sequence.shape[0] for sequence in sequences]
     if padding_side not in ("left", "right") or not any(isinstance(length, torch.SymInt) for length in lengths):
-        return original(sequences, batch_first, padding_value, padding_side)  # type: ignore[no-any-return]
-    longest = reduce(_sym_max, lengths)
+        return original(sequences, batch_first, padding_value, padding_side)
+    longest = reduce(sym_max, lengths)
     padded = []
     for sequence, length in zip(sequences, lengths, strict=True):
         ends = [0, longest - length] if padding_side == "right" else [longest - length, 0]
@@ -169,7 +160,7 @@ def infer_size(original: Callable[..., Any], a: Sequence[Any], b: Sequence[Any])
             continue
         sizes = guarding_hint_or_throw(first), guarding_hint_or_throw(second)
         if 1 in sizes and sizes[0] != sizes[1]:
-            _check(first == 1 if sizes[0] == 1 else second == 1)
+            check(first == 1 if sizes[0] == 1 else second == 1)
     return original(a, b)
 
 
@@ -229,7 +220,7 @@ def pooling_output_shape(
         return last // stride + 1
     rounded = (last + stride - 1) // stride + 1
     # Drop a last window that begins after the input; as in torch, at most one window.
-    return _sym_min(rounded, (inputSize + pad_l - 1) // stride + 1)
+    return sym_min(rounded, (inputSize + pad_l - 1) // stride + 1)
 
 
 def detect_is_causal_mask(

@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fxonnx_translations._torch_compat import TorchCall
+
 __all__ = ["override_indexing"]
 
 
 def override_indexing(
-    original: Callable[..., Any], self: Any, func: Callable[..., Any], args: Any, kwargs: Any
-) -> tuple[Callable[..., Any], Any, Any]:
+    original: Callable[..., TorchCall], self: Any, func: Callable[..., Any], args: Any, kwargs: Any
+) -> TorchCall:
     """``_NonStrictTorchFunctionHandler._override``: another call in place of a call of a torch function."""
     if args and isinstance(args[0], Tensor) and getattr(func, "__name__", "") in ("__getitem__", "__setitem__"):
         tensor, index, *value = args
@@ -27,7 +29,7 @@ def override_indexing(
             args = (tensor, parts, *value)
         if any(map(_is_number, parts)) and (value or any(map(_is_advanced, parts))):
             return _index_selected, (func, tensor, parts, *value), {}
-    return original(self, func, args, kwargs)  # type: ignore[no-any-return]
+    return original(self, func, args, kwargs)
 
 
 def _stacked(index: Any) -> Any:

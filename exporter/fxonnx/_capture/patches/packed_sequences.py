@@ -13,6 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from fxonnx_translations._torch_compat import check
+
+from ..._own_operators import define_operator
 from ..batch_sizes import Size, record_batch_size, recorded_batch_size
 
 __all__ = [
@@ -26,18 +29,15 @@ __all__ = [
     "sequence_arguments",
 ]
 
-# Functions of torch without type annotations.
-_check: Callable[..., Any] = torch._check
-
 
 def _fake_pack(input: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
     context = torch.library.get_ctx()
     time, batch = (input.shape[axis] for axis in ((1, 0) if batch_first else (0, 1)))
-    _check(lengths.dim() == 1, lambda: f"lengths must have one axis, not {lengths.dim()}")
-    _check(lengths.shape[0] == batch, lambda: f"{lengths.shape[0]} lengths for {batch} sequences")
+    check(lengths.dim() == 1, lambda: f"lengths must have one axis, not {lengths.dim()}")
+    check(lengths.shape[0] == batch, lambda: f"{lengths.shape[0]} lengths for {batch} sequences")
     # torch raises if a length is 0.
     total, longest = context.new_dynamic_size(min=1), context.new_dynamic_size(min=1)
-    _check(longest <= time)
+    check(longest <= time)
     return input.new_empty([total, *input.shape[2:]]), lengths.new_empty([longest], dtype=torch.int64)
 
 
@@ -55,32 +55,19 @@ def _pad(
     return padded, lengths
 
 
-def _define_operators() -> torch.library.Library:
-    """Define the operators, which exist as long as the returned library."""
-    make: Callable[..., Any] = torch.library.Library
-    library = make("fxonnx", "FRAGMENT")
-    for name, schema, kernel, fake in (
-        (
-            "pack_padded_sequence",
-            "(Tensor input, Tensor lengths, bool batch_first) -> (Tensor, Tensor)",
-            torch.ops.aten._pack_padded_sequence,
-            _fake_pack,
-        ),
-        (
-            "pad_packed_sequence",
-            "(Tensor data, Tensor batch_sizes, bool batch_first, Scalar padding_value, SymInt total_length, "
-            "SymInt batch) -> (Tensor, Tensor)",
-            _pad,
-            _fake_pad,
-        ),
-    ):
-        library.define(name + schema)
-        library.impl(name, kernel, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"fxonnx::{name}", fake, lib=library)
-    return library  # type: ignore[no-any-return]
-
-
-_LIBRARY = _define_operators()
+_OPERATORS = (
+    define_operator(
+        "fxonnx::pack_padded_sequence(Tensor input, Tensor lengths, bool batch_first) -> (Tensor, Tensor)",
+        torch.ops.aten._pack_padded_sequence,
+        _fake_pack,
+    ),
+    define_operator(
+        "fxonnx::pad_packed_sequence(Tensor data, Tensor batch_sizes, bool batch_first, Scalar padding_value, "
+        "SymInt total_length, SymInt batch) -> (Tensor, Tensor)",
+        _pad,
+        _fake_pad,
+    ),
+)
 
 
 def pack_padded_sequence(
@@ -139,20 +126,20 @@ def forward(original: Callable[..., Any], self: nn.RNNBase, input: Any, hx: Any 
 
 
 def expected_hidden_size(
-    original: Callable[..., Any], self: nn.RNNBase, input: Tensor, batch_sizes: Tensor | None
+    original: Callable[..., tuple[Size, Size, Size]], self: nn.RNNBase, input: Tensor, batch_sizes: Tensor | None
 ) -> tuple[Size, Size, Size]:
     """``RNNBase.get_expected_hidden_size``, which converts a tensor to an int."""
     if batch_sizes is None:
-        return original(self, input, batch_sizes)  # type: ignore[no-any-return]
+        return original(self, input, batch_sizes)
     return _count(self), _batch_size(batch_sizes), self.proj_size or self.hidden_size
 
 
 def expected_cell_size(
-    original: Callable[..., Any], self: nn.LSTM, input: Tensor, batch_sizes: Tensor | None
+    original: Callable[..., tuple[Size, Size, Size]], self: nn.LSTM, input: Tensor, batch_sizes: Tensor | None
 ) -> tuple[Size, Size, Size]:
     """``LSTM.get_expected_cell_size``, which converts a tensor to an int."""
     if batch_sizes is None:
-        return original(self, input, batch_sizes)  # type: ignore[no-any-return]
+        return original(self, input, batch_sizes)
     return _count(self), _batch_size(batch_sizes), self.hidden_size
 
 

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import has_guarding_hint, statically_known_true
 
+from fxonnx_translations._torch_compat import check
+
 __all__ = [
     "batch_norm",
     "cdist",
@@ -38,7 +40,6 @@ __all__ = [
 
 # Functions of torch without type annotations.
 _broadcast: Callable[..., Sequence[int]] = torch.broadcast_shapes
-_check: Callable[..., Any] = torch._check
 
 
 def conv_tbc(original: Callable[..., Any], self: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
@@ -98,7 +99,7 @@ def cdist(
     original: Callable[..., Any], x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: int | None = None
 ) -> Tensor:
     """``aten::cdist``, whose own kernel chooses a different algorithm above 25 rows."""
-    _check(x1.size(-1) == x2.size(-1), lambda: f"points of {x1.size(-1)} and {x2.size(-1)} coordinates")
+    check(x1.size(-1) == x2.size(-1), lambda: f"points of {x1.size(-1)} and {x2.size(-1)} coordinates")
     batch = _broadcast(x1.shape[:-2], x2.shape[:-2])
     return x1.new_empty([*batch, x1.size(-2), x2.size(-2)])
 
@@ -111,7 +112,7 @@ def cov(
     aweights: Tensor | None = None,
 ) -> Tensor:
     """``aten::cov``, whose own kernel checks the values of weights and of the divisor."""
-    _check(self.dim() <= 2, lambda: f"cov of {self.dim()} axes; it takes up to two")
+    check(self.dim() <= 2, lambda: f"cov of {self.dim()} axes; it takes up to two")
     rows = self.shape[0] if self.dim() == 2 else 1
     dtype = self.dtype if self.dtype.is_floating_point or self.dtype.is_complex else torch.get_default_dtype()
     for weights in (fweights, aweights):
@@ -148,13 +149,18 @@ def histogram_of_edges(
 
 
 def lstsq(
-    original: Callable[..., Any], self: Tensor, b: Tensor, rcond: float | None = None, *, driver: str | None = None
+    original: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]],
+    self: Tensor,
+    b: Tensor,
+    rcond: float | None = None,
+    *,
+    driver: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``aten::linalg_lstsq``: whether there are residuals depends on the ranks, which are taken to be full."""
     *batch, rows, columns = self.shape
     is_vector = b.shape == self.shape[:-1]
     if not is_vector and b.shape[:-1] != self.shape[:-1]:
-        return original(self, b, rcond, driver=driver)  # type: ignore[no-any-return]
+        return original(self, b, rcond, driver=driver)
     right = (1,) if is_vector else (b.shape[-1],)
     solution = self.new_empty([*batch, columns, *(() if is_vector else right)])
     has_residuals = rows > columns and driver in ("gels", "gelsd", "gelss")
@@ -167,14 +173,14 @@ def lstsq(
 
 def narrow(original: Callable[..., Any], self: Tensor, dim: int, start: Tensor, length: int) -> Tensor:
     """``aten::narrow.Tensor``, whose own kernel reads the value of ``start``."""
-    _check(start.dim() == 0 and not start.dtype.is_floating_point, lambda: "start must be an integer of rank 0")
+    check(start.dim() == 0 and not start.dtype.is_floating_point, lambda: "start must be an integer of rank 0")
     return self.narrow(dim, 0, length)
 
 
-def combinations(original: Callable[..., Any], self: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
+def combinations(original: Callable[..., Tensor], self: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
     """``aten::combinations``, whose own kernel selects from all tuples by a mask."""
     if r < 1 or self.dim() != 1:
-        return original(self, r, with_replacement)  # type: ignore[no-any-return]
+        return original(self, r, with_replacement)
     # The positions are a constant, so that the size must be that of the example.
     size = int(self.shape[0])
     return self.new_empty([math.comb(size + r - 1 if with_replacement else size, r) if size else 0, r])
@@ -184,7 +190,7 @@ def take_along_dim(original: Callable[..., Any], self: Tensor, indices: Tensor, 
     """``aten::take_along_dim``: all axes except ``dim`` are broadcast."""
     if dim is None:
         return self.new_empty([indices.numel()])
-    _check(self.dim() == indices.dim(), lambda: f"the indices have {indices.dim()} axes, the input has {self.dim()}")
+    check(self.dim() == indices.dim(), lambda: f"the indices have {indices.dim()} axes, the input has {self.dim()}")
     axis = dim % self.dim()
     shape = list(_broadcast(self.narrow(axis, 0, 1).shape, indices.narrow(axis, 0, 1).shape))
     return self.new_empty([*shape[:axis], indices.shape[axis], *shape[axis + 1 :]])
@@ -196,7 +202,7 @@ def shape_as_tensor(original: Callable[..., Any], self: Tensor) -> Tensor:
 
 
 def scaled_dot_product_attention(
-    original: Callable[..., Any],
+    original: Callable[..., Tensor],
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -207,7 +213,7 @@ def scaled_dot_product_attention(
     """``aten::scaled_dot_product_attention``, whose own kernel compares the sizes of a mask with 1."""
     mask = () if attn_mask is None else attn_mask.shape
     if all(has_guarding_hint(size) for size in (*query.shape, *key.shape, *value.shape, *mask)):
-        return original(query, key, value, attn_mask, *args, **options)  # type: ignore[no-any-return]
+        return original(query, key, value, attn_mask, *args, **options)
     return query.new_empty([*query.shape[:-1], value.shape[-1]])
 
 
@@ -246,9 +252,7 @@ def rnn(
 def _output_sequence(input: Tensor, hidden: Tensor, bidirectional: bool, batch_first: bool) -> Tensor:
     batch = input.size(0 if batch_first else 1)
     # A check instead of a comparison: equal unbacked sizes become one dim of the exported model.
-    _check(
-        hidden.size(1) == batch, lambda: f"the hidden state is for {hidden.size(1)} sequences, the input has {batch}"
-    )
+    check(hidden.size(1) == batch, lambda: f"the hidden state is for {hidden.size(1)} sequences, the input has {batch}")
     channels = hidden.size(2) * (2 if bidirectional else 1)
     if not batch_first:
         return input.new_empty([*input.shape[:-1], channels])

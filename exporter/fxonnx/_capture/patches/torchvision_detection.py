@@ -13,6 +13,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from fxonnx_translations._torch_compat import check, sym_int, sym_max, sym_min
+
+from ..._own_operators import define_operator
 from .patch import Patch
 
 __all__ = [
@@ -30,12 +33,6 @@ __all__ = [
 
 Tensor = torch.Tensor
 
-# Functions of torch without type annotations.
-_sym_min: Callable[..., Any] = torch.sym_min
-_sym_max: Callable[..., Any] = torch.sym_max
-_sym_int: Callable[..., Any] = torch.sym_int
-_check: Callable[..., Any] = torch._check
-
 
 def _nms_by_class(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float) -> Tensor:
     kept = torch.zeros_like(scores, dtype=torch.bool)
@@ -51,24 +48,19 @@ def _fake_nms(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float)
     return idxs.new_empty(count, dtype=torch.int64)
 
 
-def _define_operator() -> torch.library.Library:
-    """Define ``fxonnx::batched_nms``; the operator exists as long as the returned library."""
-    make: Callable[..., Any] = torch.library.Library
-    library = make("fxonnx", "DEF")
-    library.define("batched_nms(Tensor boxes, Tensor scores, Tensor idxs, float iou_threshold) -> Tensor")
-    library.impl("batched_nms", _nms_by_class, "CompositeExplicitAutograd")
-    torch.library.register_fake("fxonnx::batched_nms", _fake_nms, lib=library)
-    return library  # type: ignore[no-any-return]
-
-
-_LIBRARY = _define_operator()
+_OPERATOR = define_operator(
+    "fxonnx::batched_nms(Tensor boxes, Tensor scores, Tensor idxs, float iou_threshold) -> Tensor",
+    _nms_by_class,
+    _fake_nms,
+)
 
 
 def batched_nms(
     original: Callable[..., Any], boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float
 ) -> Tensor:
     """``batched_nms`` as one operator; torchvision chooses between coordinate offsets and a loop over the classes."""
-    return torch.ops.fxonnx.batched_nms(boxes, scores, idxs, float(iou_threshold))  # type: ignore[no-any-return]
+    kept: Tensor = torch.ops.fxonnx.batched_nms(boxes, scores, idxs, float(iou_threshold))
+    return kept
 
 
 def multiscale_roi_align(
@@ -85,7 +77,8 @@ def multiscale_roi_align(
 
     rois = _convert_to_roi_format(boxes)
     if len(x_filtered) == 1:
-        return roi_align(x_filtered[0], rois, output_size, scales[0], sampling_ratio)  # type: ignore[no-any-return]
+        aligned: Tensor = roi_align(x_filtered[0], rois, output_size, scales[0], sampling_ratio)
+        return aligned
     levels = mapper(boxes)
     result = x_filtered[0].new_zeros((rois.shape[0], x_filtered[0].shape[1], *output_size))
     for level, (feature, scale) in enumerate(zip(x_filtered, scales, strict=True)):
@@ -103,8 +96,8 @@ def infer_scale(original: Callable[..., Any], feature: Tensor, original_size: li
         exponents.append(exponent)
         # 2 ** (exponent - 0.5) <= size / before <= 2 ** (exponent + 0.5), in integers.
         lower, upper = 2 ** max(0, 1 - 2 * exponent), 2 ** max(0, -1 - 2 * exponent)
-        _check(size * size * lower >= before * before * 2 ** max(0, 2 * exponent - 1))
-        _check(size * size * upper <= before * before * 2 ** max(0, 2 * exponent + 1))
+        check(size * size * lower >= before * before * 2 ** max(0, 2 * exponent - 1))
+        check(size * size * upper <= before * before * 2 ** max(0, 2 * exponent + 1))
     if exponents[0] != exponents[1]:
         raise ValueError("the scales of the features differ in height and width")
     return float(2 ** exponents[0])
@@ -176,7 +169,7 @@ def find_keypoints(original: Callable[..., Any], maps: Tensor, rois: Tensor) -> 
     # At least one pixel, also without regions.
     width, height = (torch.cat([counts[:, axis], counts.new_ones(1)]).max().to(torch.int64).item() for axis in (0, 1))
     for length in (width, height):
-        _check(length >= 1)
+        check(length >= 1)
     rows, is_row = _bicubic(counts[:, 1], maps.shape[-2], height)
     columns, is_column = _bicubic(counts[:, 0], maps.shape[-1], width)
     grid = rows[:, None] @ maps @ columns.transpose(1, 2)[:, None]
@@ -208,7 +201,7 @@ def _bicubic(counts: Tensor, size: int, length: Any) -> tuple[Tensor, Tensor]:
 
 
 def resize_image(
-    original: Callable[..., Any],
+    original: Callable[..., tuple[Tensor, Any]],
     image: Tensor,
     self_min_size: int,
     self_max_size: int,
@@ -218,11 +211,11 @@ def resize_image(
     """``_resize_image_and_masks`` without its branch on which of two scales is smaller."""
     height, width = image.shape[-2:]
     if target is not None or fixed_size is not None or (isinstance(height, int) and isinstance(width, int)):
-        return original(image, self_min_size, self_max_size, target, fixed_size)  # type: ignore[no-any-return]
-    to_min = self_min_size / _sym_min(height, width)
-    scale = _sym_min(to_min, self_max_size / _sym_max(height, width))
+        return original(image, self_min_size, self_max_size, target, fixed_size)
+    to_min = self_min_size / sym_min(height, width)
+    scale = sym_min(to_min, self_max_size / sym_max(height, width))
     # At least 1: torchvision fails if a side is scaled to 0.
-    size: Any = [_sym_max(1, _sym_int(side * scale)) for side in (height, width)]
+    size: Any = [sym_max(1, sym_int(side * scale)) for side in (height, width)]
     return F.interpolate(image[None], size, mode="bilinear", align_corners=False)[0], None
 
 
@@ -230,7 +223,7 @@ def batch_images(original: Callable[..., Any], self: Any, images: list[Tensor], 
     """``GeneralizedRCNNTransform.batch_images`` with integer rounding, and padding in place of writes to slices."""
     height, width = images[0].shape[1:]
     for image in images[1:]:
-        height, width = _sym_max(height, image.shape[1]), _sym_max(width, image.shape[2])
+        height, width = sym_max(height, image.shape[1]), sym_max(width, image.shape[2])
     height = (height + size_divisible - 1) // size_divisible * size_divisible
     width = (width + size_divisible - 1) // size_divisible * size_divisible
     return torch.stack([F.pad(image, (0, width - image.shape[2], 0, height - image.shape[1])) for image in images])

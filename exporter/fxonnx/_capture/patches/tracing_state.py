@@ -172,16 +172,19 @@ def convert_module(
     if recording_mode() is None:
         return original(self, fn, recurse)
     if recurse:
-        for module in self.children():
-            module._apply(fn)  # type: ignore[no-untyped-call]
-    for tensors in (self._parameters, self._buffers):
+        children: Iterator[Any] = self.children()
+        for module in children:
+            module._apply(fn)
+    # A traced value may replace a parameter.
+    owned: tuple[dict[str, Any], ...] = (self._parameters, self._buffers)
+    for tensors in owned:
         for name, tensor in tensors.items():
             if tensor is None:
                 continue
             with torch.no_grad():
                 converted = fn(tensor)
             if not _is_same(tensor, converted):
-                tensors[name] = converted  # type: ignore[assignment]  # a traced value instead of a parameter
+                tensors[name] = converted
     return self
 
 

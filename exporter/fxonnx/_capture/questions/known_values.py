@@ -8,7 +8,7 @@ unbacked symbol whose conditions are evaluated for the example.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -24,11 +24,13 @@ from fxonnx_translations._torch_compat import (
     DisableTorchFunction,
     FakeTensor,
     OpOverload,
+    TorchCall,
     WeakTensorKeyDictionary,
     no_dispatch,
     pytree,
 )
 
+from ..._nodes import written_arguments
 from .assumption import AssumptionKind, AssumptionLog
 from .symbolic_scalars import Scalar, evaluate
 
@@ -92,7 +94,7 @@ class KnownValues:
     # Tensors of one element whose values are expressions of sizes.
     _scalars: Any = field(default_factory=WeakTensorKeyDictionary)
     _conditions: dict[Any, SymBool] = field(default_factory=dict)
-    _sources: Any = field(default_factory=WeakTensorKeyDictionary)
+    _sources: MutableMapping[Tensor, frozenset[str]] = field(default_factory=WeakTensorKeyDictionary)
     _symbol_sources: dict[Any, frozenset[str]] = field(default_factory=dict)
     # Memory by address of its storage object, with a tensor that keeps it alive: values that are no longer known after
     # a write, that depend on the example, and that belong to the user.
@@ -102,7 +104,7 @@ class KnownValues:
     # By ``id`` of a tensor that is not an input, the tensor and its copy.
     _constants: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     # The result of nonzero to its operand.
-    _masks: Any = field(default_factory=WeakTensorKeyDictionary)
+    _masks: MutableMapping[Tensor, Tensor] = field(default_factory=WeakTensorKeyDictionary)
     _is_suspended: bool = False
 
     def add_source(self, fake: Tensor, tensor: Tensor) -> None:
@@ -128,12 +130,12 @@ class KnownValues:
 
     def mask_of(self, indices: Tensor) -> Tensor | None:
         """The operand of the ``nonzero`` that returned these indices, or None."""
-        return self._masks.get(indices)  # type: ignore[no-any-return]
+        return self._masks.get(indices)
 
     def sources_of(self, value: Any) -> frozenset[str]:
         """Labels of the inputs that a fake tensor, or an unbacked number read from one, depends on."""
         if isinstance(value, Tensor):
-            return self._sources.get(value, frozenset())  # type: ignore[no-any-return]
+            return self._sources.get(value, frozenset())
         return frozenset().union(*(self._symbol_sources.get(symbol, ()) for symbol in value.free_symbols))
 
     def condition(self, expression: Any) -> SymBool | None:
@@ -391,8 +393,8 @@ def answer_by_example(original: Callable[..., None], self: Any, orig_expr: Any, 
 
 
 def override_questions(
-    original: Callable[..., Any], self: Any, func: Callable[..., Any], args: Any, kwargs: Any
-) -> tuple[Callable[..., Any], Any, Any]:
+    original: Callable[..., TorchCall], self: Any, func: Callable[..., Any], args: Any, kwargs: Any
+) -> TorchCall:
     """``_NonStrictTorchFunctionHandler._override``, with functions whose questions have symbolic answers."""
     if func in (torch.equal, Tensor.equal):
         return _equal, args, kwargs
@@ -402,7 +404,7 @@ def override_questions(
         return _is_nonzero, args, kwargs
     if func is one_hot:
         return _one_hot, args, kwargs
-    return original(self, func, args, kwargs)  # type: ignore[no-any-return]
+    return original(self, func, args, kwargs)
 
 
 def _equal(self: Tensor, other: Tensor) -> Any:
@@ -443,12 +445,8 @@ def _written_tensors(func: OpOverload[Any, Any], args: Sequence[Any], kwargs: Ma
     """The arguments that an operator writes to."""
     if not func._schema.is_mutable:
         return []
-    written: list[Tensor] = []
-    for position, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            given = kwargs.get(argument.name, args[position] if position < len(args) else None)
-            written.extend(leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, Tensor))
-    return written
+    leaves = pytree.tree_leaves([*written_arguments(func._schema, args, kwargs)])
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
 def _memory(tensor: Tensor) -> int:

@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 
 from fxonnx_translations._torch_compat import OpOverload, pytree
 
+from ..._nodes import input_of, schema_of, written_arguments
 from ...errors import CaptureError
 from ..constraints.guard_recorder import line_of_node
 from .operators.memory import SharedMemory, storage_of
@@ -175,17 +176,17 @@ class _Graph:
 
     def _result(self, node: Node, key: int | None) -> None:
         """Add a result of an operator with subgraphs."""
-        source, index = node.args
-        outcome, arguments, line = self._outcomes[source]  # type: ignore[index]
+        source, index = input_of(node), node.args[1]
+        outcome, arguments, line = self._outcomes[source]
         if key is None or not isinstance(index, int) or index >= len(outcome.results):
             return
         self._create(key, line)
-        self._results[source, index] = key  # type: ignore[index]
+        self._results[source, index] = key
         own, others = outcome.results[index]
         for argument in own:
             self._share(key, _storage(arguments[argument]), line)
         for other in others:
-            self._share(key, self._results.get((source, other)), line)  # type: ignore[arg-type]
+            self._share(key, self._results.get((source, other)), line)
 
     def _operator(self, node: Node, subgraphs: Sequence[Node]) -> None:
         """Follow the subgraphs of an operator."""
@@ -304,12 +305,8 @@ def _storage(node: Any) -> int | None:
 
 def _written(node: Node) -> list[Node]:
     """The arguments that an operator writes."""
-    found: list[Node] = []
-    for position, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            given = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
-            found += [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, Node)]
-    return found
+    leaves = pytree.tree_leaves([*written_arguments(schema_of(node), node.args, node.kwargs)])
+    return [leaf for leaf in leaves if isinstance(leaf, Node)]
 
 
 def _is_copied_back(node: Node, memory: SharedMemory) -> bool:

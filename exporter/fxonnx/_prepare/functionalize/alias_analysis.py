@@ -12,6 +12,8 @@ from torch.fx import Graph, Node
 
 from fxonnx_translations._torch_compat import OpOverload, has_kernel
 
+from ..._nodes import schema_of
+
 __all__ = [
     "AliasInfo",
     "MemoryEffects",
@@ -168,7 +170,7 @@ def argument_at(node: Node, position: int) -> Any:
     """The argument of a node for the parameter at a position of the schema; None if it is absent."""
     if position < len(node.args):
         return node.args[position]
-    return node.kwargs.get(node.target._schema.arguments[position].name)  # type: ignore[union-attr]
+    return node.kwargs.get(schema_of(node).arguments[position].name)
 
 
 def returns_new_tensors(schema: torch.FunctionSchema) -> bool:

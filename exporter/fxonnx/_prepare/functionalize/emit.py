@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import torch
 from torch.fx import Graph, Node
 
+from ..._nodes import schema_of
 from ..._provenance import copy_provenance, source_line
 from ...errors import PrepareError
 from ..sizes import expression
@@ -18,7 +19,7 @@ __all__ = ["Emitter", "arguments_with_defaults", "refuse"]
 def arguments_with_defaults(node: Node) -> dict[str, Any]:
     """Bind the arguments of an operator call to schema names, in schema order, with defaults for absent ones."""
     bound = {}
-    for position, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+    for position, argument in enumerate(schema_of(node).arguments):
         if position < len(node.args):
             bound[argument.name] = node.args[position]
         elif argument.name in node.kwargs:

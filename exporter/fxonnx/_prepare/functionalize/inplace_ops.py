@@ -11,6 +11,8 @@ from torch.fx import Node, map_arg
 
 from fxonnx_translations._torch_compat import OpOverload
 
+from ..._nodes import operator_of, schema_of
+from ..graph_utils import fake_mode_of
 from ..sizes import same_shape
 from .aliases import Alias, Memory
 from .emit import Emitter, arguments_with_defaults, refuse
@@ -66,7 +68,7 @@ class InplaceRewriter:
         Raises:
             PrepareError: If the operator has no functional form.
         """
-        name = node.target._schema.name  # type: ignore[union-attr]
+        name = schema_of(node).name
         if name == "aten::copy_":
             return self._copy_value(node, self._resolve(arguments_with_defaults(node)["src"]), alias)
         if name == "prims::copy_to":
@@ -103,14 +105,14 @@ class InplaceRewriter:
     def _function(self, node: Node) -> OpOverload | None:
         target = node.target
         if target not in self._functional:
-            self._functional[target] = _find_functional_overload(target)  # type: ignore[arg-type]
+            self._functional[target] = _find_functional_overload(operator_of(node))
         return self._functional[target]
 
     def _cast_after(self, node: Node, result: Node, dtype: torch.dtype, wanted: torch.Tensor) -> Node:
         """Cast the result of the functional call to the dtype of the mutated tensor."""
         if dtype == wanted.dtype:
             return result
-        with wanted.fake_mode:  # type: ignore[attr-defined]
+        with fake_mode_of((wanted,)):
             result.meta["val"] = wanted.to(dtype)
         self._emitter.anchor = node.next
         return self._emitter.call(aten.to.dtype, (result, wanted.dtype), val=wanted, origin=node)
@@ -140,7 +142,7 @@ class InplaceRewriter:
         arguments = arguments_with_defaults(node)
         if alias.val.dim() != 2 or arguments["wrap"]:
             refuse(node, "fill_diagonal_ has a functional form for matrices without wrap only")
-        with alias.val.fake_mode:  # type: ignore[attr-defined]
+        with fake_mode_of((alias.val,)):
             val = alias.val.diagonal()
         before = self._memory.read(alias)
         diagonal = self._emitter.call(aten.diagonal.default, (before,), val=val, origin=node)
@@ -164,12 +166,12 @@ class InplaceRewriter:
             refuse(node, "this operator writes to its arguments and has no functional form")
         wanted = [alias.val for alias in aliases.values()]
         args, kwargs = map_arg((node.args, dict(node.kwargs)), self._resolve)
-        names = [argument.name for argument in node.target._schema.arguments[: len(args)]]  # type: ignore[union-attr]
+        names = [argument.name for argument in schema_of(node).arguments[: len(args)]]
         node.args = tuple(argument for name, argument in zip(names, args, strict=True) if name not in aliases)
         node.kwargs = {name: argument for name, argument in kwargs.items() if name not in aliases}
         node.target = functional
         fake_args, fake_kwargs = map_arg((node.args, dict(node.kwargs)), lambda argument: argument.meta["val"])
-        with wanted[0].fake_mode:  # type: ignore[attr-defined]
+        with fake_mode_of(wanted):
             val = functional(*fake_args, **fake_kwargs)
         node.meta["val"] = val
         self._emitter.anchor = node.next
@@ -192,7 +194,7 @@ class InplaceRewriter:
         Raises:
             PrepareError: If the operator has no functional form.
         """
-        namespace, _, name = node.target._schema.name.partition("::")  # type: ignore[union-attr]
+        namespace, _, name = schema_of(node).name.partition("::")
         functional = getattr(getattr(getattr(torch.ops, namespace), f"{name}_functional", None), "default", None)
         if functional is None:
             refuse(node, "this operator writes to its arguments and has no functional form")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node, map_arg
 
+from ..._nodes import input_of, item_index, operator_of, schema_of
 from ..sizes import same_size
 from .alias_analysis import (
     AliasInfo,
@@ -201,7 +202,7 @@ class _Functionalizer:
     def _visit(self, node: Node) -> None:
         effects = self._alias_info.effects.get(node.target)
         if effects is not None and effects.is_view:
-            node.target = view_overload(node.target)  # type: ignore[arg-type]
+            node.target = view_overload(operator_of(node))
         elif node.target is aten.view.default:
             # The functional value may have other strides than the mutated tensor, which view could reject.
             node.target = aten.reshape.default
@@ -261,8 +262,8 @@ class _Functionalizer:
         self._map_arguments(node)
 
     def _list_item(self, node: Node, val: Any) -> None:
-        pieces = self._lists[node.args[0]]  # type: ignore[index]
-        index: int = node.args[1]  # type: ignore[assignment]
+        pieces = self._lists[input_of(node)]
+        index = item_index(node)
         if pieces[index] is None and self._alias_info.is_written(val):
             pieces[index] = Alias.owner(node, val)
         alias = pieces[index]
@@ -272,12 +273,12 @@ class _Functionalizer:
 
     def _visit_write(self, node: Node) -> None:
         positions = tuple(at for at in self._alias_info.writes(node) if argument_at(node, at) is not None)
-        name = node.target._schema.name.partition("::")[2]  # type: ignore[union-attr]
+        schema = schema_of(node)
+        name = schema.name.partition("::")[2]
         if name in _RESIZING:
             refuse(node, "it changes the storage of a tensor, not only its content")
         aliases = [self._writable(node, argument_at(node, position)) for position in positions]
         self._last_writer.update((alias.owner_alias, node) for alias in aliases)
-        schema = node.target._schema  # type: ignore[union-attr]
         # Decompositions use prims::copy_to for copy_.
         if positions == (0,) and (name.endswith("_") or name == "copy_to"):
             self._aliases[node] = aliases[0]

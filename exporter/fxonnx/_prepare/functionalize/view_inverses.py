@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Node, map_arg
 
+from ..._nodes import function_of, operator_of
 from .emit import Emitter, arguments_with_defaults, refuse
 
 __all__ = ["MultiOutputView", "OperatorView", "Span", "View", "ViewBase", "disjoint"]
@@ -107,7 +108,7 @@ class OperatorView(View):
         self._parent = parent
         self._arguments = (node.args, dict(node.kwargs))
         self._is_placed = False
-        self._name = node.target.overloadpacket._qualified_op_name  # type: ignore[union-attr]
+        self._name = operator_of(node).overloadpacket._qualified_op_name
 
     def place(self) -> None:
         """Keep the node at its position as the view's first value."""
@@ -122,7 +123,7 @@ class OperatorView(View):
 
         args, kwargs = map_arg(self._arguments, replace)
         if self._is_placed:
-            return emitter.call(self.node.target, args, kwargs=kwargs, val=self.val, origin=self.node)  # type: ignore[arg-type]
+            return emitter.call(function_of(self.node), args, kwargs=kwargs, val=self.val, origin=self.node)
         self._is_placed = True
         self.node.args, self.node.kwargs = args, kwargs
         emitter.anchor.prepend(self.node)
@@ -176,7 +177,7 @@ class MultiOutputView(View):
         self._index = index
         self._parent = parent
         self._arguments = (node.args, dict(node.kwargs))
-        self._name = node.target.overloadpacket._qualified_op_name.removeprefix("aten::")  # type: ignore[union-attr]
+        self._name = operator_of(node).overloadpacket._qualified_op_name.removeprefix("aten::")
 
     def apply(self, emitter: Emitter, parent: Node, resolve: Callable[[Node], Node]) -> Node:
         span = self.span(parent.meta["val"])
@@ -229,7 +230,7 @@ class MultiOutputView(View):
 
         args, kwargs = map_arg(self._arguments, replace)
         node = self.node
-        pieces = emitter.call(node.target, args, kwargs=kwargs, val=self._pieces, origin=node)  # type: ignore[arg-type]
+        pieces = emitter.call(function_of(node), args, kwargs=kwargs, val=self._pieces, origin=node)
         return emitter.call(operator.getitem, (pieces, index), val=self._pieces[index], origin=self.node)
 
     def _symbolic_bounds(self, emitter: Emitter, parent: Node, dim: int) -> tuple[int | Node, int | Node]:
@@ -340,7 +341,7 @@ def _reshape(write: _ViewWrite) -> Node:
 
 def _self_inverse(write: _ViewWrite) -> Node:
     """The inverse of an operator that is its own inverse."""
-    return write.emit(write.view.target, write.value, *[*arguments_with_defaults(write.view).values()][1:])  # type: ignore[arg-type]
+    return write.emit(function_of(write.view), write.value, *[*arguments_with_defaults(write.view).values()][1:])
 
 
 def _conjugate(write: _ViewWrite) -> Node:
@@ -360,7 +361,7 @@ def _permute(write: _ViewWrite) -> Node:
 
 def _movedim(write: _ViewWrite) -> Node:
     arguments = arguments_with_defaults(write.view)
-    return write.emit(write.view.target, write.value, arguments["destination"], arguments["source"])  # type: ignore[arg-type]
+    return write.emit(function_of(write.view), write.value, arguments["destination"], arguments["source"])
 
 
 def _unsqueeze(write: _ViewWrite) -> Node:

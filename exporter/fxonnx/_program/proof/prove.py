@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -141,21 +142,15 @@ class _Prover:
             return None
         # First, because the model's own loops may not end for other values than those of the example.
         limit = None if variation.label == "example" else _MAX_ITERATIONS
-        actual: Outcome | None = None
-        failure: Exception | None = None
-        try:
-            actual = self._program.run(args, kwargs, limit)
-        except TooManyCalls as error:
-            return ProofRun(variation.label, "skipped", message=str(error))
-        except Exception as error:  # noqa: BLE001 - raised below unless the model fails as well
-            failure = error
-        try:
-            expected = self._model.run(args, kwargs, limit=limit and limit * _CALLS_PER_ITERATION)
-        except (Exception, TooManyCalls) as error:  # noqa: BLE001 - a model may raise anything
-            return ProofRun(variation.label, "skipped", message=f"the model raises {type(error).__name__}")
-        if actual is None:
+        actual = _outcome(lambda: self._program.run(args, kwargs, limit))
+        if isinstance(actual, TooManyCalls):
+            return ProofRun(variation.label, "skipped", message=str(actual))
+        expected = _outcome(lambda: self._model.run(args, kwargs, limit=limit and limit * _CALLS_PER_ITERATION))
+        if not isinstance(expected, Outcome):
+            return ProofRun(variation.label, "skipped", message=f"the model raises {type(expected).__name__}")
+        if not isinstance(actual, Outcome):
             # torch cannot run some operators outside of a capture; an ONNX model that fails is not silently wrong.
-            text = f"torch cannot run the captured program: {type(failure).__name__}"
+            text = f"torch cannot run the captured program: {type(actual).__name__}"
             return ProofRun(variation.label, "skipped", message=text)
         largest, problem = _compared(expected, actual)
         if problem:
@@ -191,11 +186,8 @@ class _Prover:
     def _is_equal_in_export(self, variation: Variation, actual: Outcome) -> bool:
         """Whether the model returns these values if ``torch.compiler.is_exporting`` is true, on which it may branch."""
         with applied(_EXPORTING):
-            try:
-                expected = self._model.run(variation.args, variation.kwargs, is_export=True)
-            except Exception:  # noqa: BLE001 - a model may raise anything
-                return False
-        return not _compared(expected, actual)[1]
+            expected = _outcome(lambda: self._model.run(variation.args, variation.kwargs, is_export=True))
+        return isinstance(expected, Outcome) and not _compared(expected, actual)[1]
 
     def _error(self, variation: Variation, problem: str) -> CaptureError:
         lines = [f"  {one}" for one in dict.fromkeys(self._capture.departures)]
@@ -205,6 +197,14 @@ class _Prover:
             f"the captured program does not compute what the model computes, at {inputs}:\n  {problem}{departs}",
             hint=_REMEDY_OF_DEPARTURES if lines else _REMEDY,
         )
+
+
+def _outcome(run: Callable[[], Outcome]) -> Outcome | BaseException:
+    """The outcome of a run, or its error."""
+    try:
+        return run()
+    except (Exception, TooManyCalls) as error:  # noqa: BLE001 - a model may raise anything
+        return error
 
 
 def _compared(expected: Outcome, actual: Outcome) -> tuple[float, str]:

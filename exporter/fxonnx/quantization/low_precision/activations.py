@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ..._nodes import input_of
 from ..._prepare.patterns.matching import dtype_of
 from ..._prepare.sizes import element_count, same_shape
 from ..._prepare.weight_folding import CODES_KEY
@@ -104,7 +105,7 @@ def _quantizer(
         source, other = node.args[:2]
         if isinstance(other, Node):
             content = number_of(other)
-            if content is None or content.any() or other.meta["val"].dim() > node.args[0].meta["val"].dim():  # type: ignore[union-attr]
+            if content is None or content.any() or other.meta["val"].dim() > input_of(node).meta["val"].dim():
                 return node
             numbers.append(other)
             return source

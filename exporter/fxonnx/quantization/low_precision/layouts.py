@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx import Node
 
+from ..._nodes import function_of
 from ..._provenance import copy_provenance
 
 __all__ = ["Layout", "Path", "block_of", "positions_of", "replayed"]
@@ -81,7 +82,7 @@ def _signature(node: Node, indices: Mapping[Node, torch.Tensor]) -> Any:
 def _moved(node: Node, tensor: torch.Tensor, indices: Mapping[Node, torch.Tensor]) -> torch.Tensor:
     args, kwargs = torch.fx.map_arg((node.args[1:], node.kwargs), indices.__getitem__)
     # Contiguous: views of it have the same elements as in the model, whatever its strides are there.
-    result: torch.Tensor = node.target(tensor.contiguous(), *args, **kwargs)  # type: ignore[operator]
+    result: torch.Tensor = function_of(node)(tensor.contiguous(), *args, **kwargs)
     return result
 
 
@@ -113,7 +114,7 @@ def replayed(node: Node, path: Path) -> Node:
         if step.target in _CASTS:
             continue
         source = node
-        node = step.graph.call_function(step.target, (source, *step.args[1:]), dict(step.kwargs))  # type: ignore[arg-type]
+        node = step.graph.call_function(function_of(step), (source, *step.args[1:]), dict(step.kwargs))
         node.meta["val"] = step.meta["val"].to(source.meta["val"].dtype)
         copy_provenance(node, step)
     return node

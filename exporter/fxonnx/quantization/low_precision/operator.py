@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from ..._own_operators import define_operator
 from ..._prepare.weight_folding import recipe
 
 __all__ = ["unchanged", "values_of_blocks"]
@@ -26,19 +24,11 @@ def _dequantize(
     return shifted.to(scale.dtype) * expanded(scale)
 
 
-def _define_operator() -> torch.library.Library:
-    """Define the operator, which exists as long as the returned library."""
-    make: Callable[..., Any] = torch.library.Library
-    library = make("fxonnx", "FRAGMENT")
-    library.define(
-        "dequantize(Tensor codes, Tensor scale, Tensor? zero_point, Tensor? table, int low, int high, int[] block) "
-        "-> Tensor"
-    )
-    library.impl("dequantize", _dequantize, "CompositeExplicitAutograd")
-    return library  # type: ignore[no-any-return]
-
-
-_LIBRARY = _define_operator()
+_OPERATOR = define_operator(
+    "fxonnx::dequantize(Tensor codes, Tensor scale, Tensor? zero_point, Tensor? table, int low, int high, int[] block) "
+    "-> Tensor",
+    _dequantize,
+)
 
 
 @recipe("blocks")

@@ -20,6 +20,7 @@ from fxonnx_translations._builder.initializers import has_content
 from fxonnx_translations._torch_compat import OpOverload
 
 from ..._extensions import PassContext
+from ..._nodes import function_of, input_of
 from ..._prepare.graph_utils import store_attribute, uncomputed
 from ..._prepare.sizes import element_count, is_known, same_size
 from ..._prepare.weight_folding import CODES_KEY
@@ -319,7 +320,7 @@ class _Recognizer:
         tables: dict[Node, None] = {}
         for part in uncomputed(node, (), _arranged):
             if _is_lookup(part) and part.args[0] in self._literals:
-                tables[part.args[0]] = None  # type: ignore[index]
+                tables[input_of(part)] = None
             elif part.target not in (aten.empty.memory_format, _WRITE):
                 return {}
         return tables
@@ -404,7 +405,7 @@ class _Recognizer:
         if not inputs or any(content is None for content in inputs.values()):
             return None
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), inputs.__getitem__)
-        result: Any = node.target(*args, **kwargs)  # type: ignore[operator]
+        result: Any = function_of(node)(*args, **kwargs)
         return result if isinstance(result, torch.Tensor) else None
 
     def _number(self, node: Node) -> torch.Tensor | None:
@@ -432,7 +433,7 @@ class _Recognizer:
             return None
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), inputs.__getitem__)
         with torch.no_grad():
-            result: Any = node.target(*args, **kwargs)  # type: ignore[operator]
+            result: Any = function_of(node)(*args, **kwargs)
         return result if isinstance(result, torch.Tensor) else None
 
     # ---- replacement

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fxonnx_translations._torch_compat import variable_functions
+from fxonnx_translations._torch_compat import sym_max, variable_functions
 
 from ...errors import CaptureError
 
@@ -19,7 +19,6 @@ __all__ = ["FUNCTIONS", "TENSOR_KINDS", "is_instance"]
 
 
 # Without annotations in torch.
-_sym_max: Callable[..., Any] = torch.sym_max
 
 
 def _append(items: list[Any], item: Any) -> list[Any]:
@@ -53,7 +52,7 @@ def _sliced(items: Any, start: Any = None, stop: Any = None, step: int = 1) -> A
 def _range_length(low: Any, high: Any, step: Any) -> Any:
     if isinstance(low, torch.SymInt) or isinstance(high, torch.SymInt):
         distance, stride = (high - low, step) if step > 0 else (low - high, -step)
-        return _sym_max((distance + stride - 1) // stride, 0)
+        return sym_max((distance + stride - 1) // stride, 0)
     return len(range(low, high, step))
 
 

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from fxonnx_translations._torch_compat import arange, check, scalar_tensor, sym_not
+
 from ..._capture.batch_sizes import recorded_batch_size
 from ...errors import CaptureError
 from .appended_lists import StackedList, appended_lists, stacked_operation
@@ -22,10 +24,6 @@ from .effects import reject_outer_effects, schema_of, script_location, writes_co
 __all__ = ["run_graph"]
 
 # Without annotations in torch.
-_check: Callable[..., Any] = torch._check
-_arange: Callable[..., Any] = torch.arange
-_scalar_tensor: Callable[..., Any] = torch.scalar_tensor
-_sym_not: Callable[..., Any] = torch.sym_not
 
 _NUMBERS = ("number", "Scalar", "int", "float", "bool")
 
@@ -98,7 +96,7 @@ class _Scope:
         elif raising := [block for block in blocks if _only_raises(block)]:
             # The condition remains an assertion of the captured program.
             holds = raising[0] is otherwise
-            _check(condition if holds else _sym_not(condition))
+            check(condition if holds else sym_not(condition))
             return _Scope({}, self).run(then if holds else otherwise)
         reject_outer_effects(blocks)
         names, operands = self._free_tensors(blocks)
@@ -116,7 +114,7 @@ class _Scope:
         names = [value.debugName() for value in block.inputs()]
         values = list(carried)
         if _is_unbacked(count):
-            count = _scalar_tensor(count, dtype=torch.int64)
+            count = scalar_tensor(count, dtype=torch.int64)
         elif _is_dynamic(count) and condition is True:
             lists = appended_lists(block, self._block)
             results = None if lists is None else self._scan(block, names, count, values, lists)
@@ -185,7 +183,7 @@ class _Scope:
 
         state = [value.clone() for value in carried]
         try:
-            results = torch.ops.higher_order.scan(body, state, [_arange(count)], operands)
+            results = torch.ops.higher_order.scan(body, state, [arange(count)], operands)
         except Exception:  # noqa: BLE001 - the loop is unrolled instead, which reports errors of the body itself
             return None
         for name, stacked in zip(lists, results[len(carried) :], strict=True):

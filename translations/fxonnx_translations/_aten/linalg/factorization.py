@@ -50,7 +50,7 @@ def smaller(one: Dim, other: Dim) -> Dim:
     """The smaller of two sizes."""
     if isinstance(one, int) and isinstance(other, int):
         return min(one, other)
-    return one if one == other else Min(one, other)  # type: ignore[no-untyped-call]
+    return one if one == other else Min(one, other)
 
 
 def _zeros(op: Op, dims: Sequence[Dim], dtype: ir.DataType) -> ir.Value:

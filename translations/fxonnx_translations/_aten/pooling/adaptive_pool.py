@@ -37,7 +37,7 @@ def _uniform_windows(size: Dim, wanted: Dim) -> tuple[int, int] | None:
         strides = {after - before for before, after in itertools.pairwise(starts)} or {1}
         # More windows than elements: several windows begin at the same element.
         alike = len(lengths) == len(strides) == 1 and 0 not in strides
-        return (*lengths, *strides) if alike else None  # type: ignore[return-value]
+        return (lengths.pop(), strides.pop()) if alike else None
     ratio = sympy.simplify(sympy.sympify(size) / wanted)
     return (int(ratio), int(ratio)) if ratio.is_Integer else None
 
@@ -71,7 +71,7 @@ def _window_positions(op: Op, size: Dim, wanted: Dim) -> _WindowPositions:
             op.const(torch.minimum(places, end[:, None] - 1)), mask, op.const(end - begin), (wanted, longest)
         )
     # A symbolic number of windows may be 0 at run time; ONNX Runtime does not divide by that.
-    divisor = Max(sympy.Integer(1), sympy.sympify(wanted))  # type: ignore[no-untyped-call]
+    divisor = Max(sympy.Integer(1), sympy.sympify(wanted))
     longest_of_all = FloorDiv(size - 1, divisor) + 2
     number, count = op.scalar(size, INT64), op.scalar(divisor, INT64)
     window = op.shaped(op.Range(0, op.scalar(wanted, INT64), 1), (wanted,))

@@ -13,23 +13,21 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import has_guarding_hint, statically_known_true
 
+from fxonnx_translations._torch_compat import arange, check
+
 from ..patch import Patch
 
 __all__ = ["LIBRARY_PATCHES"]
 
 _FASTSPEECH = "transformers.models.fastspeech2_conformer.modeling_fastspeech2_conformer"
 
-# Functions of torch without type annotations.
-_arange: Callable[..., Any] = torch.arange
-_check: Callable[..., Any] = torch._check
-
 
 def length_regulator(
-    original: Callable[..., Any], encoded_embeddings: Tensor, duration_labels: Tensor, speaking_speed: float = 1.0
+    original: Callable[..., Tensor], encoded_embeddings: Tensor, duration_labels: Tensor, speaking_speed: float = 1.0
 ) -> Tensor:
     """``length_regulator`` without a branch on the durations and without a loop over the batch."""
     if speaking_speed <= 0:
-        return original(encoded_embeddings, duration_labels, speaking_speed)  # type: ignore[no-any-return]
+        return original(encoded_embeddings, duration_labels, speaking_speed)
     if speaking_speed != 1.0:
         duration_labels = torch.round(duration_labels.float() * speaking_speed).long()
     # As in the original, the caller's durations change if all are 0.
@@ -37,8 +35,8 @@ def length_regulator(
     ends = duration_labels.cumsum(1)
     lengths = ends[:, -1]
     longest: Any = lengths.max().item()
-    _check(longest >= 0)
-    steps = _arange(longest, device=ends.device)
+    check(longest >= 0)
+    steps = arange(longest, device=ends.device)
     # The token of a step is the number of tokens that end before it.
     token = (ends[:, None, :] <= steps[None, :, None]).sum(2).clamp(max=ends.shape[1] - 1)
     repeated = encoded_embeddings.gather(1, token[..., None].expand(-1, -1, encoded_embeddings.shape[2]))
@@ -48,7 +46,7 @@ def length_regulator(
 def position_table(original: Callable[..., Any], self: Any, x: Tensor, pos_enc: Tensor | None = None) -> Any:
     """``extend_pos_enc``: the stored table of positions, which must be long enough for an unbacked length."""
     if pos_enc is not None and not has_guarding_hint(x.size(1)):
-        _check(x.size(1) * 2 - 1 <= pos_enc.size(1))
+        check(x.size(1) * 2 - 1 <= pos_enc.size(1))
     return original(self, x, pos_enc)
 
 
@@ -75,14 +73,14 @@ def reduction_axes(original: Callable[..., Any], block_size: Sequence[Any], inpu
     return shape, inner
 
 
-def int_scaled_matmul(original: Callable[..., Any], a: Tensor, b: Tensor, scales1: Tensor) -> Tensor:
+def int_scaled_matmul(original: Callable[..., Tensor], a: Tensor, b: Tensor, scales1: Tensor) -> Tensor:
     """``int_scaled_matmul`` on the CPU with one scale, without its assertion on the number of rows."""
     from torchao.kernel.intmm import _int_scaled_matmul_cpu
 
     if scales1.device.type == "cpu" and tuple(scales1.shape) == (1, 1):
         product: Tensor = _int_scaled_matmul_cpu(a, b, scales1)
         return product
-    return original(a, b, scales1)  # type: ignore[no-any-return]
+    return original(a, b, scales1)
 
 
 LIBRARY_PATCHES: tuple[Patch, ...] = (

@@ -15,15 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fxonnx_translations._torch_compat import arange, check, sym_max
+
 from ...questions.known_values import is_open
 from ..patch import Patch
 
 __all__ = ["TRANSFORMERS_PATCHES"]
-
-# Functions of torch without type annotations, or not annotated for symbolic sizes.
-_arange: Callable[..., Any] = torch.arange
-_check: Callable[..., Any] = torch._check
-_sym_max: Callable[..., Any] = torch.sym_max
 
 
 def make_padding_mask(original: Callable[..., Any], input_ids: Tensor, padding_idx: int = 1) -> Any:
@@ -50,16 +47,16 @@ def global_indices(original: Callable[..., Any], is_index_global_attn: Tensor) -
     counts = is_index_global_attn.long().sum(dim=1)
     # At least 1, since ONNX Runtime crashes on empty scores; a place without a token is masked.
     largest: Any = counts.max().clamp(min=1).item()
-    _check(largest >= 1)
-    _check(largest <= is_index_global_attn.shape[1])
-    is_local = _arange(largest) < counts[:, None]
+    check(largest >= 1)
+    check(largest <= is_index_global_attn.shape[1])
+    is_local = arange(largest) < counts[:, None]
     chosen, local = is_index_global_attn.nonzero(as_tuple=True), is_local.nonzero(as_tuple=True)
-    _check(chosen[0].shape[0] == local[0].shape[0])
+    check(chosen[0].shape[0] == local[0].shape[0])
     return largest, chosen, local, is_local.logical_not().nonzero(as_tuple=True)
 
 
 def combine_image_text_embeddings(
-    original: Callable[..., Any],
+    original: Callable[..., tuple[Tensor, Tensor, Tensor | None]],
     image_embeddings: Tensor,
     inputs_embeds: Tensor,
     bbox: Tensor,
@@ -85,7 +82,7 @@ def combine_image_text_embeddings(
         patch_size: The size of a patch.
     """
     if not is_open(bbox):
-        return original(  # type: ignore[no-any-return]
+        return original(
             *(image_embeddings, inputs_embeds, bbox, visual_bbox, attention_mask),
             *(num_patches, max_len, image_size, patch_size),
         )
@@ -105,7 +102,7 @@ def combine_image_text_embeddings(
 
     is_free = torch.ones_like(image_embeddings[:, :, 0], dtype=torch.bool).scatter(1, below, False)
     order = is_free.to(torch.int64).argsort(dim=1, descending=True, stable=True)
-    is_kept = _arange(patches) < is_free.sum(1)[:, None]
+    is_kept = arange(patches) < is_free.sum(1)[:, None]
     if visual_bbox is None:
         boxes_of_patches = import_module(original.__module__).get_visual_bbox
         visual_bbox = boxes_of_patches(image_size=image_size, patch_size=patch_size)[None].expand(batch, -1, -1)
@@ -115,7 +112,7 @@ def combine_image_text_embeddings(
     def selected(values: Tensor) -> Tensor:
         found = values.gather(1, order[..., None].expand(-1, -1, values.shape[2]))
         found = found.masked_fill(~is_kept[..., None], 0)
-        return found if max_len == 0 else F.pad(found, (0, 0, 0, _sym_max(length - patches, 0)))[:, :length]
+        return found if max_len == 0 else F.pad(found, (0, 0, 0, sym_max(length - patches, 0)))[:, :length]
 
     inputs_embeds = torch.cat([inputs_embeds, selected(image_embeddings)], 1)
     bbox = torch.cat([bbox, selected(visual_bbox)], 1)
@@ -145,15 +142,15 @@ def visual_embed(
 
     mask = mask.flatten(1)
     longest: Any = (heights * widths).max().item()
-    _check(longest >= 1)
-    _check(longest <= mask.shape[1])
+    check(longest >= 1)
+    check(longest <= mask.shape[1])
     order = mask.argsort(dim=1, descending=True, stable=True)[:, :longest]
 
     def selected(values: Tensor) -> Tensor:
         values = values.flatten(2).transpose(1, 2)
         return values.gather(1, order[..., None].expand(-1, -1, values.shape[2]))
 
-    grid = torch.stack(torch.meshgrid(_arange(height), _arange(width), indexing="ij"))[None].expand(batch, -1, -1, -1)
+    grid = torch.stack(torch.meshgrid(arange(height), arange(width), indexing="ij"))[None].expand(batch, -1, -1, -1)
     first = self.position_embeddings[:, :1].expand(batch, -1, -1)
     x = torch.cat((self.cls_token.expand(batch, -1, -1), selected(x)), 1)
     x = self.dropout(x + torch.cat((first, selected(positions)), 1))
@@ -163,9 +160,9 @@ def visual_embed(
 
 def _stretched(lengths: Tensor, size: Any, source: int) -> Tensor:
     """Weights [batch, size, source] of linear interpolation with aligned corners to a length per image, and zeros."""
-    steps = _arange(size)
+    steps = arange(size)
     places = steps * ((source - 1) / (lengths - 1).clamp(min=1))[:, None]
-    weights = (1 - (places[:, :, None] - _arange(source)).abs()).clamp(min=0)
+    weights = (1 - (places[:, :, None] - arange(source)).abs()).clamp(min=0)
     return torch.where((steps < lengths[:, None])[..., None], weights, 0.0)
 
 

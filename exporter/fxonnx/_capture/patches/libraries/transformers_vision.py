@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fxonnx_translations._torch_compat import arange
+
 from ...questions.known_values import is_open
 from ..patch import Patch
 from .attention_functions import attention_function
@@ -21,7 +23,6 @@ from .attention_functions import attention_function
 __all__ = ["TRANSFORMERS_VISION_PATCHES"]
 
 # Not annotated for symbolic sizes.
-_arange: Callable[..., Any] = torch.arange
 
 
 def encode(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -46,7 +47,7 @@ def attend_within_lengths(
     **_unused: Any,
 ) -> tuple[Tensor, None]:
     """Attention within segments, given by their cumulative lengths."""
-    segment = (_arange(query.shape[2])[:, None] >= cu_seq_lens_q).sum(1)
+    segment = (arange(query.shape[2])[:, None] >= cu_seq_lens_q).sum(1)
     mask = segment[:, None] == segment
     output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
     return output.transpose(1, 2), None
@@ -70,9 +71,9 @@ def get_vision_window_index(
     numbers, first = [], 0
     values: Any = grid_thw.tolist()
     for frames, height, width in values:
-        rows, columns = _arange(height // spatial_merge_size), _arange(width // spatial_merge_size)
+        rows, columns = arange(height // spatial_merge_size), arange(width // spatial_merge_size)
         down, across = height // spatial_merge_size // side + 1, width // spatial_merge_size // side + 1
-        number = (_arange(frames)[:, None, None] * down + (rows // side)[:, None]) * across + columns // side
+        number = (arange(frames)[:, None, None] * down + (rows // side)[:, None]) * across + columns // side
         numbers.append(number.flatten() + first)
         first = first + frames * down * across
     ordered, window_index = torch.cat(numbers).sort(stable=True)

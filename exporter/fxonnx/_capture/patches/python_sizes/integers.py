@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from fxonnx_translations._torch_compat import sym_int
+
 from ....errors import CaptureError
 from ...attempts import next_attempt
 from ...constraints.specialized_dims import SpecializedDimsError
@@ -25,8 +27,6 @@ _Result = TypeVar("_Result")
 
 _CONVERSION = re.compile(r"\b(int|len)\(")
 _PLACE = re.compile(r"(.*?):\d+ in ")
-
-_sym_int: Callable[..., Any] = torch.sym_int
 
 
 class _IntType(type):
@@ -46,7 +46,7 @@ class _IntType(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if is_tracing() and len(args) == 1 and isinstance(args[0], torch.SymInt | torch.SymFloat):
-            return _sym_int(args[0])
+            return sym_int(args[0])
         return builtins.int(*args, **kwargs)
 
 

@@ -8,14 +8,12 @@ from typing import Any
 
 import torch
 
+from fxonnx_translations._torch_compat import sym_int, sym_min, sym_sqrt
+
 from ..patch import Patch
 
 __all__ = ["MATH_PATCHES"]
 
-# Functions of torch without type annotations.
-_sym_int: Callable[..., Any] = torch.sym_int
-_sym_min: Callable[..., Any] = torch.sym_min
-_sym_sqrt: Callable[..., Any] = torch.sym_sqrt
 
 _MOST_DIVISORS = 16
 """Each divisor is one remainder of the graph."""
@@ -27,12 +25,12 @@ def _is_size(value: object) -> bool:
 
 def _square_root(original: Callable[[Any], Any], x: Any, /) -> Any:
     """``math.sqrt`` of a size or of a float of sizes."""
-    return _sym_sqrt(x) if isinstance(x, torch.SymInt | torch.SymFloat) else original(x)
+    return sym_sqrt(x) if isinstance(x, torch.SymInt | torch.SymFloat) else original(x)
 
 
 def _integer_root(original: Callable[[Any], Any], n: Any, /) -> Any:
     """``math.isqrt`` of a size: below 2^52, the square root in float64 is not rounded up to an integer."""
-    return _sym_int(_sym_sqrt(n)) if _is_size(n) else original(n)
+    return sym_int(sym_sqrt(n)) if _is_size(n) else original(n)
 
 
 def _greatest_common_divisor(original: Callable[..., Any], *integers: Any) -> Any:
@@ -44,7 +42,7 @@ def _greatest_common_divisor(original: Callable[..., Any], *integers: Any) -> An
     divisors = [divisor for divisor in range(1, number + 1) if number % divisor == 0]
     if len(divisors) > _MOST_DIVISORS:
         return original(*integers)
-    return sum(_totient(divisor) * (1 - _sym_min(1, sizes[0] % divisor)) for divisor in divisors)
+    return sum(_totient(divisor) * (1 - sym_min(1, sizes[0] % divisor)) for divisor in divisors)
 
 
 def _totient(number: int) -> int:

@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from fxonnx_translations._torch_compat import sym_max
+
 from ....errors import CaptureError
 from ...questions.known_values import is_open
 from ..source.transformer import Site
@@ -215,7 +217,7 @@ class Helpers:
             self._refuse(at),
         )
         if not site.flags:
-            counting.assign(start + step * torch.sym_max(count, 0))  # type: ignore[no-untyped-call]
+            counting.assign(start + step * sym_max(count, 0))
 
     @contextmanager
     def _unrolled_after_failure(self, at: int) -> Iterator[None]:

@@ -22,6 +22,7 @@ from fxonnx_translations._torch_compat import (
     recording_mode,
     recording_mode_off,
     set_proxy_slot,
+    sym_ite,
 )
 
 from ...questions.handled_errors import recorded_as_conditional
@@ -127,9 +128,9 @@ def _call(func: Any, args: Any, kwargs: Any) -> Any:
         args = (args[0].clone(),)
     elif name == "__getitem__" and isinstance(args[0], torch.Tensor):
         args = (args[0], _without_offsets(args[1]))
-        func, args, kwargs = ExportFunctions()._override(func, args, kwargs)  # type: ignore[no-untyped-call]
+        func, args, kwargs = ExportFunctions()._override(func, args, kwargs)
     elif name in ("equal", "allclose"):
-        func, args, kwargs = ExportFunctions()._override(func, args, kwargs)  # type: ignore[no-untyped-call]
+        func, args, kwargs = ExportFunctions()._override(func, args, kwargs)
     elif name == "__setitem__" and _has_symbolic_index(args[1]):
         tensor, index, value = args
         parts = list(index) if isinstance(index, tuple) else [index]
@@ -220,7 +221,7 @@ def symbol_value(symbol: sympy.Symbol, environment: ShapeEnv, flag: torch.SymBoo
             return known.value
     number = environment.create_symintnode(symbol, hint=environment.backed_var_to_val.get(symbol))
     if proxy_mode is not None and flag is not None and isinstance(number, torch.SymInt):
-        choice: Any = torch.sym_ite(flag, 1, 0)  # type: ignore[no-untyped-call]
+        choice: Any = sym_ite(flag, 1, 0)
         set_proxy_slot(number, proxy_mode.tracer, get_proxy_slot(choice, proxy_mode.tracer))
     return number
 

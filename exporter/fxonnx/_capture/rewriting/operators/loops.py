@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fxonnx_translations._torch_compat import FakeTensor, TreeSpec
+from fxonnx_translations._torch_compat import FakeTensor, TreeSpec, check, sym_max
 
 from .conditionals import (
     Refuse,
@@ -48,8 +48,8 @@ class Counter:
     def index(self) -> Any:
         """The index as a number, with its limits."""
         index = self.tensor.item()
-        torch._check(index >= 0)  # type: ignore[no-untyped-call]
-        torch._check(index < self.count)  # type: ignore[no-untyped-call]
+        check(index >= 0)
+        check(index < self.count)
         return index
 
 
@@ -405,7 +405,7 @@ def _buffers(plan: _Plan, counter: Counter | None, refuse: Refuse) -> list[torch
         refuse("it adds items to a list, whose length is not known before the loop", "use a for loop over a range")
     count: Any = counter.count
     if not isinstance(count, int):
-        count = torch.sym_max(count, 0)  # type: ignore[no-untyped-call]
+        count = sym_max(count, 0)
     return [torch.zeros((count, *like.shape), dtype=like.dtype) for growth in plan.growths for like in growth.like]
 
 
@@ -438,7 +438,7 @@ def _length(state: State, counter: torch.Tensor) -> Any:
     if not state.site.flags:
         return None
     length = counter.item()
-    torch._check(length >= 0)  # type: ignore[no-untyped-call]
+    check(length >= 0)
     return length
 
 

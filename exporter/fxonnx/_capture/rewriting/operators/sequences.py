@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from fxonnx_translations._torch_compat import sym_float, sym_ite, sym_min
+
 from ....errors import CaptureError
 from ...constraints.guard_recorder import record_nonempty
 from ...questions.known_values import active_values
@@ -124,7 +126,7 @@ def _range(*limits: Any) -> Any:
 def _int(*given: Any) -> Any:
     (value, *_) = given or (0,)
     if isinstance(value, torch.SymBool) and is_symbolic(value):
-        return torch.sym_ite(value, 1, 0)  # type: ignore[no-untyped-call]
+        return sym_ite(value, 1, 0)
     if len(given) == 1 and (isinstance(value, torch.Tensor) or is_dynamic_size(value)):
         return integer(value)
     return builtins.int(*given)
@@ -135,7 +137,7 @@ def _float(*given: Any) -> Any:
         case [torch.Tensor() as value] if is_symbolic(value):
             return value.reshape(()).to(torch.float64).item()
         case [torch.SymInt() as value]:
-            return torch.sym_float(value)  # type: ignore[no-untyped-call]
+            return sym_float(value)
         case [torch.SymFloat() as value]:
             return value
     return builtins.float(*given)
@@ -179,7 +181,7 @@ def _zip(*iterables: Any, **options: Any) -> Any:
     count = known[0].count
     for part in known[1:]:
         if str(part.count) != str(count):
-            count = torch.sym_min(count, part.count)  # type: ignore[no-untyped-call]
+            count = sym_min(count, part.count)
     return Elements(count, lambda index: tuple(part.at(index) for part in known))
 
 
@@ -406,7 +408,8 @@ class StackedList(list[Any]):
 
     def copy(self) -> StackedList:
         """A copy."""
-        return self[:]  # type: ignore[no-any-return]
+        copied: StackedList = self[:]
+        return copied
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise CaptureError(
@@ -439,7 +442,8 @@ class StackedList(list[Any]):
         return math.prod(self.stacked.shape[1:]) == 1
 
     def __len__(self) -> int:
-        return self.symbolic_length  # type: ignore[no-any-return]
+        length: int = self.symbolic_length
+        return length
 
     @property
     def symbolic_length(self) -> Any:

@@ -11,7 +11,7 @@ import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, is_concrete_int, statically_known_true
 
-from fxonnx_translations._torch_compat import FakeTensor
+from fxonnx_translations._torch_compat import FakeTensor, sym_not
 
 from ...questions.known_values import active_values
 from .memory import shares, storage_of
@@ -72,7 +72,7 @@ def is_undecided(value: Any) -> bool:
     """Whether a condition on sizes differs between sizes."""
     if not isinstance(value, torch.SymBool):
         return False
-    return not (statically_known_true(value) or statically_known_true(torch.sym_not(value)))  # type: ignore[no-untyped-call]
+    return not (statically_known_true(value) or statically_known_true(sym_not(value)))
 
 
 def is_number(value: Any) -> bool:

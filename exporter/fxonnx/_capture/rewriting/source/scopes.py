@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import ast
 
-__all__ = ["binds_late", "binds_name", "reads_scope"]
+__all__ = ["binds_late", "binds_name", "scope_function"]
 
 _SCOPE_FUNCTIONS = {"locals": 0, "vars": 0, "dir": 0, "eval": 1, "exec": 1}
 """Functions of local variables by the number of arguments with which they are ones."""
 
 
-def reads_scope(node: ast.Call) -> bool:
-    """Whether a call reads or writes the variables of the function by name: ``locals()``, ``eval("x + 1")``."""
+def scope_function(node: ast.Call) -> str | None:
+    """The name in a call that reads or writes variables of the function by name: ``locals()``, ``eval("x + 1")``."""
     match node:
-        case ast.Call(ast.Name(name), arguments, []) if name in _SCOPE_FUNCTIONS:
-            return len(arguments) == _SCOPE_FUNCTIONS[name]
-    return False
+        case ast.Call(ast.Name(name), arguments, []) if len(arguments) == _SCOPE_FUNCTIONS.get(name):
+            return name
+    return None
 
 
 def binds_name(node: ast.AST) -> bool:

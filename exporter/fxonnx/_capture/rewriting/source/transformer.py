@@ -24,7 +24,7 @@ from .analysis import (
 from .counters import CountedWhile, counted_loops, with_tests
 from .jumps import Structured, structure
 from .private_names import mangle
-from .scopes import binds_late, binds_name, reads_scope
+from .scopes import binds_late, binds_name, scope_function
 
 __all__ = ["HELPERS", "PREFIX", "Site", "transform"]
 
@@ -455,8 +455,9 @@ class _Expressions(ast.NodeTransformer):
         return _locate(node, node)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        if reads_scope(node) and node.func.id not in self._owner.outer:  # type: ignore[attr-defined]
-            site = self._owner.expression_site(node, f"{node.func.id}() of local variables")  # type: ignore[attr-defined]
+        name = scope_function(node)
+        if name is not None and name not in self._owner.outer:
+            site = self._owner.expression_site(node, f"{name}() of local variables")
             return _locate(_call_helper("unsupported", [site]), node)
         match node.func:
             case ast.Name("super") if not node.args and self._owner.parameters:
