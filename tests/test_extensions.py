@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -164,3 +166,44 @@ def test_which_graphs_may_have_low_precision_weights(dtype: torch.dtype, applies
     program = torch.export.export(Model(), (torch.randn(2, 2),))
     (weight, _) = program.graph.find_nodes(op="placeholder")
     assert bool(extensions_of_graph(program.graph, [weight])) == applies
+
+
+TALLY = """
+import pickle
+
+from torch import nn
+
+
+class Tally(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.means, self.enabled = [], True
+
+    def forward(self, x):
+        if self.enabled:
+            self.means.append(pickle.dumps(x.mean()))
+        return x
+"""
+
+
+def test_the_add_on_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (PACKAGE.parents[1] / "docs/architecture.md").read_text()
+    blocks = re.findall(r'```python title="tally/(\w+)\.py"\n(.*?)```', page, re.DOTALL)
+    assert [name for name, _ in blocks] == ["applies", "extension"]
+    assert sum(len(code.splitlines()) for _, code in blocks) <= 30
+    (tmp_path / "tally").mkdir()
+    for name, code in [("__init__", TALLY), *blocks]:
+        (tmp_path / f"tally/{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    model = nn.Sequential(import_module("tally").Tally(), nn.ReLU()).eval()
+    x = torch.randn(3)
+    with pytest.raises(fxonnx.CaptureError, match="pickle"):
+        fxonnx.export(model, (x,))
+    monkeypatch.setattr("fxonnx._extensions.ADD_ONS", (*ADD_ONS, "tally"))
+    model[0].means.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        program = fxonnx.export(model, (x,))
+    assert model[0].enabled
+    assert not model[0].means
+    torch.testing.assert_close(program(x)[0], model(x))
