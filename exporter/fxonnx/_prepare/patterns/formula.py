@@ -29,12 +29,17 @@ from fxonnx_translations._torch_compat import OpOverloadPacket
 from .matches import Matches
 from .terms import Call, Match, Number, Tensor, Term, Value
 
-__all__ = ["Formula"]
+__all__ = ["Formula", "never"]
 
 _Condition = tuple[Callable[[Match], bool], str]
 _Path = tuple[Term, ...]
 
 _PARAMETERS = {each.__name__: each for each in (Tensor, Number, Value)}
+
+
+def never(match: Match) -> bool:
+    """For formulas that have no near misses."""
+    return False
 
 
 class Formula:

@@ -19,6 +19,7 @@ __all__ = [
     "HALF_FLOATS",
     "VIEWS",
     "as_call",
+    "bounds_of",
     "dims_of",
     "dtype_of",
     "half_source",
@@ -30,6 +31,7 @@ __all__ = [
     "is_vector_of",
     "known_number",
     "narrowed_user",
+    "operand",
     "value_of",
 ]
 
@@ -84,6 +86,23 @@ def dtype_of(node: Any) -> torch.dtype | None:
     """The dtype of a node's tensor; None if its value is not a tensor."""
     val = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     return val.dtype if isinstance(val, torch.Tensor) else None
+
+
+def operand(node: Any, position: int = 0) -> torch.fx.Node:
+    """An argument of a node that is a node."""
+    return cast("torch.fx.Node", node.args[position])
+
+
+def bounds_of(node: torch.fx.Node) -> tuple[int, int, int, int] | None:
+    """The axis, start, end and step of a slice, the axis and bounds as indices from the first; None if dynamic."""
+    axis, start, end, step = cast("list[Any]", [*node.args[1:], *(0, None, None, 1)[len(node.args) - 1 :]])
+    dims = dims_of(node.args[0]) or ()
+    size = dims[axis]
+    bounds = (0 if start is None else start, size if end is None else end)
+    if not all(isinstance(bound, int) for bound in (size, *bounds, step)):
+        return None
+    first, last = (min(max(bound + size if bound < 0 else bound, 0), size) for bound in bounds)
+    return axis % len(dims), first, last, step
 
 
 def value_of(node: Any) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from .context import PatternContext
-from .formula import Formula
+from .formula import Formula, never
 from .matches import Matches
 from .matching import dims_of, dtype_of, is_same_dtype_cast, value_of
 from .onnx_nodes import insert_onnx_op
@@ -30,8 +30,8 @@ def _is_residual(match: Match) -> bool:
 
 
 _CONDITION = (_is_residual, "the sum is not one of two tensors of equal shape")
-_RMS_NORM = Formula(_rms_norm, _CONDITION, near=lambda match: False, passes=is_same_dtype_cast)
-_LAYER_NORM = Formula(_layer_norm, _CONDITION, near=lambda match: False, passes=is_same_dtype_cast)
+_RMS_NORM = Formula(_rms_norm, _CONDITION, near=never, passes=is_same_dtype_cast)
+_LAYER_NORM = Formula(_layer_norm, _CONDITION, near=never, passes=is_same_dtype_cast)
 
 
 def fuse_skip_norms(graph: torch.fx.Graph, context: PatternContext) -> Matches:

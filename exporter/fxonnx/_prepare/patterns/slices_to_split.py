@@ -8,21 +8,12 @@ from typing import Any
 import torch
 
 from ..._provenance import copy_provenance
-from .formula import Formula
 from .matches import Matches
-from .matching import dims_of, value_of
-from .terms import Tensor, Term, Value, op
+from .matching import bounds_of, value_of
 
 __all__ = ["fuse_slices"]
 
 aten = torch.ops.aten
-
-
-def _slice(x: Tensor, axis: Value, start: Value, end: Value) -> Term:
-    return op.slice(x, axis, start, end)
-
-
-_SLICE = Formula(_slice)
 
 
 def fuse_slices(graph: torch.fx.Graph) -> Matches:
@@ -36,10 +27,9 @@ def fuse_slices(graph: torch.fx.Graph) -> Matches:
     """
     groups: dict[tuple[Any, int], dict[tuple[int, int], list[torch.fx.Node]]] = {}
     for node in graph.find_nodes(op="call_function", target=aten.slice.Tensor):
-        place = _bounds_of(node)
-        if place is not None:
-            source, axis, first, last = place
-            groups.setdefault((source, axis), {}).setdefault((first, last), []).append(node)
+        axis, first, last, step = bounds_of(node) or (0, 0, 0, 0)
+        if step == 1 and first < last:
+            groups.setdefault((node.args[0], axis), {}).setdefault((first, last), []).append(node)
     found = Matches()
     for (source, axis), slices in groups.items():
         bounds = sorted(slices)
@@ -48,21 +38,6 @@ def fuse_slices(graph: torch.fx.Graph) -> Matches:
             continue
         found.fused.append(_replace_by_split(source, axis, [slices[bound] for bound in bounds]))
     return found
-
-
-def _bounds_of(node: torch.fx.Node) -> tuple[torch.fx.Node, int, int, int] | None:
-    """The tensor, axis, start and end of a slice with static bounds and step 1, otherwise None."""
-    match = _SLICE.at(node)
-    if match is None:
-        return None
-    source, axis, start, end = (match.value(name) for name in ("x", "axis", "start", "end"))
-    dims = dims_of(source) or ()
-    size = dims[axis]
-    bounds = (0 if start is None else start, size if end is None else end)
-    if not all(isinstance(bound, int) for bound in (size, *bounds)):
-        return None
-    first, last = (min(max(bound + size if bound < 0 else bound, 0), size) for bound in bounds)
-    return (source, axis % len(dims), first, last) if first < last else None
 
 
 def _replace_by_split(source: torch.fx.Node, axis: int, pieces: list[list[torch.fx.Node]]) -> torch.fx.Node:

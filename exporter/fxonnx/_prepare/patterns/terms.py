@@ -430,9 +430,9 @@ def exactly(constant: Any, reason: str) -> Term:
     return _Constant(constant, reason)
 
 
-def either(*alternatives: Term) -> Term:
+def either(*alternatives: Any) -> Term:
     """One of several alternatives, the first that matches."""
-    return _Either(alternatives)
+    return _Either([_term(each) for each in alternatives])
 
 
 def product(first: Any, second: Any, third: Any) -> Term:
