@@ -95,7 +95,8 @@ def operand(node: Any, position: int = 0) -> torch.fx.Node:
 
 def bounds_of(node: torch.fx.Node) -> tuple[int, int, int, int] | None:
     """The axis, start, end and step of a slice, the axis and bounds as indices from the first; None if dynamic."""
-    axis, start, end, step = cast("list[Any]", [*node.args[1:], *(0, None, None, 1)[len(node.args) - 1 :]])
+    given: Any = (*node.args[1:], *(0, None, None, 1)[len(node.args) - 1 :])
+    axis, start, end, step = given
     dims = dims_of(node.args[0]) or ()
     size = dims[axis]
     bounds = (0 if start is None else start, size if end is None else end)

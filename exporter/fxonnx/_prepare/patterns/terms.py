@@ -64,7 +64,7 @@ class Match:
 
     def value(self, name: str) -> Any:
         """The value of a parameter or named term; None if it is part of an alternative that does not match."""
-        return next((self.bound[term] for term in self._names[name] if term in self.bound), None)
+        return next((self.bound[term] for term in self._names.get(name, ()) if term in self.bound), None)
 
     def node(self, name: str) -> torch.fx.Node:
         """The node of a parameter or named term."""
@@ -138,11 +138,17 @@ class Term:
     """A part of a formula, which stands for a value in a graph.
 
     Attributes:
+        ignores_casts: Whether calls that ``Match.passes`` names are ignored; a parameter stands for what is given.
+        ignores_casts: Whether calls that ``Match.passes`` names are ignored; a parameter stands for what is given.
         name: Its meaning, for reasons and for ``Match.node``: "the scores".
         role: What it is in reasons if it has no name: "the operand of aten.mul".
         is_anchor: Whether the search begins at it.
         is_rejected: Whether it is a known way to write the formula that is not replaced.
     """
+
+    ignores_casts = True
+
+    ignores_casts = True
 
     def __init__(self) -> None:
         self.name = ""
@@ -184,8 +190,9 @@ class Term:
 
     def match(self, value: Any, match: Match) -> bool:
         """Whether a value has its form."""
-        while match.passes is not None and isinstance(value, torch.fx.Node) and match.passes(value):
-            value = value.args[0]
+        if match.passes is not None and self.ignores_casts:
+            while isinstance(value, torch.fx.Node) and match.passes(value):
+                value = value.args[0]
         if not self.matches(value, match) or (self._form is not None and not self._form(value)):
             return False
         for condition, reason in self._conditions:
@@ -237,6 +244,10 @@ class Term:
 
 class Value(Term):
     """A parameter for any argument: a node, a number, a list or None. It is the same wherever it occurs."""
+
+    ignores_casts = False
+
+    ignores_casts = False
 
     def matches(self, value: Any, match: Match) -> bool:
         if self in match.bound:
@@ -346,6 +357,7 @@ class Call(Term):
             term.play(f"{name} of {self.label}")
         self._is_commutative = not self.targets.isdisjoint(_COMMUTATIVE) and len(operands) == 2
         self._is_loose = False
+        self._has_names = any(isinstance(target, str) for target in targets)
 
     def loose(self) -> Call:
         """Ignore the arguments that are not given, which have their defaults otherwise."""
@@ -372,12 +384,18 @@ class Call(Term):
     def _match_operands(self, values: Sequence[Any], match: Match) -> bool:
         return all(term.match(value, match) for term, value in zip(self._operands, values, strict=True))
 
+    def _family(self, target: Any) -> Any:
+        """The operator of an overload; its name if the term has names, of operators that may not be registered."""
+        if self._has_names:
+            return str(target).removesuffix(".default").replace(".", "::", 1)
+        return getattr(target, "overloadpacket", None)
+
     def _arguments(self, value: Any) -> tuple[list[Any], dict[str, Any]] | None:
         """The operands and options of a call of one of the operators; None for others."""
         if not isinstance(value, torch.fx.Node) or value.op != "call_function":
             return None
         target: Any = value.target
-        if target not in self.targets and getattr(target, "overloadpacket", None) not in self.targets:
+        if target not in self.targets and self._family(target) not in self.targets:
             return None
         count = len(self._operands)
         if not self._options and not value.kwargs and len(value.args) == count:
