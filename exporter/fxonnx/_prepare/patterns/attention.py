@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 
-from .matches import Matches, Mismatch, check_uses
-from .matching import CASTS, HALF_FLOATS, VIEWS, as_call, dims_of, dtype_of, insert_after, known_number
+from .formula import Formula
+from .matches import Matches
+from .matching import CASTS, HALF_FLOATS, VIEWS, as_call, dims_of, dtype_of, insert_after
+from .terms import Match, Number, Tensor, Term, Value, either, op, transposed
 
 __all__ = ["ROUNDED_SCORES_KEY", "fuse_attention"]
 
@@ -33,6 +35,105 @@ _SCORE_OPS = (
 _MAX_STEPS = 6
 
 
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: Number, divisor: Number, axis: Value
+) -> Term:
+    turned = either(
+        transposed(key, 2, 3, "the key is not transposed over the last two of four axes"),
+        op.mT(key),
+        either(key).rejected("the key is not transposed by transpose or mT right before its product with the query"),
+    )
+    product = (query @ turned).once("the scores")
+    other = op(*_SCORE_OPS)().loose().when(_is_computed_from_product)
+    inner = either(
+        product,
+        other.rejected(lambda node: f"{node.target} is applied to the scores, which may only be scaled and masked"),
+    )
+    scaled = either(inner * scale, inner / divisor).once("the scaled scores")
+    scores = either(scaled, inner)
+    masked = either((scores + mask).once("the masked scores"), scores)
+    return (
+        op.softmax(masked.named("the argument of the softmax"), axis).loose().named("the attention weights").anchor()
+        @ value
+    )
+
+
+def _is_computed_from_product(node: torch.fx.Node) -> bool:
+    before = [node]
+    for _ in range(_MAX_STEPS):
+        if any(as_call(each, *_MATMULS) for each in before):
+            return True
+        before = [source for each in before if as_call(each, *_SCORE_OPS) for source in each.all_input_nodes]
+    return False
+
+
+def _is_used_in_product(match: Match) -> bool:
+    """Whether a softmax is used in a matrix product as the attention weights."""
+    after: Any = match.anchor
+    for _ in range(_MAX_STEPS):
+        users = list(after.users)
+        if any(user.args[0] is after for user in users if as_call(user, *_MATMULS)):
+            return True
+        after = next((user for user in users if as_call(user, *_SCORE_OPS)), None)
+        if after is None:
+            break
+    return False
+
+
+def _shapes(match: Match) -> list[tuple[Any, ...]]:
+    return [dims_of(match.node(name)) or () for name in ("query", "key", "value")]
+
+
+def _is_finite_mask(match: Match) -> bool:
+    dtype = dtype_of(match.anchor)
+    return match.value("mask") is None or (
+        dtype is not None and _is_finite(match.value("mask"), torch.finfo(dtype).max)
+    )
+
+
+def _is_broadcast_mask(match: Match) -> bool:
+    wanted, given = dims_of(match.anchor) or (), dims_of(match.value("mask"))
+    return given is None or all(str(one) in ("1", str(other)) for one, other in zip(given, wanted, strict=True))
+
+
+_FORMULA = Formula(
+    _attention,
+    (lambda match: match.value("axis") in (-1, 3), "the softmax is not computed over the last of four axes"),
+    (
+        lambda match: dtype_of(match.value("the argument of the softmax")) == dtype_of(match.anchor),
+        "the softmax is computed in another dtype than the scores",
+    ),
+    (
+        lambda match: all(len(shape) == 4 for shape in _shapes(match)),
+        "query, key and value do not have the four axes batch, heads, length and size",
+    ),
+    (lambda match: dtype_of(match.end) in _DTYPES, "ONNX Runtime has no kernel of Attention for the dtype"),
+    (
+        lambda match: len({tuple(map(str, shape[:2])) for shape in _shapes(match)}) == 1,
+        "query, key and value differ in their batch size or number of heads",
+    ),
+    (
+        lambda match: dtype_of(match.node("query")) == dtype_of(match.end) == dtype_of(match.anchor),
+        "query, attention weights and result have different dtypes",
+    ),
+    (
+        lambda match: match.value("mask") is None or len(dims_of(match.value("mask")) or ()) == 4,
+        "the mask does not have the four axes of the scores",
+    ),
+    (
+        lambda match: dtype_of(match.value("mask")) in (None, dtype_of(match.anchor)),
+        "the mask has another dtype than the scores",
+    ),
+    (
+        # For a row masked with -inf only, the formula yields NaN and the operator 0.
+        _is_finite_mask,
+        "the mask may contain -inf: for a row without other elements the operator yields 0, not NaN",
+    ),
+    (_is_broadcast_mask, "the mask is not broadcast to the shape of the scores"),
+    near=_is_used_in_product,
+)
+
+
 def fuse_attention(graph: torch.fx.Graph) -> Matches:
     """Fuse to ``aten.scaled_dot_product_attention``, for opsets with an Attention operator.
 
@@ -43,132 +144,14 @@ def fuse_attention(graph: torch.fx.Graph) -> Matches:
         The matches and near misses.
     """
     found = Matches()
-    for softmax in graph.find_nodes(op="call_function", target=aten.softmax.int):
-        match = found.attempt(softmax, _match, _is_between_products)
-        if match is None:
-            continue
-        product, query, key, mask, scale = match
-        whole = insert_after(
-            product, aten.scaled_dot_product_attention.default, (query, key, product.args[1], mask, 0.0, False)
-        )
-        whole.kwargs = {"scale": scale}
+    for match in _FORMULA.matches(graph, found):
+        scale, divisor = match.value("scale"), match.value("divisor")
+        factor = float(1 if scale is None else scale) if divisor is None else 1 / divisor
+        args = (match.node("query"), match.node("key"), match.node("value"), match.value("mask"), 0.0, False)
+        whole = insert_after(match.end, aten.scaled_dot_product_attention.default, args, scale=factor)
         whole.meta[ROUNDED_SCORES_KEY] = True
-        product.replace_all_uses_with(whole)
-        found.fused.append(whole)
+        found.replace(match.end, whole)
     return found
-
-
-def _is_between_products(softmax: torch.fx.Node) -> bool:
-    """Whether a softmax is computed from a matrix product, and used in one as the attention weights."""
-    after: Any = softmax
-    for _ in range(_MAX_STEPS):
-        users = list(after.users)
-        if any(user.args[0] is after for user in users if as_call(user, *_MATMULS)):
-            break
-        after = next((user for user in users if as_call(user, *_SCORE_OPS)), None)
-        if after is None:
-            return False
-    else:
-        return False
-    before = [softmax.args[0]]
-    for _ in range(_MAX_STEPS):
-        if any(as_call(node, *_MATMULS) for node in before):
-            return True
-        before = [source for node in before if as_call(node, *_SCORE_OPS) for source in node.all_input_nodes]  # type: ignore[union-attr]
-    return False
-
-
-def _match(softmax: torch.fx.Node) -> tuple[torch.fx.Node, Any, Any, Any, float]:
-    """Match attention around a softmax; returns its last product, query, key, mask and scale."""
-    check_uses(softmax, "the attention weights")
-    user = next(iter(softmax.users))
-    product = as_call(user, *_MATMULS)
-    if product is None or product.args[0] != softmax:
-        raise Mismatch(f"{user.target} is applied to the attention weights after the softmax")
-    parts = _match_scores(softmax)
-    _check_supported(product, softmax, *parts[:3])
-    return (product, *parts)
-
-
-def _match_scores(softmax: torch.fx.Node) -> tuple[Any, Any, Any, float]:
-    """Match the argument of a softmax; returns query, key, mask and scale."""
-    scores: Any = softmax.args[0]
-    if softmax.args[1] not in (-1, 3):
-        raise Mismatch("the softmax is not computed over the last of four axes")
-    if dtype_of(scores) != dtype_of(softmax):
-        raise Mismatch("the softmax is computed in another dtype than the scores")
-    if as_call(scores, aten.add.Tensor) is None or scores.kwargs:
-        query, key, scale = _match_scale(scores)
-        return query, key, None, scale
-    check_uses(scores, "the masked scores")
-    reasons: list[Mismatch] = []
-    for inner, mask in (scores.args, scores.args[::-1]):
-        try:
-            query, key, scale = _match_scale(inner)
-        except Mismatch as reason:
-            # The reason for the operand that is a product, rather than the one for the mask.
-            reasons.insert(0 if _unscaled(inner) is not None else len(reasons), reason)
-            continue
-        if dims_of(mask) is not None:
-            return query, key, mask, scale
-        reasons.insert(0, Mismatch("a number is added to the scores"))
-    raise reasons[0]
-
-
-def _unscaled(node: Any) -> torch.fx.Node | None:
-    """The product under a scale, otherwise None."""
-    scaling = as_call(node, aten.mul.Tensor, aten.div.Tensor, aten.mul.Scalar, aten.div.Scalar)
-    return as_call(node if scaling is None else scaling.args[0], *_MATMULS)
-
-
-def _match_scale(node: Any) -> tuple[Any, Any, float]:
-    """Match scaled scores; returns query, key and scale."""
-    scale = 1.0
-    scaling = as_call(node, aten.mul.Tensor, aten.div.Tensor, aten.mul.Scalar, aten.div.Scalar)
-    if scaling is not None:
-        factor = known_number(scaling.args[1])
-        if factor is None or factor == 0 or scaling.kwargs:
-            raise Mismatch("the scale of the scores is not a constant number")
-        check_uses(scaling, "the scaled scores")
-        is_product = scaling.target in (aten.mul.Tensor, aten.mul.Scalar)
-        scale, node = factor if is_product else 1 / factor, scaling.args[0]
-    product = as_call(node, *_MATMULS)
-    if product is None:
-        applied = f"{node.target} is applied to" if isinstance(node, torch.fx.Node) else "a number is used instead of"
-        raise Mismatch(f"{applied} the scores, where only a scale and the addition of a mask are recognized")
-    transposed = as_call(product.args[1], aten.transpose.int, aten.mT.default)
-    check_uses(product, "the scores")
-    if transposed is None:
-        raise Mismatch("the key is not transposed by transpose or mT right before its product with the query")
-    if transposed.target is aten.transpose.int and {axis % 4 for axis in transposed.args[1:]} != {2, 3}:  # type: ignore[operator]
-        raise Mismatch("the key is not transposed over the last two of four axes")
-    return product.args[0], transposed.args[0], scale
-
-
-def _check_supported(product: torch.fx.Node, softmax: torch.fx.Node, query: Any, key: Any, mask: Any) -> None:
-    """Check that all operands have 4 axes, equal batch and heads, and the mask is a finite float mask of the scores."""
-    shapes = [dims_of(node) for node in (query, key, product.args[1])]
-    if any(shape is None or len(shape) != 4 for shape in shapes):
-        raise Mismatch("query, key and value do not have the four axes batch, heads, length and size")
-    if dtype_of(product) not in _DTYPES:
-        raise Mismatch(f"ONNX Runtime has no kernel of Attention for {dtype_of(product)}")
-    dtype = dtype_of(softmax)
-    if len({tuple(map(str, shape[:2])) for shape in shapes}) > 1:  # type: ignore[index]
-        raise Mismatch("query, key and value differ in their batch size or number of heads")
-    if {dtype_of(query), dtype_of(product)} != {dtype}:
-        raise Mismatch("query, attention weights and result have different dtypes")
-    if mask is None:
-        return
-    wanted, given = dims_of(softmax), dims_of(mask)
-    if wanted is None or given is None or len(given) != 4 or dtype is None:
-        raise Mismatch("the mask does not have the four axes of the scores")
-    if dtype_of(mask) != dtype:
-        raise Mismatch("the mask has another dtype than the scores")
-    # For a row masked with -inf only, the formula yields NaN and the operator 0.
-    if not _is_finite(mask, torch.finfo(dtype).max):
-        raise Mismatch("the mask may contain -inf: for a row without other elements the operator yields 0, not NaN")
-    if not all(str(one) in ("1", str(other)) for one, other in zip(given, wanted, strict=True)):
-        raise Mismatch("the mask is not broadcast to the shape of the scores")
 
 
 def _is_finite(node: Any, largest: float) -> bool:

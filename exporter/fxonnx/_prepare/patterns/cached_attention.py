@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 import operator
 from dataclasses import dataclass
-from typing import Any
 
 import sympy
 import torch
 
 from .cached_masks import CausalMask, causal_mask, size_expression
+from .formula import Formula
 from .grouped_attention import repeated_source
-from .matching import CASTS, VIEWS, as_call, dims_of, dtype_of, known_number
+from .matching import CASTS, FLOATS, as_call, dims_of, dtype_of, known_number, value_of
+from .terms import Match, Number, Tensor, Term, Value, either, op, transposed, view_of
 
 __all__ = ["CachedAttention", "match_attention"]
 
 aten = torch.ops.aten
 
-_MATMULS = (aten.matmul.default, aten.bmm.default)
+_LAST = either(-1, 3)
 
 
 @dataclass(frozen=True)
@@ -52,51 +53,98 @@ class CachedAttention:
     sinks: torch.fx.Node | None = None
 
 
-@dataclass(frozen=True)
-class _Scores:
-    query: torch.fx.Node
-    key: torch.fx.Node
-    mask: Any
-    scale: float
-    softcap: float = 0.0
-    sinks: torch.fx.Node | None = None
+def _fused(query: Tensor, key: Tensor, value: Tensor, mask: Value, scale: Value) -> Term:
+    return op.scaled_dot_product_attention(query, key, value, mask, 0.0, False, scale=scale).loose()
+
+
+def _decomposed(
+    query: Tensor, key: Tensor, value: Tensor, mask: Value, sinks: Tensor,
+    scale: Number, divisor: Number, softcap: Number,
+) -> Term:  # fmt: skip
+    product = query @ either(transposed(key, 2, 3), op.mT(key)).when(lambda node: len(dims_of(node) or ()) == 4)
+    scaled = either(product * scale, product / divisor, product)
+    scores = either(op.tanh(scaled / softcap) * softcap, scaled) + mask
+    wide = view_of(sinks).named("wide sinks")
+    joined = op.cat([scores.named("scores"), either(op.expand(wide).loose(), wide)], _LAST)
+    maximum = either(op(operator.getitem)(op.max(joined).loose(), 0), op.amax(joined).loose())
+    with_sinks = op.softmax(either(joined, joined - maximum), _LAST).loose()
+    return either(op.softmax(scores, _LAST).loose(), op.slice(with_sinks, _LAST, 0, -1)) @ value
+
+
+def _is_float_cast(node: torch.fx.Node) -> bool:
+    """Whether a node is a cast between floating-point dtypes, of which attention weights have several."""
+    cast = as_call(node, *CASTS)
+    return cast is not None and dtype_of(cast) in FLOATS and dtype_of(cast.args[0]) in FLOATS
+
+
+def _is_scaled(match: Match) -> bool:
+    return match.value("scale") != 0 and match.value("divisor") != 0 and (match.value("softcap") or 1) > 0
+
+
+def _have_heads(match: Match) -> bool:
+    """Whether the sinks, if there are any, are a number for each head."""
+    if match.value("sinks") is None:
+        return True
+    heads = str(value_of(match.node("scores")).shape[1])
+    shapes = [list(map(str, value_of(match.node(name)).shape)) for name in ("sinks", "wide sinks")]
+    return shapes == [[heads], ["1", heads, "1", "1"]]
+
+
+_FUSED = Formula(_fused)
+_DECOMPOSED = Formula(
+    _decomposed,
+    (_is_scaled, "the scores are multiplied by 0"),
+    (_have_heads, "the sinks are not a number for each head"),
+    passes=_is_float_cast,
+)
 
 
 def match_attention(node: torch.fx.Node) -> CachedAttention | None:
     """Match an attention by its last node; None if it has no cache or its mask is not proved."""
-    if node.target is aten.scaled_dot_product_attention.default:
-        scores, value = _fused_scores(node), node.args[2]
-    elif node.target in _MATMULS:
-        scores, value = _scores_of(node.args[0]), node.args[1]
-    else:
+    is_fused = node.target is aten.scaled_dot_product_attention.default
+    if not is_fused and node.target not in (aten.matmul.default, aten.bmm.default):
         return None
-    if scores is None:
+    match = (_FUSED if is_fused else _DECOMPOSED).at(node)
+    scale = None if match is None else _scale(match)
+    if match is None or scale is None:
         return None
-    joined: list[Any] = [repeated_source(operand, scores.query) or operand for operand in (scores.key, value)]
-    parts = [_with_past(operand) for operand in joined]
+    query, sinks = match.node("query"), None if is_fused else match.value("sinks")
+    presents = [repeated_source(match.node(name), query) or match.node(name) for name in ("key", "value")]
+    parts = [_with_past(present) for present in presents]
     if parts[0] is None or parts[1] is None:
         return None
     (past_key, key), (past_value, value) = parts[0], parts[1]
-    past = size_expression(past_key.meta["val"].shape[2])
-    if past is None or not past.free_symbols or past != size_expression(past_value.meta["val"].shape[2]):
+    past = size_expression(value_of(past_key).shape[2])
+    if past is None or not past.free_symbols or past != size_expression(value_of(past_value).shape[2]):
         return None
-    mask = causal_mask(scores.mask, past)
+    mask = causal_mask(match.value("mask"), past)
     if mask is None:
         return None
     found = CachedAttention(
         node,
-        scores.query,
+        query,
         key,
         value,
-        presents=(joined[0], joined[1]),
+        presents=(presents[0], presents[1]),
         pasts=(past_key, past_value),
         past_size=past,
         mask=mask,
-        scale=scores.scale,
-        softcap=scores.softcap,
-        sinks=scores.sinks,
+        scale=scale,
+        softcap=0.0 if is_fused else float(match.value("softcap") or 0.0),
+        sinks=sinks,
     )
     return found if _fits(found) else None
+
+
+def _scale(match: Match) -> float | None:
+    """The factor of the scores; None if the default one is not known."""
+    if match.end.target is not aten.scaled_dot_product_attention.default:
+        divisor = match.value("divisor")
+        return 1 / divisor if divisor is not None else float(match.value("scale") or 1.0)
+    dims = dims_of(match.node("query")) or ()
+    if len(dims) != 4 or not isinstance(dims[3], int):
+        return None
+    return known_number(match.value("scale") or 1 / math.sqrt(dims[3]))
 
 
 def _fits(found: CachedAttention) -> bool:
@@ -116,116 +164,18 @@ def _fits(found: CachedAttention) -> bool:
     return same and one_dtype and padding is not None and str(padding[0]) == str(query[0])
 
 
-def _fused_scores(node: torch.fx.Node) -> _Scores | None:
-    names = ("attn_mask", "dropout_p", "is_causal")
-    options: dict[str, Any] = {**dict(zip(names, node.args[3:], strict=False)), **node.kwargs}
-    if options.get("dropout_p") or options.get("is_causal"):
-        return None
-    query: Any = node.args[0]
-    dims = dims_of(query)
-    if dims is None or len(dims) != 4 or not isinstance(dims[3], int):
-        return None
-    scale = known_number(options.get("scale") or 1 / math.sqrt(dims[3]))
-    return None if scale is None else _Scores(query, node.args[1], options.get("attn_mask"), scale)  # type: ignore[arg-type]
-
-
-def _scores_of(weights: Any) -> _Scores | None:
-    """Match decomposed attention weights, with a softcap and sinks."""
-    node = _without_casts(weights)
-    cut = as_call(node, aten.slice.Tensor)
-    if cut is not None:
-        if cut.args[1] not in (3, -1) or list(cut.args[2:4]) != [0, -1] or (*cut.args[4:], 1)[0] != 1:
-            return None
-        node = _without_casts(cut.args[0])
-    softmax = as_call(node, aten.softmax.int)
-    if softmax is None or softmax.args[1] not in (-1, 3):
-        return None
-    scores, sinks = _without_casts(softmax.args[0]), None
-    if cut is not None:
-        parts = _with_sinks(scores)
-        if parts is None:
-            return None
-        scores, sinks = parts
-    total = as_call(scores, aten.add.Tensor)
-    if total is None or total.kwargs:
-        return None
-    for inner, mask in (total.args, total.args[::-1]):
-        found = _products(inner)
-        if found is not None:
-            return _Scores(found[0], found[1], mask, found[2], found[3], sinks)
-    return None
-
-
-def _with_sinks(scores: Any) -> tuple[Any, torch.fx.Node] | None:
-    """Match ``cat([scores, sinks], -1)``, also minus its maximum; returns the scores and the sinks of the heads."""
-    shifted = as_call(scores, aten.sub.Tensor)
-    joined = as_call(scores if shifted is None else shifted.args[0], aten.cat.default)
-    if joined is None or (*joined.args[1:], 0)[0] not in (-1, 3):
-        return None
-    if shifted is not None and not _is_maximum(shifted.args[1], joined):
-        return None
-    pieces: Any = joined.args[0]
-    if len(pieces) != 2:
-        return None
-    wide = _without_casts(pieces[1])
-    expanded = as_call(wide, aten.expand.default)
-    view = as_call(wide if expanded is None else expanded.args[0], *VIEWS)
-    source: Any = None if view is None else view.args[0]
-    heads = dims_of(pieces[0])
-    if view is None or heads is None or dims_of(source) != (heads[1],):
-        return None
-    return (pieces[0], source) if list(map(str, dims_of(view) or ())) == ["1", str(heads[1]), "1", "1"] else None
-
-
-def _is_maximum(node: Any, of: torch.fx.Node) -> bool:
-    item = as_call(node, operator.getitem)
-    found = as_call(node if item is None else item.args[0], aten.max.dim, aten.amax.default)
-    return found is not None and found.args[0] is of and (item is None or item.args[1] in (0,))
-
-
-def _products(node: Any) -> tuple[torch.fx.Node, torch.fx.Node, float, float] | None:
-    """Match scaled scores within a softcap; returns query, key, scale and softcap."""
-    softcap, scale = 0.0, 1.0
-    capped = as_call(node, aten.mul.Tensor)
-    bounded = None if capped is None else as_call(capped.args[0], aten.tanh.default)
-    if capped is not None and bounded is not None:
-        divided = as_call(bounded.args[0], aten.div.Tensor)
-        limit = known_number(capped.args[1])
-        if divided is None or limit is None or limit <= 0 or known_number(divided.args[1]) != limit:
-            return None
-        softcap, node = limit, divided.args[0]
-    scaled = as_call(node, aten.mul.Tensor, aten.div.Tensor)
-    if scaled is not None:
-        factor = known_number(scaled.args[1])
-        if not factor:
-            return None
-        scale, node = factor if scaled.target is aten.mul.Tensor else 1 / factor, scaled.args[0]
-    product = as_call(node, *_MATMULS)
-    turned = None if product is None else as_call(product.args[1], aten.transpose.int, aten.mT.default)
-    if product is None or turned is None or len(dims_of(turned) or ()) != 4:
-        return None
-    if turned.target is aten.transpose.int and {axis % 4 for axis in turned.args[1:]} != {2, 3}:  # type: ignore[operator]
-        return None
-    return product.args[0], turned.args[0], scale, softcap  # type: ignore[return-value]
-
-
-def _without_casts(node: Any) -> Any:
-    """The source of casts between floating-point dtypes, of which attention weights have several."""
-    while (cast := as_call(node, *CASTS)) is not None and dtype_of(cast) is not None:
-        source = dtype_of(cast.args[0])
-        if source is None or not source.is_floating_point or not dtype_of(cast).is_floating_point:  # type: ignore[union-attr]
-            break
-        node = cast.args[0]
-    return node
-
-
-def _with_past(node: Any) -> tuple[torch.fx.Node, torch.fx.Node] | None:
+def _with_past(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node] | None:
     """Match new keys or values with an input of the graph concatenated before them; returns the input and them."""
-    joined = as_call(node, aten.cat.default)
-    pieces: Any = () if joined is None else joined.args[0]
-    if joined is None or len(pieces) != 2 or (*joined.args[1:], 0)[0] not in (2, -2):
-        return None
-    past, new = pieces
-    dims = dims_of(past)
-    is_cache = past.op == "placeholder" and dims is not None and len(dims) == 4 and len(dims_of(new) or ()) == 4
-    return (past, new) if is_cache else None
+    match = _JOINED.at(node)
+    return None if match is None else (match.node("past"), match.node("new"))
+
+
+def _joined(past: Tensor, new: Tensor) -> Term:
+    return op.cat([past, new], either(2, -2))
+
+
+_JOINED = Formula(
+    _joined,
+    (lambda match: match.node("past").op == "placeholder", "the past is not an input of the graph"),
+    (lambda match: all(len(dims_of(match.node(name)) or ()) == 4 for name in ("past", "new")), "there are other axes"),
+)

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
+from .formula import Formula, never
 from .matches import Matches
-from .matching import VIEWS, as_call, dims_of, has_one_user, insert_after, known_number
+from .matching import dims_of, insert_after
+from .terms import Match, Tensor, Term, either, op, view_of
 
 __all__ = ["unflatten_linears"]
 
 aten = torch.ops.aten
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Term:
+    flat = view_of(x).named("flat")
+    return either(
+        view_of(op.addmm(bias, flat, weight).anchor()),
+        view_of(op.mm(flat, weight).anchor()),
+    )
+
+
+def _restores_axes(match: Match) -> bool:
+    """Whether the first view only flattens the leading axes of a tensor, and the last one only restores them."""
+    given, joined, result = (dims_of(node) for node in (match.node("x"), match.node("flat"), match.end))
+    columns, bias = (dims_of(match.anchor) or ())[-1:], match.value("bias")
+    if given is None or joined is None or result is None or len(given) < 3 or len(joined) != 2:
+        return False
+    if bias is not None and dims_of(bias) != columns:
+        return False
+    return [*map(str, (*given[:-1], *columns))] == [*map(str, result)] and str(given[-1]) == str(joined[-1])
+
+
+_FORMULA = Formula(_linear, (_restores_axes, "the views change other axes"), near=never)
 
 
 def unflatten_linears(graph: torch.fx.Graph) -> Matches:
@@ -24,33 +46,9 @@ def unflatten_linears(graph: torch.fx.Graph) -> Matches:
         The rewritten products.
     """
     found = Matches()
-    products = [
-        node
-        for target in (aten.addmm.default, aten.mm.default)
-        for node in graph.find_nodes(op="call_function", target=target)
-    ]
-    for product in products:
-        bias, rows, weight = (None, *product.args) if product.target is aten.mm.default else product.args[:3]
-        if any(known_number(product.kwargs.get(name, 1)) != 1 for name in ("alpha", "beta")):
-            continue
-        flat = as_call(rows, *VIEWS)
-        end = as_call(next(iter(product.users), None), *VIEWS)
-        if flat is None or end is None or not has_one_user(product) or not _fits(flat, end, bias, product):
-            continue
-        whole = insert_after(end, aten.matmul.default, (flat.args[0], weight))
-        if bias is not None:
-            whole = insert_after(whole, aten.add.Tensor, (whole, bias))
-        end.replace_all_uses_with(whole)
-        found.fused.append(whole)
+    for match in _FORMULA.matches(graph, found):
+        whole = insert_after(match.end, aten.matmul.default, (match.node("x"), match.node("weight")))
+        if match.value("bias") is not None:
+            whole = insert_after(whole, aten.add.Tensor, (whole, match.node("bias")))
+        found.replace(match.end, whole)
     return found
-
-
-def _fits(flat: torch.fx.Node, end: torch.fx.Node, bias: Any, product: torch.fx.Node) -> bool:
-    """Whether the first view only flattens the leading axes of a tensor, and the last one only restores them."""
-    given, joined, result = dims_of(flat.args[0]), dims_of(flat), dims_of(end)
-    if given is None or joined is None or result is None or len(given) < 3 or len(joined) != 2:
-        return False
-    columns = product.meta["val"].shape[-1]
-    if bias is not None and dims_of(bias) != (columns,):
-        return False
-    return [*map(str, given[:-1]), str(columns)] == list(map(str, result)) and str(given[-1]) == str(joined[-1])

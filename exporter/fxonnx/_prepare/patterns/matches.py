@@ -28,6 +28,11 @@ class Matches:
         self.fused: list[torch.fx.Node] = []
         self.missed: dict[torch.fx.Node, str] = {}
 
+    def replace(self, end: torch.fx.Node, fused: torch.fx.Node) -> None:
+        """Replace the end of a match by an operator, which is recorded."""
+        end.replace_all_uses_with(fused)
+        self.fused.append(fused)
+
     def attempt(
         self,
         anchor: torch.fx.Node,

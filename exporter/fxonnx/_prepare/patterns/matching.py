@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -19,15 +19,20 @@ __all__ = [
     "HALF_FLOATS",
     "VIEWS",
     "as_call",
+    "bounds_of",
     "dims_of",
     "dtype_of",
     "half_source",
     "has_one_user",
     "insert_after",
     "insert_before",
+    "is_last_axis",
     "is_same_dtype_cast",
+    "is_vector_of",
     "known_number",
     "narrowed_user",
+    "operand",
+    "value_of",
 ]
 
 aten = torch.ops.aten
@@ -49,6 +54,16 @@ def as_call(node: Any, *targets: Any) -> torch.fx.Node | None:
     """The node if it is a call of one of the operators, otherwise None."""
     is_call = isinstance(node, torch.fx.Node) and node.op == "call_function" and node.target in targets
     return node if is_call else None
+
+
+def is_last_axis(axes: Any, x: torch.fx.Node) -> bool:
+    """Whether a list of axes is the last axis of a tensor."""
+    return axes in ([-1], [len(dims_of(x) or ()) - 1])
+
+
+def is_vector_of(vector: torch.fx.Node, x: torch.fx.Node) -> bool:
+    """Whether a tensor has an element for each of those of another one's last axis, and its dtype."""
+    return dims_of(vector) == (dims_of(x) or ())[-1:] and dtype_of(vector) == dtype_of(x)
 
 
 def has_one_user(node: torch.fx.Node) -> bool:
@@ -73,6 +88,29 @@ def dtype_of(node: Any) -> torch.dtype | None:
     return val.dtype if isinstance(val, torch.Tensor) else None
 
 
+def operand(node: Any, position: int = 0) -> torch.fx.Node:
+    """An argument of a node that is a node."""
+    return cast("torch.fx.Node", node.args[position])
+
+
+def bounds_of(node: torch.fx.Node) -> tuple[int, int, int, int] | None:
+    """The axis, start, end and step of a slice, the axis and bounds as indices from the first; None if dynamic."""
+    given: Any = (*node.args[1:], *(0, None, None, 1)[len(node.args) - 1 :])
+    axis, start, end, step = given
+    dims = dims_of(node.args[0]) or ()
+    size = dims[axis]
+    bounds = (0 if start is None else start, size if end is None else end)
+    if not all(isinstance(bound, int) for bound in (size, *bounds, step)):
+        return None
+    first, last = (min(max(bound + size if bound < 0 else bound, 0), size) for bound in bounds)
+    return axis % len(dims), first, last, step
+
+
+def value_of(node: Any) -> torch.Tensor:
+    """The fake tensor of a node whose value is one."""
+    return cast("torch.Tensor", node.meta["val"])
+
+
 def half_source(node: Any) -> torch.fx.Node | None:
     """The half-precision tensor that a node is the cast of to float32; None for other nodes."""
     cast = as_call(node, *CASTS)
@@ -89,7 +127,7 @@ def narrowed_user(node: torch.fx.Node, dtype: torch.dtype | None) -> torch.fx.No
     return cast
 
 
-def is_same_dtype_cast(node: torch.fx.Node) -> bool:
+def is_same_dtype_cast(node: Any) -> bool:
     """Whether a node is a cast to the dtype of its input."""
     cast = as_call(node, *CASTS)
     if cast is None or not isinstance(cast.args[0], torch.fx.Node):
@@ -97,10 +135,10 @@ def is_same_dtype_cast(node: torch.fx.Node) -> bool:
     return bool(cast.args[0].meta["val"].dtype == cast.meta["val"].dtype)
 
 
-def insert_after(node: torch.fx.Node, target: Any, args: tuple[Any, ...]) -> torch.fx.Node:
+def insert_after(node: torch.fx.Node, target: Any, args: tuple[Any, ...], **kwargs: Any) -> torch.fx.Node:
     """Insert a call after a node that replaces it: the call has the node's value and provenance."""
     with node.graph.inserting_after(node):
-        new = node.graph.call_function(target, args)
+        new = node.graph.call_function(target, args, kwargs)
     new.meta["val"] = node.meta["val"]
     copy_provenance(new, node)
     return new

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
-from .matching import VIEWS, as_call, dims_of, has_one_user, insert_before, is_same_dtype_cast
+from .formula import Formula
+from .matching import VIEWS, as_call, dims_of, has_one_user, insert_before, is_same_dtype_cast, value_of
+from .terms import Match, Tensor, Term, Value, op
 
 __all__ = ["pack_projections", "packed_source"]
 
@@ -17,58 +19,72 @@ aten = torch.ops.aten
 _BETWEEN = (*VIEWS, aten.transpose.int, aten.rms_norm.default, aten.flatten.using_ints)
 
 
+def _linear(x: Tensor, weight: Tensor, bias: Value) -> Term:
+    return op.linear(x, weight, bias)
+
+
+def _is_packable(match: Match) -> bool:
+    parameters = (match.node("weight"), match.value("bias"))
+    are_stored = all(each is None or (each.op == "placeholder" and has_one_user(each)) for each in parameters)
+    return are_stored and has_one_user(match.end) and len(dims_of(match.end) or ()) == 3
+
+
+_LINEAR = Formula(_linear, (_is_packable, "the weights are not stored, or another operator uses them or the result"))
+
+
+def _split_part(x: Tensor, sizes: Value, axis: Value, index: Value) -> Term:
+    return op(operator.getitem)(op.split_with_sizes(x, sizes, axis), index)
+
+
+def _slice(x: Tensor, axis: Value, start: Value, end: Value) -> Term:
+    return op.slice(x, axis, start, end)
+
+
+_IS_LAST = (lambda match: match.value("axis") in (2, -1), "the axis is not the last of three")
+_SPLIT_PART, _SLICE = Formula(_split_part, _IS_LAST), Formula(_slice, _IS_LAST)
+
+
 def pack_projections(operands: Sequence[torch.fx.Node]) -> None:
     """Replace three linear layers of one input by one, and a split of its result.
 
     Args:
         operands: Queries, keys and values; between them and the layers are changes of the shape and norms only.
     """
-    layers = [_layer(operand) for operand in operands]
-    if any(layer is None for layer in layers) or len(set(layers)) != len(layers):
+    layers = [match for operand in operands if (match := _LINEAR.at(_before_layout(operand))) is not None]
+    found = [layer.end for layer in layers]
+    biases = [layer.value("bias") for layer in layers]
+    if len(set(found)) != len(operands) or len({layer.node("x") for layer in layers}) > 1:
         return
-    found: list[torch.fx.Node] = layers  # type: ignore[assignment]
-    arguments: list[Any] = [(*layer.args, None)[:3] for layer in found]
-    inputs, weights, biases = zip(*arguments, strict=True)
-    if len(set(inputs)) > 1 or len({bias is None for bias in biases}) > 1 or not all(map(has_one_user, found)):
-        return
-    if not all(_is_stored(weight) for weight in (*weights, *(bias for bias in biases if bias is not None))):
+    if len({bias is None for bias in biases}) > 1:
         return
     first = min(found)
-    joined = [insert_before(first, aten.cat.default, list(weights), 0)]
+    joined = [insert_before(first, aten.cat.default, [layer.node("weight") for layer in layers], 0)]
     if biases[0] is not None:
-        joined.append(insert_before(first, aten.cat.default, list(biases), 0))
-    whole = insert_before(first, aten.linear.default, inputs[0], *joined)
-    widths = [layer.meta["val"].shape[-1] for layer in found]
+        joined.append(insert_before(first, aten.cat.default, biases, 0))
+    whole = insert_before(first, aten.linear.default, layers[0].node("x"), *joined)
+    widths = [value_of(layer).shape[-1] for layer in found]
     parts = insert_before(first, aten.split_with_sizes.default, whole, widths, 2)
     for index, layer in enumerate(found):
         layer.replace_all_uses_with(insert_before(first, operator.getitem, parts, index, origin=layer))
 
 
-def packed_source(operands: Sequence[torch.fx.Node]) -> torch.fx.Node | None:
-    """The tensor that queries, keys and values are consecutive parts of, along the last of three axes."""
-    start, source = 0, None
-    for index, operand in enumerate(operands):
-        width, item = operand.meta["val"].shape[-1], as_call(operand, operator.getitem)
-        if item is not None:
-            part = as_call(item.args[0], aten.split_with_sizes.default)
-            fits = part is not None and item.args[1] == index and part.args[2:] in ((2,), (-1,))
-        else:
-            part = as_call(operand, aten.slice.Tensor)
-            fits = part is not None and part.args[1] in (2, -1) and part.args[2] == start and len(part.args) == 4
-        if part is None or not fits or source not in (None, part.args[0]):
-            return None
-        source, start = part.args[0], start + width
-    dims = dims_of(source)
-    return source if dims is not None and len(dims) == 3 and dims[2] == start else None  # type: ignore[return-value]
-
-
-def _layer(node: Any) -> torch.fx.Node | None:
-    """The linear layer before changes of the shape and norms."""
+def _before_layout(node: Any) -> Any:
+    """The tensor before changes of the shape and norms."""
     while as_call(node, *_BETWEEN) is not None or is_same_dtype_cast(node):
         node = node.args[0]
-    layer = as_call(node, aten.linear.default)
-    return layer if layer is not None and not layer.kwargs and len(dims_of(layer) or ()) == 3 else None
+    return node
 
 
-def _is_stored(weight: Any) -> bool:
-    return isinstance(weight, torch.fx.Node) and weight.op == "placeholder" and has_one_user(weight)
+def packed_source(operands: Sequence[torch.fx.Node]) -> torch.fx.Node | None:
+    """The tensor that queries, keys and values are consecutive parts of, along the last of three axes."""
+    start, sources = 0, set()
+    for index, operand in enumerate(operands):
+        part, piece = _SPLIT_PART.at(operand), _SLICE.at(operand)
+        match = part or piece
+        if match is None or (match.value("index") if part else match.value("start")) != (index if part else start):
+            return None
+        sources.add(match.node("x"))
+        start += value_of(operand).shape[-1]
+    source = sources.pop()
+    dims = dims_of(source) or ()
+    return source if not sources and len(dims) == 3 and dims[2] == start else None

@@ -6,24 +6,72 @@ from typing import Any
 
 import torch
 
-from .matches import Matches, Mismatch, check_uses
+from .formula import Formula
+from .matches import Matches
 from .matching import (
     as_call,
-    dims_of,
     dtype_of,
     half_source,
-    has_one_user,
     insert_after,
+    is_last_axis,
     is_same_dtype_cast,
-    known_number,
+    is_vector_of,
     narrowed_user,
+    value_of,
 )
+from .terms import Match, Number, Tensor, Term, Value, either, op
 
 __all__ = ["fuse_rms_norm"]
 
 aten = torch.ops.aten
 
-_SQUARES = (aten.pow.Tensor_Scalar, aten.mul.Tensor, aten.square.default)
+
+def _rms_norm(x: Tensor, factor: Tensor, axes: Value, epsilon: Number) -> Term:
+    squares = (x**2).once("the squares")
+    mean = op.mean(squares, axes, keepdim=True).once("the mean of the squares")
+    total = either(
+        (mean + epsilon).once("the mean of the squares and epsilon"),
+        either(mean).rejected("no constant epsilon is added to the mean of the squares"),
+    )
+    return either(
+        factor * op.rsqrt(total).named("the reciprocal root").anchor(),
+        (x / op.sqrt(total).anchor()).rejected("the input is divided by sqrt, not multiplied by rsqrt"),
+    )
+
+
+def _is_same_tensor(match: Match) -> bool:
+    # Type promotion casts a half-precision factor to float32.
+    x = match.node("x")
+    return match.node("factor") in (x, half_source(x))
+
+
+def _size(match: Match) -> Any:
+    return value_of(match.node("x")).shape[-1]
+
+
+_FORMULA = Formula(
+    _rms_norm,
+    (lambda match: is_last_axis(match.value("axes"), match.node("x")), "the normalized axis is not the last one"),
+    (
+        lambda match: dtype_of(match.node("x")) in (torch.float32, torch.float64),
+        "the squares are computed in half precision",
+    ),
+    (_is_same_tensor, "the reciprocal root is not multiplied by the tensor of which it is the root"),
+    (lambda match: isinstance(_size(match), int), "the size of the normalized axis is dynamic"),
+    near=lambda match: as_call(match.node("x"), aten.sub.Tensor) is None,
+)
+
+
+def _weighted(norm: Tensor, weight: Tensor) -> Term:
+    return norm * weight
+
+
+def _is_weight(match: Match) -> bool:
+    weight, norm = match.node("weight"), match.node("norm")
+    return is_vector_of(weight, norm) and dtype_of(match.end) == dtype_of(norm)
+
+
+_WEIGHTED = Formula(_weighted, (_is_weight, "the factor is not a weight of the last axis"), passes=is_same_dtype_cast)
 
 
 def fuse_rms_norm(graph: torch.fx.Graph) -> Matches:
@@ -39,101 +87,18 @@ def fuse_rms_norm(graph: torch.fx.Graph) -> Matches:
         The matches and near misses.
     """
     found = Matches()
-    for root in graph.find_nodes(op="call_function", target=aten.sqrt.default):
-        found.attempt(root, _divided, _is_of_mean_square)
-    for root in graph.find_nodes(op="call_function", target=aten.rsqrt.default):
-        normalized = found.attempt(root, _normalized, _is_of_mean_square)
-        if normalized is None:
-            continue
-        product, x, epsilon = normalized
-        size = x.meta["val"].shape[-1]
+    for match in _FORMULA.matches(graph, found):
+        end, x, size, epsilon = match.end, match.node("x"), _size(match), match.number("epsilon")
         half = half_source(x)
-        narrowed = None if half is None else narrowed_user(product, dtype_of(half))
+        narrowed = None if half is None else narrowed_user(end, dtype_of(half))
         if half is not None and narrowed is not None:
-            product, x = narrowed, half
-        norm = insert_after(product, aten.rms_norm.default, (x, [size], None, epsilon))
-        product.replace_all_uses_with(norm)
-        weighted, weight = _weighted(norm, size)
-        if weighted is not None:
-            whole = insert_after(weighted, aten.rms_norm.default, (x, [size], weight, epsilon))
-            weighted.replace_all_uses_with(whole)
-            norm = whole
-        found.fused.append(norm)
+            end, x = narrowed, half
+        norm = insert_after(end, aten.rms_norm.default, (x, [size], None, epsilon))
+        end.replace_all_uses_with(norm)
+        weighted = _WEIGHTED.after(norm)
+        if weighted is None:
+            found.fused.append(norm)
+        else:
+            args = (x, [size], weighted.node("weight"), epsilon)
+            found.replace(weighted.end, insert_after(weighted.end, aten.rms_norm.default, args))
     return found
-
-
-def _is_of_mean_square(root: torch.fx.Node) -> bool:
-    """Whether a root is that of the mean square of a tensor, not of a variance."""
-    total = as_call(root.args[0], aten.add.Tensor, aten.add.Scalar)
-    mean = as_call(root.args[0] if total is None else total.args[0], aten.mean.dim)
-    square = None if mean is None else as_call(mean.args[0], *_SQUARES)
-    if square is None or (square.target is aten.mul.Tensor and square.args[0] is not square.args[1]):
-        return False
-    is_square = square.target is not aten.pow.Tensor_Scalar or known_number(square.args[1]) == 2
-    return is_square and as_call(square.args[0], aten.sub.Tensor) is None
-
-
-def _divided(root: torch.fx.Node) -> None:
-    """Reject divisions by the root: ONNX Runtime fuses them itself."""
-    if any(as_call(user, aten.div.Tensor) is not None and user.args[1] is root for user in root.users):
-        raise Mismatch("the input is divided by sqrt, where only the product with rsqrt is recognized")
-
-
-def _normalized(root: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node, float]:
-    """Match x times the reciprocal root of its mean square; returns the product, x and epsilon."""
-    total = as_call(root.args[0], aten.add.Tensor, aten.add.Scalar)
-    epsilon = None if total is None or len(total.args) != 2 or total.kwargs else known_number(total.args[1])
-    if total is None or epsilon is None:
-        raise Mismatch("no constant epsilon is added to the mean of the squares")
-    check_uses(root, "the reciprocal root")
-    check_uses(total, "the mean of the squares")
-    mean = as_call(total.args[0], aten.mean.dim)
-    if mean is None or mean.kwargs:
-        raise Mismatch("the sum under the root is not a mean and epsilon")
-    check_uses(mean, "the mean of the squares")
-    square, axes, keeps = (*mean.args, False)[:3]
-    x = _squared(square)
-    product = as_call(next(iter(root.users)), aten.mul.Tensor)
-    if x is None:
-        raise Mismatch("the mean is not one of squares of a tensor, or another operator uses the squares")
-    if axes not in ([-1], [x.meta["val"].dim() - 1]):
-        raise Mismatch("the normalized axis is not the last one")
-    if keeps is not True:
-        raise Mismatch("the mean does not keep the reduced axis")
-    if x.meta["val"].dtype not in (torch.float32, torch.float64):
-        raise Mismatch("the squares are computed in half precision")
-    # Type promotion casts a half-precision factor to float32.
-    if product is None or (set(product.args) != {x, root} and set(product.args) != {half_source(x), root}):
-        raise Mismatch("the reciprocal root is not multiplied by the tensor of which it is the root")
-    if not isinstance(x.meta["val"].shape[-1], int):
-        raise Mismatch("the size of the normalized axis is dynamic")
-    return product, x, epsilon
-
-
-def _squared(node: Any) -> torch.fx.Node | None:
-    power = as_call(node, *_SQUARES)
-    if power is None or not has_one_user(power):
-        return None
-    if power.target is aten.pow.Tensor_Scalar and known_number(power.args[1]) != 2:
-        return None
-    if power.target is aten.mul.Tensor and power.args[0] is not power.args[1]:
-        return None
-    x = power.args[0]
-    return x if dims_of(x) is not None else None  # type: ignore[return-value]
-
-
-def _weighted(norm: torch.fx.Node, size: int) -> tuple[torch.fx.Node | None, Any]:
-    """Match the only user of a norm if it is a product with a weight of the last axis; returns product and weight."""
-    last = norm
-    while has_one_user(last) and is_same_dtype_cast(next(iter(last.users))):
-        last = next(iter(last.users))
-    user = as_call(next(iter(last.users), None), aten.mul.Tensor)
-    if user is None or not has_one_user(last):
-        return None, None
-    others = [argument for argument in user.args if argument is not last]
-    if len(others) != 1 or dims_of(others[0]) != (size,):
-        return None, None
-    weight: Any = others[0]
-    if weight.meta["val"].dtype != norm.meta["val"].dtype or user.meta["val"].dtype != norm.meta["val"].dtype:
-        return None, None
-    return user, weight

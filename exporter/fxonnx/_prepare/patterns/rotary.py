@@ -11,19 +11,23 @@ import torch.onnx.ops  # defines the operator
 
 from ..._provenance import VALUE_KEY
 from ..sizes import same_size
-from .matches import Matches, Mismatch, check_uses
+from .formula import Formula, never
+from .matches import Matches
 from .matching import (
     CASTS,
     HALF_FLOATS,
     VIEWS,
     as_call,
+    bounds_of,
     dims_of,
     dtype_of,
-    has_one_user,
     insert_after,
     insert_before,
     known_number,
+    operand,
+    value_of,
 )
+from .terms import Match, Tensor, Term, either, op, transposed
 
 __all__ = ["fuse_rotary", "negate_rotary_tables", "rotate_before_transpose"]
 
@@ -32,6 +36,109 @@ aten = torch.ops.aten
 _VALUE_PRESERVING = (*CASTS, aten.clone.default)
 _DTYPES = (*HALF_FLOATS, torch.float32)
 """The dtypes that ONNX's RotaryEmbedding accepts."""
+_PARTS = "the parts are not the two slices of the last of four axes, of a static and even size"
+_SPLITS = (aten.chunk, aten.split, aten.split_with_sizes, aten.unbind)
+
+
+def _rotated_halves(x: Term) -> Term:
+    """``cat([-x[..., n:], x[..., :n]], -1)`` with n half of the last axis."""
+    first, second = (
+        either(
+            op.slice(x).loose().where(partial(_is_half, index), _PARTS),
+            op(operator.getitem)(op(*_SPLITS)(x).loose(), index).rejected(_PARTS),
+        )
+        for index in (0, 1)
+    )
+    return op.cat([-second, first], either(-1, 3)).named("the rotated tensor").anchor()
+
+
+def _is_half(index: int, node: torch.fx.Node) -> bool:
+    half = _even_size(node.args[0]) // 2
+    return half > 0 and bounds_of(node) == (3, index * half, (index + 1) * half, 1)
+
+
+def _rotated_pairs(x: Term) -> Term:
+    """``stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)``."""
+    even, odd = (op.slice(x).loose().where(partial(_is_every_second, index), _PARTS) for index in (0, 1))
+    pairs = op.stack([-odd, even], either(-1, 4)).named("the rotated pairs").anchor()
+    return op(aten.flatten, *VIEWS)(pairs).loose().named("the rotated tensor")
+
+
+def _is_every_second(index: int, node: torch.fx.Node) -> bool:
+    size = _even_size(node.args[0])
+    return size > 0 and bounds_of(node) == (3, index, size, 2)
+
+
+def _even_size(x: Any) -> int:
+    """The size of the last of four axes if it is static and even, otherwise 0."""
+    dims = dims_of(x) or ()
+    return dims[3] if len(dims) == 4 and isinstance(dims[3], int) and dims[3] % 2 == 0 else 0
+
+
+def _halves(x: Tensor, cosine: Tensor, sine: Tensor) -> Term:
+    return x * cosine + _rotated_halves(x) * sine
+
+
+def _pairs(x: Tensor, cosine: Tensor, sine: Tensor) -> Term:
+    return x * cosine + _rotated_pairs(x) * sine
+
+
+def _tables(match: Match) -> list[torch.fx.Node]:
+    """The tables of cosine and sine, [batch or 1, length, width], before they are unsqueezed."""
+    calls = [as_call(match.node(name), aten.unsqueeze.default) for name in ("cosine", "sine")]
+    return [operand(call) for call in calls if call is not None and call.args[1] == 1]
+
+
+def _have_tensor_sizes(match: Match) -> bool:
+    sizes = dims_of(match.node("x")) or ()
+    for batch, length, width in (value_of(table).shape for table in _tables(match)):
+        if str(length) != str(sizes[2]) or width != sizes[3] or str(batch) not in ("1", str(sizes[0])):
+            return False
+    return True
+
+
+def _have_three_axes(match: Match) -> bool:
+    dtype = dtype_of(match.node("x"))
+    return all(len(dims_of(table) or ()) == 3 and dtype_of(table) == dtype for table in _tables(match))
+
+
+def _conditions(interleaved: bool) -> list[tuple[Any, str]]:
+    joining = "repeat_interleave(2)" if interleaved else "torch.cat((angles, angles), -1)"
+    return [
+        (_keeps_shape, _PARTS),
+        (lambda match: dtype_of(match.node("x")) in _DTYPES, "the operator does not accept the dtype of the tensor"),
+        (
+            lambda match: len(_tables(match)) == 2,
+            "cosine and sine are not tables of three axes that are unsqueezed at axis 1",
+        ),
+        (_have_three_axes, "cosine and sine do not have three axes and the dtype of the tensor"),
+        (_have_tensor_sizes, "cosine and sine do not have the sizes batch, length and width of the tensor"),
+        (
+            lambda match: all(_doubled_source(table, interleaved) is not None for table in _tables(match)),
+            f"cosine and sine are not computed from {joining}",
+        ),
+        (
+            lambda match: all(table < match.node("the rotated tensor") for table in _tables(match)),
+            "cosine and sine are computed after the rotation",
+        ),
+    ]
+
+
+def _keeps_shape(match: Match) -> bool:
+    rotated, x = match.node("the rotated tensor"), match.node("x")
+    return list(map(str, dims_of(rotated) or ())) == list(map(str, dims_of(x) or ()))
+
+
+def _is_multiplied(match: Match) -> bool:
+    nodes = [match.anchor, *match.anchor.users]
+    return any(as_call(user, aten.mul.Tensor) is not None for node in nodes for user in node.users)
+
+
+_ROTARY = (
+    (Formula(_halves, *_conditions(False), near=_is_multiplied), False),
+    (Formula(_pairs, *_conditions(True), near=_is_multiplied), True),
+)
+"""The formulas, and whether elements are interleaved."""
 
 
 def fuse_rotary(graph: torch.fx.Graph) -> Matches:
@@ -45,49 +152,37 @@ def fuse_rotary(graph: torch.fx.Graph) -> Matches:
     """
     found = Matches()
     caches: dict[Any, torch.fx.Node] = {}
-    rotated = [(node, False) for node in graph.find_nodes(op="call_function", target=aten.cat.default)]
-    for target in (aten.flatten.using_ints, *VIEWS):
-        rotated += [(node, True) for node in graph.find_nodes(op="call_function", target=target)]
-    for joined, interleaved in rotated:
-        match = found.attempt(joined, partial(_match, interleaved), _is_near_rotation)
-        if match is None:
-            continue
-        x, total, tables = match
-        # Before the first product, and so before all later ones that use the same tables.
-        halves = [_half_table(table, x, joined, caches, interleaved) for table in tables]
-        fused = insert_after(total, torch.ops.onnx.RotaryEmbedding.opset23, (x, *halves))
-        fused.kwargs = {"interleaved": True} if interleaved else {}
-        total.replace_all_uses_with(fused)
-        found.fused.append(fused)
+    for formula, interleaved in _ROTARY:
+        for match in formula.matches(graph, found):
+            x, joined = match.node("x"), match.node("the rotated tensor")
+            # Before the first product, and so before all later ones that use the same tables.
+            halves = [_half_table(table, x, joined, caches, interleaved) for table in _tables(match)]
+            options = {"interleaved": True} if interleaved else {}
+            fused = insert_after(match.end, torch.ops.onnx.RotaryEmbedding.opset23, (x, *halves), **options)
+            found.replace(match.end, fused)
     return found
 
 
-def _is_near_rotation(joined: torch.fx.Node) -> bool:
-    """Whether a node joins the negated half of a tensor with its other half, and is multiplied."""
-    source: Any = joined if joined.target is aten.cat.default else as_call(joined.args[0], aten.stack.default)
-    pieces: Any = () if source is None else source.args[0]
-    if len(pieces) != 2 or as_call(pieces[0], aten.neg.default) is None:
-        return False
-    second, first = (as_call(piece, aten.slice.Tensor, operator.getitem) for piece in (pieces[0].args[0], pieces[1]))
-    is_multiplied = any(as_call(user, aten.mul.Tensor) is not None for user in joined.users)
-    return is_multiplied and first is not None and second is not None and first.args[0] is second.args[0]
+def _before_transpose(y: Tensor, cosine: Tensor, sine: Tensor) -> Term:
+    x = transposed(y, 1, 2).named("x")
+    cosines, sines = (op.unsqueeze(table, 1).named(f"{table.name}s") for table in (cosine, sine))
+    return x * cosines + _rotated_halves(x) * sines
 
 
-def _match(
-    interleaved: bool, joined: torch.fx.Node
-) -> tuple[torch.fx.Node, torch.fx.Node, tuple[torch.fx.Node, torch.fx.Node]]:
-    """Match an embedding; returns x, the last sum, and the tables of cosine and sine."""
-    x = _rotated_pairs(joined) if interleaved else _rotated_halves(joined)
-    if x is None:
-        check_uses(joined, "the rotated tensor")
-        raise Mismatch("the parts are not the two slices of the last of four axes, of a static and even size")
-    if dtype_of(x) not in _DTYPES:
-        raise Mismatch(f"the operator does not accept {dtype_of(x)}")
-    parts = _rotary_sum(joined, x)
-    if parts is None:
-        raise Mismatch("the rotated tensor times the sine is not added to the same tensor times the cosine")
-    total, cosine, sine = parts
-    return x, total, (_angle_table(cosine, joined, x, interleaved), _angle_table(sine, joined, x, interleaved))
+_LAYOUT = Formula(
+    _before_transpose,
+    # For another rank, axis 1 would not be the one before the length.
+    (lambda match: _has_rank_3(match.node("cosine")) and _has_rank_3(match.node("sine")), "the tables have other axes"),
+    (
+        lambda match: match.node("cosines") < match.anchor > match.node("sines"),
+        "the tables are computed after the rotation",
+    ),
+    near=never,
+)
+
+
+def _has_rank_3(table: torch.fx.Node) -> bool:
+    return len(dims_of(table) or ()) == 3
 
 
 def rotate_before_transpose(graph: torch.fx.Graph) -> Matches:
@@ -103,25 +198,13 @@ def rotate_before_transpose(graph: torch.fx.Graph) -> Matches:
     """
     found = Matches()
     tables: dict[Any, torch.fx.Node] = {}
-    for joined in graph.find_nodes(op="call_function", target=aten.cat.default):
-        x = _rotated_halves(joined)
-        parts = None if x is None else _rotary_sum(joined, x)
-        moved = as_call(x, aten.transpose.int)
-        if parts is None or moved is None or {axis % 4 for axis in moved.args[1:]} != {1, 2}:  # type: ignore[operator]
-            continue
-        total, *angles = parts
-        inserted = [each for angle in angles if (each := as_call(angle, aten.unsqueeze.default)) is not None]
-        if len(inserted) < 2 or any(each.args[1] != 1 or not each < joined for each in inserted):
-            continue
-        # For another rank, axis 1 would not be the one before the length.
-        if any(len(dims_of(each.args[0]) or ()) != 3 for each in inserted):
-            continue
-        y: Any = moved.args[0]
-        half = y.meta["val"].shape[3] // 2
-        for each in inserted:
-            if each not in tables:
-                tables[each] = insert_before(joined, aten.unsqueeze.default, each.args[0], 2)
-        cosine, sine = (tables[each] for each in inserted)
+    for match in _LAYOUT.matches(graph, found):
+        joined, total, y = match.anchor, match.end, match.node("y")
+        half = value_of(y).shape[3] // 2
+        for name in ("cosine", "sine"):
+            if match.node(f"{name}s") not in tables:
+                tables[match.node(f"{name}s")] = insert_before(joined, aten.unsqueeze.default, match.node(name), 2)
+        cosine, sine = (tables[match.node(name)] for name in ("cosines", "sines"))
         first, second = (
             insert_before(joined, aten.slice.Tensor, y, 3, *edges) for edges in ((0, half), (half, 2 * half))
         )
@@ -133,6 +216,16 @@ def rotate_before_transpose(graph: torch.fx.Graph) -> Matches:
     return found
 
 
+def _rotated_product(x: Tensor, sine: Tensor) -> Term:
+    return _rotated_halves(x) * sine
+
+
+def _has_same_width(match: Match) -> bool:
+    sine, x = value_of(match.node("sine")), value_of(match.node("x"))
+    return sine.dim() > 0 and same_size(sine.shape[-1], x.shape[-1]) and sine.dtype.is_floating_point
+
+
+_PRODUCT = Formula(_rotated_product, (_has_same_width, "the sine has another width"), near=never)
 _MIN_USES = 4
 """Minimum number of uses: negating half of a table costs up to four nodes, and each use saves one node."""
 
@@ -147,29 +240,22 @@ def negate_rotary_tables(graph: torch.fx.Graph) -> Matches:
         The rewritten embeddings.
     """
     found = Matches()
-    groups: dict[torch.fx.Node, list[Any]] = {}
-    for joined in graph.find_nodes(op="call_function", target=aten.cat.default):
-        x = _rotated_halves(joined)
-        product = None if x is None else as_call(next(iter(joined.users)), aten.mul.Tensor)
-        if x is None or product is None:
-            continue
-        sine: Any = product.args[1] if product.args[0] is joined else product.args[0]
-        dims = dims_of(sine)
-        if dims and same_size(dims[-1], x.meta["val"].shape[-1]) and sine.meta["val"].dtype.is_floating_point:
-            groups.setdefault(sine, []).append(product)
-    for sine, products in groups.items():
-        if len(products) < _MIN_USES:
+    groups: dict[torch.fx.Node, list[Match]] = {}
+    for match in _PRODUCT.matches(graph, found):
+        groups.setdefault(match.node("sine"), []).append(match)
+    for sine, matches in groups.items():
+        if len(matches) < _MIN_USES:
             continue
         # Before the first product, and so before all that use the table.
-        signed = _negate_first_half(sine, min(products))
-        for product in products:
-            joined = product.args[0] if product.args[1] is sine else product.args[1]
+        signed = _negate_first_half(sine, min(match.end for match in matches))
+        for match in matches:
+            joined: Any = match.anchor
             negative, first = joined.args[0]
             joined.args = ([negative.args[0], first], *joined.args[1:])
             # It has no longer the captured value.
             joined.meta.pop(VALUE_KEY, None)
-            product.replace_input_with(sine, signed)
-        found.fused += products
+            match.end.replace_input_with(sine, signed)
+            found.fused.append(match.end)
     return found
 
 
@@ -181,108 +267,27 @@ def _negate_first_half(sine: torch.fx.Node, before: torch.fx.Node) -> torch.fx.N
     return insert_before(before, aten.cat.default, [insert_before(before, aten.neg.default, halves[0]), halves[1]], -1)
 
 
-def _rotated_halves(joined: torch.fx.Node) -> torch.fx.Node | None:
-    """Match ``cat([-x[..., n:], x[..., :n]], -1)`` with n half of the last axis; returns x."""
-    pieces: Any = joined.args[0]
-    if len(pieces) != 2 or not has_one_user(joined):
-        return None
-    negative, first = as_call(pieces[0], aten.neg.default), as_call(pieces[1], aten.slice.Tensor)
-    second = as_call(negative.args[0], aten.slice.Tensor) if negative is not None else None
-    if first is None or second is None or first.args[0] is not second.args[0]:
-        return None
-    x: Any = first.args[0]
-    dims = dims_of(x)
-    if dims is None or len(dims) != 4 or not isinstance(dims[3], int) or dims[3] % 2:
-        return None
-    if (*joined.args[1:], 0)[0] not in (-1, 3):
-        return None
-    half = dims[3] // 2
-    bounds: Any = [(*piece.args[1:4], None, None)[:3] for piece in (first, second)]
-    if any(axis not in (-1, 3) for axis, _, _ in bounds) or any(len(piece.args) > 4 for piece in (first, second)):
-        return None
-    fits = bounds[0][1] in (0, None) and bounds[0][2] == half and bounds[1][1] == half
-    end = bounds[1][2]
-    return x if fits and (end is None or (isinstance(end, int) and end >= dims[3])) else None
+def _joined(half: Tensor) -> Term:
+    return op.cat([half, half], either(-1, 2))
 
 
-def _rotated_pairs(joined: torch.fx.Node) -> torch.fx.Node | None:
-    """Match ``stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)``; returns x."""
-    stack = as_call(joined.args[0], aten.stack.default)
-    x: Any = None
-    if stack is None or not has_one_user(joined) or not has_one_user(stack) or (*stack.args[1:], 0)[0] not in (-1, 4):
-        return None
-    pieces: Any = stack.args[0]
-    if len(pieces) != 2 or as_call(pieces[0], aten.neg.default) is None:
-        return None
-    for piece, first in ((pieces[0].args[0], 1), (pieces[1], 0)):
-        part = as_call(piece, aten.slice.Tensor)
-        if part is None or len(part.args) != 5 or part.args[1] not in (-1, 3) or part.args[4] != 2:
-            return None
-        dims, (start, end) = dims_of(part.args[0]), part.args[2:4]
-        if dims is None or len(dims) != 4 or not isinstance(dims[3], int) or dims[3] % 2 or (start or 0) != first:
-            return None
-        whole = end is None or (isinstance(end, int) and end >= dims[3])
-        if not whole or x not in (None, part.args[0]):
-            return None
-        x = part.args[0]
-    return x if list(map(str, dims_of(joined) or ())) == list(map(str, dims_of(x) or ())) else None
+def _repeated(half: Tensor) -> Term:
+    return op.repeat_interleave(half, 2, either(-1, 2)).loose()
 
 
-def _rotary_sum(joined: torch.fx.Node, x: torch.fx.Node) -> tuple[torch.fx.Node, Any, Any] | None:
-    """Match the sum of x times cos and the rotated x times sin; returns the sum, cos and sin."""
-    by_sine = as_call(next(iter(joined.users)), aten.mul.Tensor)
-    total = as_call(next(iter(by_sine.users), None), aten.add.Tensor) if by_sine is not None else None
-    if by_sine is None or total is None or not has_one_user(by_sine) or total.kwargs or len(total.args) != 2:
-        return None
-    by_cosine = as_call(next((part for part in total.args if part is not by_sine), None), aten.mul.Tensor)
-    if by_cosine is None or not has_one_user(by_cosine) or (by_cosine.args[0] is x) == (by_cosine.args[1] is x):
-        return None
-    cosine = by_cosine.args[1] if by_cosine.args[0] is x else by_cosine.args[0]
-    sine = by_sine.args[1] if by_sine.args[0] is joined else by_sine.args[0]
-    return total, cosine, sine
-
-
-def _angle_table(factor: Any, joined: torch.fx.Node, x: torch.fx.Node, interleaved: bool) -> torch.fx.Node:
-    """Match an unsqueezed table [batch or 1, length, width] of equal halves or pairs; returns the table."""
-    inserted = as_call(factor, aten.unsqueeze.default)
-    if inserted is None or inserted.args[1] != 1:
-        raise Mismatch("cosine and sine are not tables of three axes that are unsqueezed at axis 1")
-    table: Any = inserted.args[0]
-    dims, wanted = dims_of(table), dims_of(x)
-    if dims is None or wanted is None or len(dims) != 3 or dtype_of(table) != dtype_of(x):
-        raise Mismatch("cosine and sine do not have three axes and the dtype of the tensor")
-    if str(dims[1]) != str(wanted[2]) or dims[2] != wanted[3] or str(dims[0]) not in ("1", str(wanted[0])):
-        raise Mismatch("cosine and sine do not have the sizes batch, length and width of the tensor")
-    if _doubled_source(table, interleaved) is None:
-        joining = "repeat_interleave(2)" if interleaved else "torch.cat((angles, angles), -1)"
-        raise Mismatch(f"cosine and sine are not computed from {joining}")
-    if not table < joined:
-        raise Mismatch("cosine and sine are computed after the rotation")
-    return table  # type: ignore[no-any-return]
+_DOUBLED = {False: Formula(_joined), True: Formula(_repeated)}
 
 
 def _doubled_source(table: Any, interleaved: bool) -> tuple[torch.fx.Node, list[torch.fx.Node]] | None:
     """Match a function of equal halves or pairs; returns the half, and the elementwise steps, last first."""
     node, steps = table, []
-    while True:
-        step = as_call(node, aten.cos.default, aten.sin.default, aten.mul.Tensor, *_VALUE_PRESERVING)
-        if step is None or (step.target is aten.mul.Tensor and known_number(step.args[1]) is None):
+    while (step := as_call(node, aten.cos.default, aten.sin.default, aten.mul.Tensor, *_VALUE_PRESERVING)) is not None:
+        if step.target is aten.mul.Tensor and known_number(step.args[1]) is None:
             break
         steps.append(step)
         node = step.args[0]
-    source: Any
-    if interleaved:
-        pairs = as_call(node, aten.repeat_interleave.self_int)
-        if pairs is None or pairs.args[1] != 2 or (*pairs.args[2:], None)[0] not in (-1, 2):
-            return None
-        source = pairs.args[0]
-    else:
-        joined = as_call(node, aten.cat.default)
-        pieces: Any = () if joined is None else joined.args[0]
-        if joined is None or (*joined.args[1:], 0)[0] not in (-1, 2) or len(pieces) != 2 or pieces[0] is not pieces[1]:
-            return None
-        source = pieces[0]
-    return source, steps
+    doubled = _DOUBLED[interleaved].at(node)
+    return None if doubled is None else (doubled.node("half"), steps)
 
 
 def _half_table(
@@ -293,8 +298,7 @@ def _half_table(
     batch = x.meta["val"].shape[0]
     key = (table, str(batch))
     if key not in caches:
-        source, steps = _doubled_source(table, interleaved)  # type: ignore[misc]
-        half = source
+        half, steps = _doubled_source(table, interleaved) or (table, [])
         for step in reversed(steps):
             if step.target not in _VALUE_PRESERVING:
                 half = insert_before(before, step.target, half, *step.args[1:], origin=step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -12,13 +12,16 @@ import torch.onnx.ops  # defines the operators
 
 from ..weight_folding import STORED_KEY
 from .cached_masks import index_offset
-from .matching import CASTS, as_call, dims_of, dtype_of, insert_before
+from .formula import Formula
+from .matching import CASTS, as_call, dims_of, dtype_of, insert_before, value_of
+from .terms import Match, Number, Tensor, Term, Value, either, op
 
 __all__ = ["Rotary", "insert_table", "is_stored", "match_rotary"]
 
 aten = torch.ops.aten
 
 _ROTARY = torch.ops.onnx.RotaryEmbedding.opset23
+_LAST = either(-1, 3)
 _STEPS = frozenset(
     {
         *(aten.unsqueeze.default, aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar),
@@ -45,95 +48,51 @@ class Rotary:
     interleaved: bool
 
 
+def _rotary(x: Term, cosine: Tensor, sine: Tensor, interleaved: Value) -> Term:
+    fused = op(_ROTARY)(
+        x, *(either(op.expand(table).loose(), table) for table in (cosine, sine)), interleaved=interleaved
+    )
+    a, b = (op(operator.getitem)(op.chunk(x, 2, _LAST), index) for index in (0, 1))
+    cosines, sines = op.unsqueeze(cosine, 1), op.unsqueeze(sine, 1)
+    return either(fused, op.cat([a * cosines - b * sines, b * cosines + a * sines], _LAST))
+
+
+def _whole(x: Tensor, cosine: Tensor, sine: Tensor, interleaved: Value) -> Term:
+    return _rotary(x, cosine, sine, interleaved)
+
+
+def _partial(x: Tensor, cosine: Tensor, sine: Tensor, interleaved: Value, width: Number) -> Term:
+    """The first columns are rotated, the others are not."""
+    first, rest = op.slice(x, _LAST, 0, width).named("first"), op.slice(x, _LAST, width).loose().named("rest")
+    return op.cat([_rotary(first, cosine, sine, interleaved), rest], _LAST)
+
+
+def _has_stored_sizes(match: Match) -> bool:
+    """Whether the sizes are static, fit each other, and are accepted by the kernels."""
+    dims, first = dims_of(match.node("x")) or (), match.value("first")
+    if len(dims) != 4 or not isinstance(dims[3], int) or dims[3] % 16:
+        return False
+    width = dims[3] if first is None else value_of(first).shape[3]
+    tables = [dims_of(match.node(name)) or () for name in ("cosine", "sine")]
+    if not all(len(table) == 3 and table[2] * 2 == width for table in tables):
+        return False
+    return first is None or (match.value("width") == width and value_of(match.node("rest")).shape[3] == dims[3] - width)
+
+
+_CONDITION = (_has_stored_sizes, "the sizes are dynamic, or not those of the tables")
+_FORMULAS = (Formula(_whole, _CONDITION), Formula(_partial, _CONDITION))
+
+
 def match_rotary(node: Any) -> Rotary | None:
     """Match a rotary embedding of all or of the first columns, fused or of two halves with one table each."""
-    node = _without_empty_parts(node)
     joined = as_call(node, aten.cat.default)
-    rotated, rest = (node, None) if joined is None or _rotated_halves(node) is not None else _two_parts(joined)
-    found = _whole_rotary(rotated)
-    if found is None or rest is None:
-        return found if found is not None and dims_of(found.x)[3] % 16 == 0 else None  # type: ignore[index]
-    # The first columns are rotated, the others are not.
-    first, last = as_call(found.x, aten.slice.Tensor), as_call(rest, aten.slice.Tensor)
-    width = dims_of(found.x)[3]  # type: ignore[index]
-    if first is None or last is None or first.args[0] is not last.args[0] or len(first.args) != 4:
+    parts: Any = () if joined is None or (*joined.args[1:], 0)[0] not in (-1, 3) else joined.args[0]
+    others = [part for part in parts if (dims_of(part) or (1,))[-1] != 0]
+    whole = others[0] if len(others) == 1 else node
+    match = next((match for formula in _FORMULAS if (match := formula.at(whole)) is not None), None)
+    if match is None:
         return None
-    x: Any = first.args[0]
-    dims: Any = dims_of(x)
-    if first.args[1] not in (3, -1) or first.args[2:4] != (0, width) or not isinstance(dims[3], int) or dims[3] % 16:
-        return None
-    is_rest = last.args[1] in (3, -1) and last.args[2] == width and dims_of(rest)[3] == dims[3] - width  # type: ignore[index]
-    return replace(found, x=x) if is_rest and len(last.args) in (3, 4) else None
-
-
-def _two_parts(joined: torch.fx.Node) -> tuple[Any, Any]:
-    pieces: Any = joined.args[0]
-    return tuple(pieces) if len(pieces) == 2 and (*joined.args[1:], 0)[0] in (-1, 3) else (None, None)
-
-
-def _whole_rotary(node: Any) -> Rotary | None:
-    """Match a rotary embedding of all columns."""
-    fused = as_call(node, _ROTARY)
-    if fused is None:
-        found = _rotated_halves(node)
-    elif len(fused.args) != 3 or not set(fused.kwargs) <= {"interleaved"}:
-        return None
-    else:
-        x, cosine, sine = (_without_expansion(argument) for argument in fused.args)
-        found = Rotary(x, cosine, sine, bool(fused.kwargs.get("interleaved")))
-    if found is None:
-        return None
-    dims, tables = dims_of(found.x), (dims_of(found.cosine), dims_of(found.sine))
-    if dims is None or len(dims) != 4 or not isinstance(dims[3], int):
-        return None
-    fits = all(table is not None and len(table) == 3 and table[2] * 2 == dims[3] for table in tables)
-    return found if fits else None
-
-
-def _without_empty_parts(node: Any) -> Any:
-    """The only part of a concatenation along the last axis that is not empty."""
-    joined = as_call(node, aten.cat.default)
-    if joined is None or (*joined.args[1:], 0)[0] not in (-1, 3):
-        return node
-    parts = [part for part in joined.args[0] if (dims_of(part) or (1,))[-1] != 0]  # type: ignore[union-attr]
-    return parts[0] if len(parts) == 1 else node
-
-
-def _without_expansion(node: Any) -> Any:
-    wide = as_call(node, aten.expand.default)
-    return node if wide is None else wide.args[0]
-
-
-def _rotated_halves(node: Any) -> Rotary | None:
-    """Match ``cat([a * cos - b * sin, b * cos + a * sin], -1)`` of the halves a and b of x."""
-    joined = as_call(node, aten.cat.default)
-    pieces: Any = () if joined is None else joined.args[0]
-    if joined is None or len(pieces) != 2 or (*joined.args[1:], 0)[0] not in (-1, 3):
-        return None
-    left, right = as_call(pieces[0], aten.sub.Tensor), as_call(pieces[1], aten.add.Tensor)
-    if left is None or right is None or left.kwargs or right.kwargs:
-        return None
-    products = [_product(argument) for argument in (*left.args, *right.args)]
-    if None in products:
-        return None
-    (a, cosine), (b, sine), *others = products  # type: ignore[misc]
-    if others != [(b, cosine), (a, sine)]:
-        return None
-    parts = [as_call(half, operator.getitem) for half in (a, b)]
-    if parts[0] is None or parts[1] is None or parts[0].args[0] is not parts[1].args[0]:
-        return None
-    split = as_call(parts[0].args[0], aten.chunk.default)
-    if split is None or split.args[1:] not in ((2, -1), (2, 3)) or [part.args[1] for part in parts] != [0, 1]:  # type: ignore[union-attr]
-        return None
-    tables = [as_call(table, aten.unsqueeze.default) for table in (cosine, sine)]
-    if any(table is None or table.args[1] != 1 for table in tables):
-        return None
-    return Rotary(split.args[0], tables[0].args[0], tables[1].args[0], False)  # type: ignore[arg-type, union-attr]
-
-
-def _product(node: Any) -> tuple[Any, Any] | None:
-    product = as_call(node, aten.mul.Tensor)
-    return None if product is None else (product.args[0], product.args[1])
+    return Rotary(match.node("x"), match.node("cosine"), match.node("sine"), bool(match.value("interleaved")))
 
 
 def is_stored(table: torch.fx.Node, past: sympy.Expr) -> bool:

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import torch
 
+from .formula import Formula, never
 from .matches import Matches
-from .matching import as_call, has_one_user, insert_after
+from .matching import dtype_of, insert_after
+from .terms import Match, Tensor, Term, op
 
 __all__ = ["replace_rsqrt"]
 
 aten = torch.ops.aten
+
+
+def _product(x: Tensor, y: Tensor) -> Term:
+    return x * op.rsqrt(y).anchor()
+
+
+def _is_quotient(match: Match) -> bool:
+    x, root = match.node("x"), match.anchor
+    return x is not root and root.meta["val"].is_floating_point() and dtype_of(x) == dtype_of(root)
+
+
+_FORMULA = Formula(_product, (_is_quotient, "x has another dtype"), near=never)
 
 
 def replace_rsqrt(graph: torch.fx.Graph) -> Matches:
@@ -22,19 +36,7 @@ def replace_rsqrt(graph: torch.fx.Graph) -> Matches:
         The rewritten products.
     """
     found = Matches()
-    for root in graph.find_nodes(op="call_function", target=aten.rsqrt.default):
-        val = root.meta["val"]
-        product = as_call(next(iter(root.users), None), aten.mul.Tensor)
-        if product is None or not product.users or not has_one_user(root) or not val.is_floating_point():
-            continue
-        others = [argument for argument in product.args if argument is not root]
-        if len(others) != 1 or not isinstance(others[0], torch.fx.Node):
-            continue
-        other = others[0].meta.get("val")
-        if not isinstance(other, torch.Tensor) or other.dtype != val.dtype:
-            continue
-        square_root = insert_after(root, aten.sqrt.default, (root.args[0],))
-        quotient = insert_after(product, aten.div.Tensor, (others[0], square_root))
-        product.replace_all_uses_with(quotient)
-        found.fused.append(quotient)
+    for match in _FORMULA.matches(graph, found):
+        root = insert_after(match.anchor, aten.sqrt.default, (match.node("y"),))
+        found.replace(match.end, insert_after(match.end, aten.div.Tensor, (match.node("x"), root)))
     return found

@@ -9,7 +9,7 @@ import torch
 
 from ..._provenance import copy_provenance
 from .matches import Matches
-from .matching import dims_of
+from .matching import bounds_of, value_of
 
 __all__ = ["fuse_slices"]
 
@@ -27,39 +27,22 @@ def fuse_slices(graph: torch.fx.Graph) -> Matches:
     """
     groups: dict[tuple[Any, int], dict[tuple[int, int], list[torch.fx.Node]]] = {}
     for node in graph.find_nodes(op="call_function", target=aten.slice.Tensor):
-        place = _bounds_of(node)
-        if place is not None:
-            axis, first, last = place
+        axis, first, last, step = bounds_of(node) or (0, 0, 0, 0)
+        if step == 1 and first < last:
             groups.setdefault((node.args[0], axis), {}).setdefault((first, last), []).append(node)
     found = Matches()
     for (source, axis), slices in groups.items():
         bounds = sorted(slices)
-        size = dims_of(source)[axis]  # type: ignore[index]
         edges = [0, *(last for _, last in bounds)]
-        if len(bounds) < 2 or edges[-1] != size or edges[:-1] != [first for first, _ in bounds]:
+        if len(bounds) < 2 or edges[-1] != value_of(source).shape[axis] or edges[:-1] != [first for first, _ in bounds]:
             continue
         found.fused.append(_replace_by_split(source, axis, [slices[bound] for bound in bounds]))
     return found
 
 
-def _bounds_of(node: torch.fx.Node) -> tuple[int, int, int] | None:
-    """The axis, start and end of a slice with static bounds and step 1, otherwise None."""
-    given: list[Any] = [*node.args, *(0, None, None, 1)[len(node.args) - 1 :]]
-    source, axis, *bounds, step = given
-    dims = dims_of(source)
-    if node.kwargs or dims is None or not isinstance(axis, int) or step != 1:
-        return None
-    size = dims[axis]
-    bounds = [default if bound is None else bound for bound, default in zip(bounds, (0, size), strict=True)]
-    if not all(isinstance(bound, int) for bound in (size, *bounds)):
-        return None
-    first, last = (min(max(bound + size if bound < 0 else bound, 0), size) for bound in bounds)
-    return (axis % len(dims), first, last) if first < last else None
-
-
 def _replace_by_split(source: torch.fx.Node, axis: int, pieces: list[list[torch.fx.Node]]) -> torch.fx.Node:
     """Replace the slices by one split before the first; each piece has the provenance of its first slice."""
-    sizes = [same[0].meta["val"].shape[axis] for same in pieces]
+    sizes = [value_of(same[0]).shape[axis] for same in pieces]
     first = min(same[0] for same in pieces)
     with first.graph.inserting_before(first):
         split = first.graph.call_function(aten.split_with_sizes.default, (source, sizes, axis))

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
-from .matches import Matches, Mismatch
-from .matching import dtype_of, half_source, insert_after, narrowed_user
+from .formula import Formula
+from .matches import Matches
+from .matching import dtype_of, half_source, insert_after
+from .terms import Match, Tensor, Term, cast_of, op, widened
 
 __all__ = ["narrow_norms"]
 
@@ -22,6 +24,30 @@ _PARAMETERS: Mapping[Any, int] = {
 """Norm to the number of its parameters, which follow the input and one more argument."""
 
 
+def _norm(x: Tensor) -> Term:
+    return cast_of(op(*_PARAMETERS)(widened(x)).loose().named("the norm").anchor())
+
+
+def _is_cast_back(match: Match) -> bool:
+    return dtype_of(match.end) == dtype_of(match.node("x"))
+
+
+def _has_cast_parameters(match: Match) -> bool:
+    given = [each for each in _parameters(match) if each is not None]
+    return not match.anchor.kwargs and all(dtype_of(half_source(each)) == dtype_of(match.end) for each in given)
+
+
+def _parameters(match: Match) -> tuple[Any, ...]:
+    return match.anchor.args[2 : 2 + _PARAMETERS[match.anchor.target]]
+
+
+_FORMULA = Formula(
+    _norm,
+    (_is_cast_back, "the result is not cast back to the dtype of the input"),
+    (_has_cast_parameters, "the weights are not cast from the dtype of the input"),
+)
+
+
 def narrow_norms(graph: torch.fx.Graph) -> Matches:
     """Apply norms to the half-precision tensors themselves: the operators compute in float32.
 
@@ -32,30 +58,9 @@ def narrow_norms(graph: torch.fx.Graph) -> Matches:
         The matches and near misses.
     """
     found = Matches()
-    for target in _PARAMETERS:
-        for node in graph.find_nodes(op="call_function", target=target):
-            match = found.attempt(node, _match, lambda norm: half_source(norm.args[0]) is not None)
-            if match is None:
-                continue
-            args, narrowed = match
-            norm = insert_after(narrowed, target, args)
-            narrowed.replace_all_uses_with(norm)
-            found.fused.append(norm)
+    for match in _FORMULA.matches(graph, found):
+        norm, parameters = match.anchor, _parameters(match)
+        sources = [half_source(each) for each in parameters]
+        args = (match.node("x"), norm.args[1], *sources, *norm.args[2 + len(parameters) :])
+        found.replace(match.end, insert_after(match.end, norm.target, args))
     return found
-
-
-def _match(node: torch.fx.Node) -> tuple[tuple[Any, ...], torch.fx.Node]:
-    """Match a norm between casts; returns its arguments before their casts, and the cast of its result."""
-    x = half_source(node.args[0])
-    if x is None or node.kwargs:
-        raise Mismatch("the input is not cast from half precision")
-    count = _PARAMETERS[node.target]
-    given = node.args[2 : 2 + count]
-    sources = [None if each is None else half_source(each) for each in given]
-    for each, source in zip(given, sources, strict=True):
-        if each is not None and (source is None or dtype_of(source) != dtype_of(x)):
-            raise Mismatch(f"the weights are not cast from the input's dtype, {dtype_of(x)}")
-    narrowed = narrowed_user(node, dtype_of(x))
-    if narrowed is None:
-        raise Mismatch("the result is not only cast back to the dtype of the input")
-    return (x, node.args[1], *sources, *node.args[2 + count :]), narrowed
