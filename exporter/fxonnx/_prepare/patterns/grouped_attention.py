@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..sizes import same_size
 from .formula import Formula
 from .matches import Matches, Mismatch
 from .matching import VIEWS, as_call, dims_of, value_of
@@ -39,7 +40,9 @@ def repeated_source(operand: Any, query: Any) -> torch.fx.Node | None:
     """Match a tensor whose heads are repeated consecutively to the query's number of heads; returns the source."""
     match = _REPEATED.at(operand)
     heads = dims_of(query)
-    fits = match is not None and heads is not None and len(heads) == 4 and heads[1] == value_of(operand).shape[1]
+    fits = (
+        match is not None and heads is not None and len(heads) == 4 and same_size(heads[1], value_of(operand).shape[1])
+    )
     return match.node("x") if match is not None and fits else None
 
 
@@ -86,6 +89,6 @@ def _match(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node]:
     if key is None or value is None:
         name = "keys" if key is None else "values"
         raise Mismatch(f"the {name} are not repeated by expand and reshape, each head in succession")
-    if value_of(key).shape[1] != value_of(value).shape[1]:
+    if not same_size(value_of(key).shape[1], value_of(value).shape[1]):
         raise Mismatch("keys and values have different numbers of heads")
     return key, value

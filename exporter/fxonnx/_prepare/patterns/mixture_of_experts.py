@@ -10,6 +10,7 @@ from functools import partial
 
 import torch
 
+from ..sizes import is_known, same_size
 from .context import PatternContext
 from .formula import Formula, never
 from .matches import Matches
@@ -82,7 +83,7 @@ def _has_one_dtype(match: Match) -> bool:
 
 def _has_consistent_sizes(match: Match) -> bool:
     logits, weights = dims_of(match.node("logits")) or (), [value_of(match.node(name)) for name in ("up", "down")]
-    if len(logits) != 2 or {weight.shape[0] for weight in weights} != {logits[1]}:
+    if len(logits) != 2 or not all(same_size(weight.shape[0], logits[1]) for weight in weights):
         return False
     group = value_of(match.node("grouped")).shape[1]
     return match.number("last") == match.number("count") - 1 and group == match.value("k")
@@ -90,7 +91,7 @@ def _has_consistent_sizes(match: Match) -> bool:
 
 def _is_gate(match: Match) -> bool:
     is_bounded = match.value("limit") is None or match.number("lower") == -match.number("limit")
-    return is_bounded and value_of(match.node("source")).shape[1] % 2 == 0
+    return is_bounded and is_known(value_of(match.node("source")).shape[1] % 2 == 0)
 
 
 _FORMULA = Formula(

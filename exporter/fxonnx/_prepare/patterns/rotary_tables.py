@@ -10,6 +10,7 @@ import sympy
 import torch
 import torch.onnx.ops  # defines the operators
 
+from ..sizes import same_size
 from ..weight_folding import STORED_KEY
 from .cached_masks import index_offset
 from .formula import Formula
@@ -76,7 +77,9 @@ def _has_stored_sizes(match: Match) -> bool:
     tables = [dims_of(match.node(name)) or () for name in ("cosine", "sine")]
     if not all(len(table) == 3 and table[2] * 2 == width for table in tables):
         return False
-    return first is None or (match.value("width") == width and value_of(match.node("rest")).shape[3] == dims[3] - width)
+    if first is None:
+        return True
+    return match.value("width") == width and same_size(value_of(match.node("rest")).shape[3], dims[3] - width)
 
 
 _CONDITION = (_has_stored_sizes, "the sizes are dynamic, or not those of the tables")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..._provenance import copy_provenance
+from ..sizes import same_size
 from .matches import Matches
 from .matching import bounds_of, value_of
 
@@ -34,7 +35,8 @@ def fuse_slices(graph: torch.fx.Graph) -> Matches:
     for (source, axis), slices in groups.items():
         bounds = sorted(slices)
         edges = [0, *(last for _, last in bounds)]
-        if len(bounds) < 2 or edges[-1] != value_of(source).shape[axis] or edges[:-1] != [first for first, _ in bounds]:
+        covers = same_size(edges[-1], value_of(source).shape[axis])
+        if len(bounds) < 2 or not covers or edges[:-1] != [first for first, _ in bounds]:
             continue
         found.fused.append(_replace_by_split(source, axis, [slices[bound] for bound in bounds]))
     return found
