@@ -17,6 +17,7 @@ import pytest
 import fxonnx
 import fxonnx_translations
 from fxonnx._capture.patches.table import CAPTURE_PATCHES, LOADING_PATCHES, QUESTION_PATCHES
+from fxonnx._capture.strategies import STRATEGIES
 from fxonnx._prepare.patterns import PATTERNS
 
 from .models.torchvision_shim import import_torchvision
@@ -144,6 +145,8 @@ def test_generated_parts() -> None:
     lines = page.splitlines()
     for patch in (*CAPTURE_PATCHES, *QUESTION_PATCHES, *LOADING_PATCHES):
         assert sum(line.startswith(f"| `{patch.target}` |") and patch.why in line for line in lines) == 1
+    for strategy in STRATEGIES:
+        assert f"| {strategy.after} | {strategy.name} | {strategy.reports} |" in lines
     for name in PATTERNS:
         assert sum(line.startswith(f"| `{name}` |") for line in lines) == 1
     versions = site_hooks().on_page_markdown((DOCS / "stability.md").read_text())

@@ -18,7 +18,7 @@ from ..shapes.dynamic_shapes import DynamicShapes, Leaf, checked_shapes, read_sh
 from .example_inputs import BoundInputs
 from .input_names import dotted_name
 
-__all__ = ["explain_scalar_branch", "frozen_arguments", "scalars_to_tensors", "with_dynamic_ints"]
+__all__ = ["frozen_arguments", "scalars_to_tensors", "with_dynamic_ints", "with_scalar_branch"]
 
 _log = logging.getLogger("fxonnx")
 
@@ -94,19 +94,22 @@ def with_dynamic_ints(shapes: DynamicShapes, labels: Collection[str]) -> Dynamic
     return checked_shapes(leaves, shapes.inputs)
 
 
-def explain_scalar_branch(error: CaptureError, labels: Sequence[str]) -> None:
-    """Raise an error that names the numbers, if the capture failed at a branch on a data-dependent value.
+def with_scalar_branch(error: CaptureError, labels: Sequence[str]) -> CaptureError:
+    """The failure of a capture; if it is a branch on a data-dependent value, with the names of the numbers.
 
     Args:
         error: The failure of the capture.
         labels: The numbers that were converted to tensors.
     """
-    if labels and isinstance(error.__cause__, GuardOnDataDependentSymNode):
-        names = ", ".join(map(repr, labels))
-        raise CaptureError(
-            f"the model branches on the value of a dynamic scalar, {names}:\n{error.message}",
-            hint="remove it from dynamic_scalars and export once for each value",
-        ) from error
+    if not labels or not isinstance(error.__cause__, GuardOnDataDependentSymNode):
+        return error
+    names = ", ".join(map(repr, labels))
+    explained = CaptureError(
+        f"the model branches on the value of a dynamic scalar, {names}:\n{error.message}",
+        hint="remove it from dynamic_scalars and export once for each value",
+    )
+    explained.__cause__ = error
+    return explained
 
 
 def frozen_arguments(leaves: Sequence[Leaf]) -> Mapping[str, Any]:
