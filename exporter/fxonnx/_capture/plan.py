@@ -1,4 +1,4 @@
-"""The plan of an attempt to capture a model, and its outcome."""
+"""The plan of an attempt to capture a model, and its failure."""
 
 from __future__ import annotations
 
@@ -15,37 +15,35 @@ from .result import Capture
 from .rewriting import Rewriting
 from .shapes.dynamic_shapes import DynamicShapes
 
-__all__ = ["CapturePlan", "Limited", "LoopRewriting", "Outcome", "SymbolicIntegers"]
+__all__ = ["CapturePlan", "Failure", "Limited", "LoopRewriting", "SymbolicIntegers"]
 
 Limited = Literal["dims", "values", "sizes"]
 """The limits of a loop: dims have one size, an input has one value, or inputs have fewer sizes."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The outcome of an attempt: a captured model, or a failure.
+class Failure:
+    """The outcome of an attempt that did not capture the model.
 
     Attributes:
-        captured: The captured model.
-        failure: The failure, if the model is not captured.
-        torch_error: The error of torch.export, if the call failed by one that fxonnx does not raise itself.
-        is_exported: Whether the call of torch.export succeeded; a failure is then that of a later step.
+        error: The error, which is raised unless another plan works.
+        torch_error: The error of torch.export, if it is not one of fxonnx.
+        is_exported: Whether the call of torch.export succeeded, and a later step failed.
         has_full_masks: Whether the model asked for masks that hide nothing.
         has_long_loop: Whether the attempt ended at a long loop over a dynamic dim.
         transforms: How ``torch.func`` transforms have to be traced.
-        guard_inputs: Labels of the inputs that the guard depends on at which the attempt failed.
-        unresolved: The outcome with a failure at a data-dependent guard that rewriting does not resolve.
+        guard_inputs: Labels of the inputs on which the guard depends that failed.
+        guard: The failure at a data-dependent guard, if its control flow cannot be rewritten.
     """
 
-    captured: Capture | None = None
-    failure: CaptureError | None = None
+    error: CaptureError
     torch_error: Exception | None = None
     is_exported: bool = False
     has_full_masks: bool = False
     has_long_loop: bool = False
     transforms: TransformTracing = field(default_factory=TransformTracing)
     guard_inputs: tuple[str, ...] = ()
-    unresolved: Outcome | None = None
+    guard: Failure | None = None
 
 
 @dataclass(frozen=True)
@@ -54,15 +52,13 @@ class SymbolicIntegers:
 
     Attributes:
         files: The files.
-        failure: The outcome with the first failure by a specialized dim.
-        best: The outcome with the capture that restricts the fewest sizes.
-        restrictions: Their number.
+        failure: The first failure by a specialized dim.
+        best: The capture that restricts the fewest sizes.
     """
 
     files: frozenset[str] = frozenset()
-    failure: Outcome | None = None
-    best: Outcome | None = None
-    restrictions: int = 0
+    failure: Failure | None = None
+    best: Capture | None = None
 
 
 @dataclass(frozen=True)
@@ -71,12 +67,12 @@ class LoopRewriting:
 
     Attributes:
         limited: The kind of limit.
-        before: The outcome without the rewriting.
+        before: The capture before it; None if a loop specializes a dim.
         rewriting: The functions that contain them.
     """
 
     limited: Limited
-    before: Outcome
+    before: Capture | None
     rewriting: Rewriting
 
 
@@ -98,9 +94,9 @@ class CapturePlan:
         integers: The files in which ``int`` and ``len`` keep sizes symbolic.
         resolves_guards: Whether data-dependent guards are resolved by concrete values and by checks that only raise.
         follows_example: Whether they are resolved by the example.
-        guard: The outcome with the failure at a data-dependent guard for which control flow is rewritten.
+        guard: The failure at a data-dependent guard for which control flow is rewritten.
         rewriting: The functions with this control flow.
-        export_failure: The failure before the fields below were changed.
+        export_failure: The failure before masks were omitted, or before strict mode.
         skips_masks: Whether masks that hide nothing are omitted.
         strict: Whether TorchDynamo captures the model.
         transforms: How ``torch.func`` transforms are traced.
@@ -120,9 +116,9 @@ class CapturePlan:
     integers: SymbolicIntegers = SymbolicIntegers()
     resolves_guards: bool = False
     follows_example: bool = False
-    guard: Outcome | None = None
+    guard: Failure | None = None
     rewriting: Rewriting | None = None
-    export_failure: CaptureError | None = None
+    export_failure: Failure | None = None
     skips_masks: bool = False
     strict: bool = False
     transforms: TransformTracing = field(default_factory=TransformTracing)

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, TypeAlias
 
 from ..errors import CaptureError
 from .constraints.specialized_dims import SpecializedDimsError, without_specialized
 from .function_transforms import RetryTransforms
 from .patches.python_sizes.integers import converting_files
-from .plan import CapturePlan, Limited, LoopRewriting, Outcome
+from .plan import CapturePlan, Failure, Limited, LoopRewriting
 from .questions.data_dependent_guards import is_data_dependent, may_be_data_dependent, unresolved_error
 from .result import Capture
 from .rewriting import Rewriting, functions_at
 from .torch_export import is_limit, refined_dims
 
 __all__ = ["STRATEGIES", "Strategy", "capture_with_strategies"]
+
+Outcome: TypeAlias = Capture | Failure
+Decision: TypeAlias = CapturePlan | Capture | Failure
 
 
 @dataclass(frozen=True)
@@ -25,17 +29,17 @@ class Strategy:
 
     Attributes:
         name: The change.
-        after: The outcome after which it does.
-        reports: The outcome that it reports when there is nothing left to change.
-        applies_to: Whether it decides about an outcome.
+        after: The outcome after which it is made.
+        reports: The outcome that is reported when there is nothing left to change.
+        applies_to: Whether the strategy decides about an outcome.
         next_plan: The next plan, or the outcome to report.
     """
 
     name: str
     after: str
     reports: str
-    applies_to: Callable[[Outcome, CapturePlan], bool]
-    next_plan: Callable[[Outcome, CapturePlan], CapturePlan | Outcome]
+    applies_to: Callable[[Any, CapturePlan], bool]
+    next_plan: Callable[[Any, CapturePlan], Decision]
 
 
 def capture_with_strategies(
@@ -54,98 +58,93 @@ def capture_with_strategies(
         CaptureError: If no attempt captures the model.
     """
     while True:
-        outcome = attempt(plan)
-        plan = replace(plan, has_long_loop=plan.has_long_loop or outcome.has_long_loop)
-        decision = _decision(outcome, plan)
-        if isinstance(decision, CapturePlan):
-            plan = decision
-        elif decision.captured is not None:
-            return decision.captured, plan
-        elif decision.failure is not None:
-            raise decision.failure
+        decision: Decision = attempt(plan)
+        if isinstance(decision, Failure) and decision.has_long_loop:
+            plan = replace(plan, has_long_loop=True)
+        for strategy in reversed(STRATEGIES):
+            if not isinstance(decision, CapturePlan) and strategy.applies_to(decision, plan):
+                decision = strategy.next_plan(decision, plan)
+        if isinstance(decision, Capture):
+            return decision, plan
+        if isinstance(decision, Failure):
+            raise decision.error
+        plan = decision
 
 
-def _decision(outcome: Outcome, plan: CapturePlan) -> CapturePlan | Outcome:
-    """The plan of the innermost strategy that has one; the outcome of each is that of the next outer one."""
-    for strategy in reversed(STRATEGIES):
-        if strategy.applies_to(outcome, plan):
-            decision = strategy.next_plan(outcome, plan)
-            if isinstance(decision, CapturePlan):
-                return decision
-            outcome = decision
-    return outcome
+def _is_specialized(outcome: Outcome, plan: CapturePlan) -> bool:
+    return isinstance(outcome, Failure) and isinstance(outcome.error, SpecializedDimsError)
 
 
-def _is_specialized(outcome: Outcome) -> bool:
-    return isinstance(outcome.failure, SpecializedDimsError)
-
-
-def _static_dims(outcome: Outcome, plan: CapturePlan) -> CapturePlan | Outcome:
-    failure = outcome.failure
-    if not isinstance(failure, SpecializedDimsError):
-        return outcome
+def _static_dims(failure: Failure, plan: CapturePlan) -> Decision:
+    error = failure.error
+    if not isinstance(error, SpecializedDimsError):
+        return failure
     try:
-        shapes, specialized = without_specialized(plan.shapes, plan.specialized, failure, strict=plan.strict_shapes)
-    except SpecializedDimsError as error:
-        return Outcome(failure=error)
+        shapes, specialized = without_specialized(plan.shapes, plan.specialized, error, strict=plan.strict_shapes)
+    except SpecializedDimsError as last:
+        return Failure(last)
     change = "static dims: " + ", ".join(dim.label for dim in specialized)
     return plan.changed(change, shapes=shapes, specialized=specialized)
 
 
-def _rewritten_loops(outcome: Outcome, plan: CapturePlan) -> CapturePlan | Outcome:
+def _has_met_long_loop(outcome: Outcome, plan: CapturePlan) -> bool:
+    return isinstance(outcome, Failure) and plan.has_long_loop and not plan.unrolls_long_loops
+
+
+def _unrolled_loops(failure: Failure, plan: CapturePlan) -> Decision:
+    return plan.changed("loops over large dims are unrolled", unrolls_long_loops=True)
+
+
+def _may_have_loop(outcome: Outcome, plan: CapturePlan) -> bool:
+    return isinstance(outcome, Capture) or _is_specialized(outcome, plan) or plan.loops is not None
+
+
+def _rewritten_loops(outcome: Outcome, plan: CapturePlan) -> Decision:
     """Rewrite the loops that specialize dims; or the loops that limit values, and then the loops that limit sizes."""
-    loops, failure = plan.loops, outcome.failure
-    if failure is None:
+    loops = plan.loops
+    if isinstance(outcome, Capture):
         return _limited_values(outcome, plan) if loops is None else _after_loops(loops, outcome, plan)
-    loops = loops or LoopRewriting("dims", outcome, Rewriting(failure, failure))
-    return _loop_plan(loops, partial(loops.rewriting.after, failure), plan)
+    loops = loops or LoopRewriting("dims", None, Rewriting(outcome.error, outcome.error))
+    return _loop_plan(loops, partial(loops.rewriting.after, outcome.error), plan)
 
 
-def _loop_plan(
-    loops: LoopRewriting, step: Callable[[], tuple[Rewriting, str]], plan: CapturePlan
-) -> CapturePlan | Outcome:
+def _limited_values(captured: Capture, plan: CapturePlan) -> Decision:
+    lines = captured.loop_bound_places if captured.loop_bounds else ()
+    return _loops_at(lines, "values", captured, plan) or _limited_sizes(captured, plan)
+
+
+def _limited_sizes(captured: Capture, plan: CapturePlan) -> Decision:
+    lines = () if captured.rewrites else _restricting_lines(captured)
+    return _loops_at(lines, "sizes", captured, plan) or captured
+
+
+def _loops_at(lines: Iterable[str], limited: Limited, captured: Capture, plan: CapturePlan) -> Decision | None:
+    """The plan with the loops rewritten that begin at lines; None without such a loop."""
+    functions = functions_at(lines)
+    failure = CaptureError("a loop limits the inputs of the model")
+    loops = LoopRewriting(limited, captured, Rewriting(failure, failure))
+    return _loop_plan(loops, partial(loops.rewriting.with_functions, functions), plan) if functions else None
+
+
+def _loop_plan(loops: LoopRewriting, step: Callable[[], tuple[Rewriting, str]], plan: CapturePlan) -> Decision:
     try:
         rewriting, change = step()
     except CaptureError as error:
-        return _after_loops(loops, Outcome(failure=error), plan)
+        return _after_loops(loops, Failure(error), plan)
     return plan.changed(change, loops=replace(loops, rewriting=rewriting))
 
 
-def _limiting_loops(
-    limited: Limited, outcome: Outcome, lines: Iterable[str], plan: CapturePlan
-) -> CapturePlan | Outcome | None:
-    """The plan with the loops rewritten that begin at lines; None without such a loop."""
-    functions = functions_at(lines)
-    if not functions:
-        return None
-    failure = CaptureError("a loop limits the inputs of the model")
-    loops = LoopRewriting(limited, outcome, Rewriting(failure, failure))
-    return _loop_plan(loops, partial(loops.rewriting.with_functions, functions), plan)
-
-
-def _limited_values(outcome: Outcome, plan: CapturePlan) -> CapturePlan | Outcome:
-    captured = outcome.captured
-    lines = captured.loop_bound_places if captured is not None and captured.loop_bounds else ()
-    return _limiting_loops("values", outcome, lines, plan) or _limited_sizes(outcome, plan)
-
-
-def _limited_sizes(outcome: Outcome, plan: CapturePlan) -> CapturePlan | Outcome:
-    captured = outcome.captured
-    lines = [] if captured is None or captured.rewrites else _restricting_lines(captured)
-    return _limiting_loops("sizes", outcome, lines, plan) or outcome
-
-
-def _after_loops(loops: LoopRewriting, last: Outcome, plan: CapturePlan) -> CapturePlan | Outcome:
-    """Keep the capture with rewritten loops only if it is valid for more inputs."""
-    before, first, found = loops.before, loops.before.captured, last.captured
-    if loops.limited == "dims" or first is None:
+def _after_loops(loops: LoopRewriting, last: Outcome, plan: CapturePlan) -> Decision:
+    """Keep a capture with rewritten loops only if it is valid for more inputs than the one before."""
+    before = loops.before
+    if before is None:
         return last
     if loops.limited == "sizes":
-        narrowing = [] if found is None else [item for item in found.limits.constraints if item.narrows]
-        return before if found is None or len(narrowing) >= len(_restricting_lines(first)) else last
-    if found is None:
-        before = replace(before, captured=replace(first, loop_refusal=last.failure))
-    elif found.loop_bounds.keys() < first.loop_bounds.keys():
+        narrowing = [item for item in last.limits.constraints if item.narrows] if isinstance(last, Capture) else None
+        return before if narrowing is None or len(narrowing) >= len(_restricting_lines(before)) else last
+    if isinstance(last, Failure):
+        before = replace(before, loop_refusal=last.error)
+    elif last.loop_bounds.keys() < before.loop_bounds.keys():
         before = last
     return _limited_sizes(before, plan)
 
@@ -155,19 +154,19 @@ def _restricting_lines(captured: Capture) -> list[str]:
     return [item.line for item in captured.limits.constraints if item.narrows and item.line is not None]
 
 
-def _symbolic_integers(outcome: Outcome, plan: CapturePlan) -> CapturePlan | Outcome:
+def _symbolic_integers(outcome: Outcome, plan: CapturePlan) -> Decision:
     """Keep sizes symbolic in further files; in the end, report the best capture, or else the first failure."""
     known = plan.integers
     # After another failure, the number may be required to be one, for example as the key of a dictionary.
     lines: list[str] = []
-    if isinstance(outcome.failure, SpecializedDimsError):
-        lines = [str(line) for dim in outcome.failure.specialized for line in dim.lines]
-        known = replace(known, failure=known.failure or outcome)
-    elif outcome.captured is not None:
-        lines = _restricting_lines(outcome.captured)
-        if known.best is not None and len(lines) >= known.restrictions:
+    if isinstance(outcome, Capture):
+        lines = _restricting_lines(outcome)
+        if known.best is not None and len(lines) >= len(_restricting_lines(known.best)):
             return known.best
-        known = replace(known, best=outcome, restrictions=len(lines))
+        known = replace(known, best=outcome)
+    elif isinstance(outcome.error, SpecializedDimsError):
+        lines = [str(line) for dim in outcome.error.specialized for line in dim.lines]
+        known = replace(known, failure=known.failure or outcome)
     added = converting_files(lines) - known.files
     if not added:
         return known.best or known.failure or outcome
@@ -176,80 +175,80 @@ def _symbolic_integers(outcome: Outcome, plan: CapturePlan) -> CapturePlan | Out
 
 
 def _is_at_guard(outcome: Outcome, plan: CapturePlan) -> bool:
-    failure = outcome.failure
-    return not plan.has_concrete_values and failure is not None and may_be_data_dependent(failure)
+    return isinstance(outcome, Failure) and not plan.has_concrete_values and may_be_data_dependent(outcome.error)
 
 
-def _concrete_values(outcome: Outcome, plan: CapturePlan) -> CapturePlan:
+def _concrete_values(failure: Failure, plan: CapturePlan) -> Decision:
     change = "values that depend on no input are known, and checks that only raise are assumed to pass"
     return plan.changed(change, resolves_guards=True)
 
 
-def _followed_example(outcome: Outcome, plan: CapturePlan) -> CapturePlan | Outcome:
-    guard = outcome.unresolved
+def _followed_example(failure: Failure, plan: CapturePlan) -> Decision:
     if plan.may_follow_example:
         return plan.changed("branches on data follow the example", follows_example=True)
-    if guard is None or guard.failure is None or outcome.failure is None:
-        return outcome
-    return Outcome(failure=unresolved_error(guard.failure, guard.guard_inputs, outcome.failure))
+    guard = failure.guard or failure
+    return Failure(unresolved_error(guard.error, guard.guard_inputs, failure.error))
 
 
 def _has_control_flow(outcome: Outcome, plan: CapturePlan) -> bool:
-    failure, is_possible = outcome.failure, plan.has_concrete_values and plan.loops is None and not plan.follows_example
-    return is_possible and failure is not None and (plan.rewriting is not None or may_be_data_dependent(failure))
+    if isinstance(outcome, Capture) or not plan.has_concrete_values or plan.loops is not None or plan.follows_example:
+        return False
+    return plan.rewriting is not None or may_be_data_dependent(outcome.error)
 
 
-def _rewritten_control_flow(outcome: Outcome, plan: CapturePlan) -> CapturePlan | Outcome:
-    guard, failure = plan.guard or outcome, outcome.failure
-    if failure is None:
-        return outcome
+def _rewritten_control_flow(failure: Failure, plan: CapturePlan) -> Decision:
+    guard = plan.guard or failure
     try:
-        rewriting, change = (plan.rewriting or Rewriting(failure, failure)).after(failure)
-    except SpecializedDimsError as error:
-        return Outcome(failure=error)
+        rewriting, change = (plan.rewriting or Rewriting(failure.error, failure.error)).after(failure.error)
     except CaptureError as error:
-        return Outcome(failure=error, unresolved=guard)
+        return Failure(error, guard=None if isinstance(error, SpecializedDimsError) else guard)
     return plan.changed(change, guard=guard, rewriting=rewriting)
 
 
-def _has_full_masks(outcome: Outcome, plan: CapturePlan) -> bool:
-    is_first = plan.export_failure is None and not plan.has_concrete_values
-    return is_first and outcome.torch_error is not None and outcome.has_full_masks
-
-
-def _omitted_masks(outcome: Outcome, plan: CapturePlan) -> CapturePlan:
-    change = "masks that hide nothing are omitted"
-    return plan.changed(change, export_failure=outcome.failure, skips_masks=True, log=plan.log)
-
-
 def _fails_in_export(outcome: Outcome, plan: CapturePlan) -> bool:
-    is_failure = outcome.torch_error is not None or (plan.export_failure is not None and not outcome.is_exported)
-    return is_failure and not plan.has_concrete_values
+    if isinstance(outcome, Capture) or outcome.is_exported or plan.has_concrete_values:
+        return False
+    return outcome.torch_error is not None or plan.export_failure is not None
 
 
-def _strict_mode(outcome: Outcome, plan: CapturePlan) -> CapturePlan | Outcome:
+def _strict_mode(failure: Failure, plan: CapturePlan) -> Decision:
     """Use strict mode; report the first failure, the one that refers to the user's code."""
-    first = plan.export_failure or outcome.failure
+    first = plan.export_failure or failure
     # To TorchDynamo, a boolean that depends on data is never identical to True or False: ``bool(x.any()) is True``.
-    if first is None or plan.strict or is_data_dependent(first.__cause__) or not is_limit(first.__cause__):
-        return Outcome(failure=first)
+    if plan.strict or is_data_dependent(first.torch_error) or not is_limit(first.torch_error):
+        return Failure(first.error)
     return plan.changed("strict mode (TorchDynamo)", export_failure=first, strict=True, log=plan.log)
 
 
-def _refined_dims(outcome: Outcome, plan: CapturePlan) -> CapturePlan | Outcome:
-    refined = refined_dims(str(outcome.torch_error), plan.shapes)
-    if not refined:
-        return outcome
-    return plan.changed("the ranges and relations of dims that torch suggests", refined=refined, log=plan.log)
+def _has_full_masks(outcome: Outcome, plan: CapturePlan) -> bool:
+    is_first = plan.export_failure is None and _fails_in_export(outcome, plan)
+    return isinstance(outcome, Failure) and is_first and outcome.has_full_masks
 
 
-def _has_other_transforms(outcome: Outcome, plan: CapturePlan) -> bool:
-    return isinstance(outcome.torch_error, RetryTransforms) and outcome.transforms != plan.transforms
+def _omitted_masks(failure: Failure, plan: CapturePlan) -> Decision:
+    change = "masks that hide nothing are omitted"
+    return plan.changed(change, export_failure=failure, skips_masks=True, log=plan.log)
 
 
-def _plain_transforms(outcome: Outcome, plan: CapturePlan) -> CapturePlan:
+def _is_torch_error(outcome: Outcome, plan: CapturePlan) -> bool:
+    return isinstance(outcome, Failure) and outcome.torch_error is not None and not plan.strict and not plan.refined
+
+
+def _refined_dims(failure: Failure, plan: CapturePlan) -> Decision:
+    refined = refined_dims(str(failure.torch_error), plan.shapes)
+    change = "the ranges and relations of dims that torch suggests"
+    return plan.changed(change, refined=refined, log=plan.log) if refined else failure
+
+
+def _has_transform(outcome: Outcome, plan: CapturePlan) -> bool:
+    if not isinstance(outcome, Failure) or not isinstance(outcome.torch_error, RetryTransforms):
+        return False
+    return outcome.transforms != plan.transforms
+
+
+def _plain_transforms(failure: Failure, plan: CapturePlan) -> Decision:
     change = "torch.func transforms are traced as plain operators"
-    return plan.changed(change, transforms=outcome.transforms, refined=plan.refined)
+    return plan.changed(change, transforms=failure.transforms, refined=plan.refined)
 
 
 STRATEGIES = (
@@ -257,23 +256,21 @@ STRATEGIES = (
         "the dim is static",
         "a dynamic dim is always one size",
         "the specialized dims of all attempts",
-        lambda outcome, plan: _is_specialized(outcome),
+        _is_specialized,
         _static_dims,
     ),
     Strategy(
         "the loop is unrolled",
         "a failure after a long loop over a dim, of which no operator could be made",
         "the failure with the unrolled loop",
-        lambda outcome, plan: outcome.failure is not None and plan.has_long_loop and not plan.unrolls_long_loops,
-        lambda outcome, plan: plan.changed("loops over large dims are unrolled", unrolls_long_loops=True),
+        _has_met_long_loop,
+        _unrolled_loops,
     ),
     Strategy(
         "the loop is rewritten to an operator",
         "a loop specializes a dim, or limits the values or sizes of inputs",
         "the capture before it, unless fewer inputs are limited; a failure as for other control flow",
-        lambda outcome, plan: (
-            outcome.captured is not None or isinstance(outcome.failure, SpecializedDimsError) or plan.loops is not None
-        ),
+        _may_have_loop,
         _rewritten_loops,
     ),
     Strategy(
@@ -294,7 +291,7 @@ STRATEGIES = (
         'branches follow the example, with `data_dependent="example"`',
         "a data-dependent guard in control flow that cannot be rewritten",
         "the guard, with the inputs on which it depends",
-        lambda outcome, plan: outcome.unresolved is not None,
+        lambda outcome, plan: isinstance(outcome, Failure) and outcome.guard is not None,
         _followed_example,
     ),
     Strategy(
@@ -322,16 +319,14 @@ STRATEGIES = (
         "these ranges and relations",
         "torch suggests other ranges or relations of dims",
         "the failure with them",
-        lambda outcome, plan: outcome.torch_error is not None and not plan.strict and not plan.refined,
+        _is_torch_error,
         _refined_dims,
     ),
     Strategy(
         "these transforms are traced as plain operators",
         "a derivative or `vmap` over values above functorch",
         "the failure with them",
-        lambda outcome, plan: (
-            isinstance(outcome.torch_error, RetryTransforms) and outcome.transforms != plan.transforms
-        ),
+        _has_transform,
         _plain_transforms,
     ),
 )

@@ -339,7 +339,9 @@ def refined_dims(message: str, shapes: DynamicShapes) -> dict[str, Any]:
 
 
 def explained_error(error: Exception, model: torch.nn.Module, plan: CapturePlan) -> CaptureError:
-    """The failure for an error of torch.export: dims that it specializes, or its message."""
+    """The error itself if it is one of fxonnx; otherwise, dims that torch.export specializes, or its message."""
+    if isinstance(error, CaptureError):
+        return error
     specialized = [] if plan.strict or plan.refined else _specialized_dims(str(error), plan.shapes)
     if specialized:
         found: CaptureError = specialized_dims_error(specialized, plan.log)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -20,70 +20,55 @@ from .constraints.guard_recorder import GuardLog
 from .constraints.guard_translation import translate_guards
 from .constraints.long_loops import LongLoopFound, LongLoops
 from .constraints.specialized_dims import SpecializedDimsError, check_specialized
-from .departures import Departure, DepartureKind, record_departure, recorded_departures
-from .function_transforms import TransformTracing
+from .departures import DepartureKind, record_departure, recorded_departures
 from .inputs.example_inputs import BoundInputs
-from .inputs.loop_bounds import ExampleIntegers, recorded_loop_bounds
+from .inputs.loop_bounds import recorded_loop_bounds
 from .inputs.scalars import with_scalar_branch
 from .inputs.shared_memory import reject_shared_writes, with_separate_inputs
 from .patches.functional import FullMasks, recorded_full_masks
 from .patches.python_sizes.integers import symbolic_integers
-from .plan import CapturePlan, Outcome
+from .plan import CapturePlan, Failure
 from .questions.assumption import AssumptionLog
 from .questions.data_dependent_guards import inputs_of_guard
 from .questions.known_values import KnownValues, known_values
 from .result import Capture
-from .rewriting import Rewrite, rewritten_functions
+from .rewriting import rewritten_functions
 from .rewriting.operators.memory import SharedMemory
 from .shapes.dim_names import name_dims
 from .shapes.dynamic_axes import DynamicAxes, name_output_dims
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
-from .tensor_lists import ListResults, recorded_list_results
+from .tensor_lists import recorded_list_results
 from .torch_export import explained_error, export_module
 
 __all__ = ["CaptureTask", "names_of_dims"]
 
 
-@dataclass
-class _Records:
-    """The records of one attempt, filled while it runs."""
-
-    transforms: TransformTracing
-    masks: FullMasks
-    values: KnownValues | None
-    long_loops: LongLoops
-    memory: SharedMemory
-    bounds: ExampleIntegers
-    lists: ListResults
-    departures: dict[Departure, None]
-    calls: list[FunctionCall] = field(default_factory=list)
-
-
 @contextmanager
-def _applied(plan: CapturePlan, model: torch.nn.Module) -> Iterator[_Records]:
-    """Apply a plan: the functions of the model, the values of its tensors, and the recorders of an attempt."""
-    values = None
-    if plan.has_concrete_values:
-        values = KnownValues(AssumptionLog(), follow_example=plan.follows_example)
-    calls: list[FunctionCall] = []
-    loops = LongLoops(plan.shapes.leaves)
-    if not plan.unrolls_long_loops:
-        loops.watch(plan.log)
+def _applied(
+    plan: CapturePlan, model: torch.nn.Module, values: KnownValues | None
+) -> Iterator[tuple[SharedMemory, FullMasks]]:
+    """Apply a plan: to functions of the model and of libraries, to ``int`` and ``len``, and to values of tensors.
+
+    Args:
+        plan: The plan.
+        model: The model.
+        values: Receives the concrete values; None without any.
+
+    Yields:
+        The tensors that rewritten functions copy, and whether the model asks for masks that hide nothing.
+    """
     with (
         rewritten_functions(plan.rewritten) as memory,
         symbolic_integers(plan.integers.files, model),
-        recorded_function_calls(calls),
-        recorded_loop_bounds() as bounds,
-        recorded_list_results() as lists,
-        recorded_departures() as departures,
         nullcontext() if values is None else known_values(values),
-        # TorchDynamo traces the function that records them.
+        # TorchDynamo traces the function that records masks.
         nullcontext(FullMasks()) if plan.strict else recorded_full_masks(are_skipped=plan.skips_masks) as masks,
     ):
-        if plan.export_failure is not None:
-            kind = DepartureKind.STRICT if plan.strict else DepartureKind.REPLACED
-            record_departure(kind, "torch.export with strict=True" if plan.strict else "masks that hide nothing")
-        yield _Records(replace(plan.transforms), masks, values, loops, memory, bounds, lists, departures, calls)
+        if plan.strict:
+            record_departure(DepartureKind.STRICT, "torch.export with strict=True")
+        if plan.skips_masks:
+            record_departure(DepartureKind.REPLACED, "masks that hide nothing")
+        yield memory, masks
 
 
 @dataclass(frozen=True)
@@ -104,53 +89,81 @@ class CaptureTask:
     output_names: Sequence[str]
     scalars: Sequence[str]
 
-    def attempt(self, plan: CapturePlan) -> Outcome:
+    def attempt(self, plan: CapturePlan) -> Capture | Failure:
         """Run torch.export once, and name the dims of the program.
 
         Raises:
             ExportError: For an error of fxonnx that no other plan avoids.
         """
-        with _applied(plan, self.model) as records:
+        values = KnownValues(AssumptionLog(), follow_example=plan.follows_example) if plan.has_concrete_values else None
+        calls: list[FunctionCall] = []
+        transforms, loops = replace(plan.transforms), LongLoops(plan.shapes.leaves)
+        if not plan.unrolls_long_loops:
+            loops.watch(plan.log)
+        program: ExportedProgram | None = None
+        error: Exception | None = None
+        with (
+            recorded_function_calls(calls),
+            recorded_loop_bounds() as bounds,
+            recorded_list_results() as lists,
+            recorded_departures() as departures,
+            _applied(plan, self.model, values) as (memory, masks),
+        ):
             inputs, shared = with_separate_inputs(self.model, self.inputs, [leaf.label for leaf in plan.shapes.leaves])
-            outcome, program = self._exported(inputs, plan, records)
-        found = records.long_loops.found
-        if outcome.failure is not None:
-            return replace(outcome, has_long_loop=found is not None)
-        if program is None or found is not None:
-            specialized = SpecializedDimsError([] if found is None else [found])
-            return Outcome(failure=specialized, is_exported=True, has_long_loop=True)
+            try:
+                program = export_module(self.model, inputs, plan, transforms)
+            except LongLoopFound:
+                pass
+            except Exception as failure:
+                if isinstance(failure, ExportError | MissingNameError) and not isinstance(failure, CaptureError):
+                    raise
+                error = failure
+        if error is not None:
+            explained = explained_error(error, self.model, plan)
+            return Failure(
+                with_scalar_branch(explained, self.scalars),
+                None if isinstance(error, CaptureError) or isinstance(explained, SpecializedDimsError) else error,
+                has_full_masks=masks.exist,
+                has_long_loop=loops.found is not None,
+                transforms=transforms,
+                guard_inputs=inputs_of_guard(explained, values),
+            )
+        if loops.found is not None or program is None:
+            long_loop = SpecializedDimsError([loops.found] if loops.found is not None else [])
+            return Failure(long_loop, is_exported=True, has_long_loop=True)
         try:
             reject_shared_writes(program, shared)
-            return Outcome(self._captured(program, plan, records))
-        except CaptureError as error:
-            return Outcome(failure=error, is_exported=True)
+            names, aliases, limits = self._named_dims(program, plan)
+            if plan.rewritten is not None:
+                plan.rewritten.check(program, memory)
+        except CaptureError as failure:
+            return Failure(failure, is_exported=True)
+        assumptions = () if values is None else tuple(values.log.assumptions)
+        rewritten = [] if plan.rewritten is None else plan.rewritten.departures
+        return Capture(
+            program,
+            names,
+            aliases,
+            limits,
+            functions=tuple(calls),
+            loop_bounds=bounds.used,
+            loop_bound_places=tuple(bounds.places),
+            frozen_tensors=self.inputs.frozen,
+            assumptions=assumptions,
+            rewrites=() if plan.rewritten is None else tuple(plan.rewritten.log.constructs),
+            departures=(*departures, *(one.departure for one in assumptions), *rewritten),
+            output_lists=lists.positions,
+        )
 
-    def _exported(
-        self, inputs: BoundInputs, plan: CapturePlan, records: _Records
-    ) -> tuple[Outcome, ExportedProgram | None]:
-        """The program, or the failure of torch.export."""
-        torch_error: Exception | None = None
-        try:
-            return Outcome(), export_module(self.model, inputs, plan, records.transforms)
-        except LongLoopFound:
-            return Outcome(), None
-        except CaptureError as error:
-            failure = error
-        except (ExportError, MissingNameError):
-            raise
-        except Exception as error:  # noqa: BLE001 - raised unless another plan works
-            failure = explained_error(error, self.model, plan)
-            torch_error = None if isinstance(failure, SpecializedDimsError) else error
-        return Outcome(
-            failure=with_scalar_branch(failure, self.scalars),
-            torch_error=torch_error,
-            has_full_masks=records.masks.exist,
-            transforms=records.transforms,
-            guard_inputs=inputs_of_guard(failure, records.values),
-        ), None
+    def _named_dims(
+        self, program: ExportedProgram, plan: CapturePlan
+    ) -> tuple[dict[sympy.Symbol, str], dict[str, tuple[str, ...]], SizeLimits]:
+        """The names and aliases of the dims of a program, and its limits.
 
-    def _captured(self, program: ExportedProgram, plan: CapturePlan, records: _Records) -> Capture:
-        shapes, log, rewriting = plan.shapes, plan.log, plan.rewritten
+        Raises:
+            CaptureError: If a dynamic dim is specialized to one size, or the example violates a limit.
+        """
+        shapes, log = plan.shapes, plan.log
         names, aliases = names_of_dims(program, shapes, self.axes, self.output_names, log)
         limits = translate_guards(program, shapes, names, log)
         merged = _merge_equal_names(names, limits)
@@ -158,26 +171,7 @@ class CaptureTask:
             names, limits = merged, translate_guards(program, shapes, merged, log)
         check_specialized(limits, shapes.leaves, log)
         _check_example(limits, shapes.leaves)
-        assumptions = () if records.values is None else tuple(records.values.log.assumptions)
-        departures = (*records.departures, *(one.departure for one in assumptions))
-        rewrites: tuple[Rewrite, ...] = ()
-        if rewriting is not None:
-            rewriting.check(program, records.memory)
-            rewrites, departures = tuple(rewriting.log.constructs), (*departures, *rewriting.departures)
-        return Capture(
-            program,
-            names,
-            aliases,
-            limits,
-            functions=tuple(records.calls),
-            loop_bounds=records.bounds.used,
-            loop_bound_places=tuple(records.bounds.places),
-            frozen_tensors=self.inputs.frozen,
-            assumptions=assumptions,
-            rewrites=rewrites,
-            departures=departures,
-            output_lists=records.lists.positions,
-        )
+        return names, aliases, limits
 
 
 def names_of_dims(
