@@ -136,11 +136,11 @@ class CapturePlan:
         """The functions that run in a transformed form."""
         return self.rewriting if self.loops is None else self.loops.rewriting
 
-    def changed(self, change: str, **values: Any) -> CapturePlan:
+    def changed(self, change: str = "", **values: Any) -> CapturePlan:
         """The plan of the next attempt: with new values of fields, and without those of the fields after them.
 
         Args:
-            change: The difference, for the report.
+            change: The difference, for the report, if it is not the name of the strategy.
             values: Values by field; other fields after the first of them begin anew.
         """
         names = [each.name for each in dataclasses.fields(self)]

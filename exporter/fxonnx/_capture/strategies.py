@@ -28,7 +28,7 @@ class Strategy:
     """A change of the plan after an attempt that failed, or that is valid for fewer inputs than requested.
 
     Attributes:
-        name: The change.
+        name: The change, as in the report.
         after: The outcome after which it is made.
         reports: The outcome that is reported when there is nothing left to change.
         applies_to: Whether the strategy decides about an outcome.
@@ -62,13 +62,15 @@ def capture_with_strategies(
         if isinstance(decision, Failure) and decision.has_long_loop:
             plan = replace(plan, has_long_loop=True)
         for strategy in reversed(STRATEGIES):
-            if not isinstance(decision, CapturePlan) and strategy.applies_to(decision, plan):
+            if strategy.applies_to(decision, plan):
                 decision = strategy.next_plan(decision, plan)
-        if isinstance(decision, Capture):
-            return decision, plan
+            if isinstance(decision, CapturePlan):
+                plan = replace(decision, change=decision.change or strategy.name)
+                break
         if isinstance(decision, Failure):
             raise decision.error
-        plan = decision
+        if isinstance(decision, Capture):
+            return decision, plan
 
 
 def _is_specialized(outcome: Outcome, plan: CapturePlan) -> bool:
@@ -89,10 +91,6 @@ def _static_dims(failure: Failure, plan: CapturePlan) -> Decision:
 
 def _has_met_long_loop(outcome: Outcome, plan: CapturePlan) -> bool:
     return isinstance(outcome, Failure) and plan.has_long_loop and not plan.unrolls_long_loops
-
-
-def _unrolled_loops(failure: Failure, plan: CapturePlan) -> Decision:
-    return plan.changed("loops over large dims are unrolled", unrolls_long_loops=True)
 
 
 def _may_have_loop(outcome: Outcome, plan: CapturePlan) -> bool:
@@ -178,14 +176,9 @@ def _is_at_guard(outcome: Outcome, plan: CapturePlan) -> bool:
     return isinstance(outcome, Failure) and not plan.has_concrete_values and may_be_data_dependent(outcome.error)
 
 
-def _concrete_values(failure: Failure, plan: CapturePlan) -> Decision:
-    change = "values that depend on no input are known, and checks that only raise are assumed to pass"
-    return plan.changed(change, resolves_guards=True)
-
-
 def _followed_example(failure: Failure, plan: CapturePlan) -> Decision:
     if plan.may_follow_example:
-        return plan.changed("branches on data follow the example", follows_example=True)
+        return plan.changed(follows_example=True)
     guard = failure.guard or failure
     return Failure(unresolved_error(guard.error, guard.guard_inputs, failure.error))
 
@@ -217,17 +210,12 @@ def _strict_mode(failure: Failure, plan: CapturePlan) -> Decision:
     # To TorchDynamo, a boolean that depends on data is never identical to True or False: ``bool(x.any()) is True``.
     if plan.strict or is_data_dependent(first.torch_error) or not is_limit(first.torch_error):
         return Failure(first.error)
-    return plan.changed("strict mode (TorchDynamo)", export_failure=first, strict=True, log=plan.log)
+    return plan.changed(export_failure=first, strict=True, log=plan.log)
 
 
 def _has_full_masks(outcome: Outcome, plan: CapturePlan) -> bool:
     is_first = plan.export_failure is None and _fails_in_export(outcome, plan)
     return isinstance(outcome, Failure) and is_first and outcome.has_full_masks
-
-
-def _omitted_masks(failure: Failure, plan: CapturePlan) -> Decision:
-    change = "masks that hide nothing are omitted"
-    return plan.changed(change, export_failure=failure, skips_masks=True, log=plan.log)
 
 
 def _is_torch_error(outcome: Outcome, plan: CapturePlan) -> bool:
@@ -236,8 +224,7 @@ def _is_torch_error(outcome: Outcome, plan: CapturePlan) -> bool:
 
 def _refined_dims(failure: Failure, plan: CapturePlan) -> Decision:
     refined = refined_dims(str(failure.torch_error), plan.shapes)
-    change = "the ranges and relations of dims that torch suggests"
-    return plan.changed(change, refined=refined, log=plan.log) if refined else failure
+    return plan.changed(refined=refined, log=plan.log) if refined else failure
 
 
 def _has_transform(outcome: Outcome, plan: CapturePlan) -> bool:
@@ -246,57 +233,52 @@ def _has_transform(outcome: Outcome, plan: CapturePlan) -> bool:
     return outcome.transforms != plan.transforms
 
 
-def _plain_transforms(failure: Failure, plan: CapturePlan) -> Decision:
-    change = "torch.func transforms are traced as plain operators"
-    return plan.changed(change, transforms=failure.transforms, refined=plan.refined)
-
-
 STRATEGIES = (
     Strategy(
-        "the dim is static",
+        "static dims",
         "a dynamic dim is always one size",
         "the specialized dims of all attempts",
         _is_specialized,
         _static_dims,
     ),
     Strategy(
-        "the loop is unrolled",
+        "loops over large dims are unrolled",
         "a failure after a long loop over a dim, of which no operator could be made",
         "the failure with the unrolled loop",
         _has_met_long_loop,
-        _unrolled_loops,
+        lambda failure, plan: plan.changed(unrolls_long_loops=True),
     ),
     Strategy(
-        "the loop is rewritten to an operator",
+        "control flow is rewritten, of loops that limit the inputs",
         "a loop specializes a dim, or limits the values or sizes of inputs",
         "the capture before it, unless fewer inputs are limited; a failure as for other control flow",
         _may_have_loop,
         _rewritten_loops,
     ),
     Strategy(
-        "they keep sizes symbolic in the modules concerned",
+        "int and len keep sizes symbolic",
         "`int` or `len` makes a size a number",
         "the capture with the fewest restricted sizes, or else the first failure",
         lambda outcome, plan: True,
         _symbolic_integers,
     ),
     Strategy(
-        "values that depend on no input are known, checks that only raise are assumed to pass",
+        "values that depend on no input are known, and checks that only raise are assumed to pass",
         "a data-dependent guard",
         "the failure at the next guard",
         _is_at_guard,
-        _concrete_values,
+        lambda failure, plan: plan.changed(resolves_guards=True),
     ),
     Strategy(
-        'branches follow the example, with `data_dependent="example"`',
-        "a data-dependent guard in control flow that cannot be rewritten",
+        "branches on data follow the example",
+        'a guard in control flow that cannot be rewritten, with `data_dependent="example"`',
         "the guard, with the inputs on which it depends",
         lambda outcome, plan: isinstance(outcome, Failure) and outcome.guard is not None,
         _followed_example,
     ),
     Strategy(
-        "the control flow of the function is rewritten to `torch.cond` and loops, one function after the other",
-        "a data-dependent guard, with concrete values",
+        "control flow is rewritten to `torch.cond` and loops",
+        "a data-dependent guard, with concrete values; one function after the other",
         "the refused construct, specialized dims if they are new or fewer, or else the first failure",
         _has_control_flow,
         _rewritten_control_flow,
@@ -309,25 +291,25 @@ STRATEGIES = (
         _strict_mode,
     ),
     Strategy(
-        "such masks are omitted",
+        "masks that hide nothing are omitted",
         "any error, in a model that asks whether a mask hides nothing",
         "the failure with the masks",
         _has_full_masks,
-        _omitted_masks,
+        lambda failure, plan: plan.changed(export_failure=failure, skips_masks=True, log=plan.log),
     ),
     Strategy(
-        "these ranges and relations",
-        "torch suggests other ranges or relations of dims",
+        "the ranges and relations of dims that torch suggests",
+        "torch suggests some in its error",
         "the failure with them",
         _is_torch_error,
         _refined_dims,
     ),
     Strategy(
-        "these transforms are traced as plain operators",
+        "torch.func transforms are traced as plain operators",
         "a derivative or `vmap` over values above functorch",
         "the failure with them",
         _has_transform,
-        _plain_transforms,
+        lambda failure, plan: plan.changed(transforms=failure.transforms, refined=plan.refined),
     ),
 )
 """From the outermost to the innermost strategy: each one begins anew with a change of an outer one."""
