@@ -15,7 +15,7 @@ import torch
 from torch.export import Dim, ExportedProgram
 
 from fxonnx_translations._builder.sub_byte import copy_of
-from fxonnx_translations._torch_compat import FakeTensor, dynamo_config, get_proxy_mode, pytree, shape_config
+from fxonnx_translations._torch_compat import FakeTensor, dynamo_config, get_proxy_mode, shape_config
 
 from .._callers_autocast import callers_autocast, under_autocast
 from .._extensions import active_extensions, tracing
@@ -178,8 +178,7 @@ def _errors_in_eager_mode(
     model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes
 ) -> Sequence[BaseException]:
     """The errors of torch functions that the model handles when it runs on the example."""
-    leaves = pytree.tree_leaves((inputs.args, inputs.kwargs))
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    tensors = inputs.tensors
     if any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in (*tensors, *model.parameters())):
         return ()
     errors = HandledErrors()
@@ -194,9 +193,9 @@ def _errors_in_eager_mode(
         suppress(Exception),
     ):
         model.forward = _tensor_forward(model.forward, inputs, shapes, None)
-        args, kwargs = pytree.tree_map_only(torch.Tensor, copy_of, (inputs.args, inputs.kwargs))
+        copied = inputs.with_tensors(copy_of)
         with RecordedErrors(errors):
-            model(*args, **kwargs)
+            model(*copied.args, **copied.kwargs)
     return errors.handled()
 
 
@@ -204,15 +203,14 @@ def _run_torch_export(
     model: torch.nn.Module, inputs: BoundInputs, plan: CapturePlan, transforms: TransformTracing
 ) -> ExportedProgram:
     shapes, strict = plan.shapes, plan.strict
-    tensors = [leaf for leaf in pytree.tree_leaves((inputs.args, inputs.kwargs)) if isinstance(leaf, torch.Tensor)]
     with (
         deferred_interrupts(),
-        preserve_model(model, tensors) as snapshot,
+        preserve_model(model, inputs.tensors) as snapshot,
         meta_as_cpu(model, inputs) as inputs,
         tracing(model),
         capture_patches(strict=strict),
         hooks_for_model_only(model),
-        question_patches(model, (inputs.args, inputs.kwargs), [leaf.label for leaf in shapes.leaves]),
+        question_patches(model, inputs.leaves, [leaf.label for leaf in shapes.leaves]),
         closed_transforms(transforms),
     ):
         forward = _tensor_forward(model.forward, inputs, shapes, None if strict else snapshot)
@@ -263,7 +261,7 @@ def _tensor_forward(
 
     def tensor_forward(*args: Any, **kwargs: Any) -> Any:
         if not strict:
-            register_example_integers((args, kwargs), (inputs.args, inputs.kwargs))
+            register_example_integers((args, kwargs), inputs.leaves)
             add_equality_guards(shapes.shared, (args, kwargs))
         args, kwargs = restore_frozen(inputs.frozen, args, kwargs)
         args, kwargs = (with_lists if strict else with_pieces)((args, kwargs), inputs.lists)

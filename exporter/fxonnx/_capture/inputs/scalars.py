@@ -11,8 +11,6 @@ import torch
 from torch.export import Dim
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from fxonnx_translations._torch_compat import pytree
-
 from ...errors import ArgumentError, CaptureError, did_you_mean
 from ..shapes.dynamic_shapes import DynamicShapes, Leaf, checked_shapes, read_shapes_by_parameter
 from .example_inputs import BoundInputs
@@ -55,10 +53,8 @@ def scalars_to_tensors(
     tensors = frozenset(index for index in found.values() if not _is_int(values[index]))
     for index in tensors:
         values[index] = torch.tensor(values[index], dtype=None if isinstance(values[index], bool) else dtype)
-    structure = pytree.tree_structure((inputs.args, dict(inputs.kwargs)))
-    args, kwargs = pytree.tree_unflatten(values, structure)
     ints = frozenset(leaves[index].label for index in found.values() if index not in tensors)
-    return replace(inputs, args=args, kwargs=kwargs), tensors, ints
+    return inputs.with_leaves(values), tensors, ints
 
 
 def _is_int(value: Any) -> bool:
