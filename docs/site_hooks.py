@@ -113,22 +113,6 @@ def matrix() -> str:
     return _table(rows[0], (row.values() for row in rows))
 
 
-def strategies() -> str:
-    """The table of the strategies of a capture."""
-    from fxonnx._capture.strategies import STRATEGIES
-
-    return _table(
-        ("after", "change", "reported in the end"), ((one.after, one.name, one.reports) for one in STRATEGIES)
-    )
-
-
 GENERATED: Mapping[str, Callable[[], str]] = MappingProxyType(
-    {
-        "examples": examples,
-        "matrix": matrix,
-        "patches": patches,
-        "patterns": patterns,
-        "strategies": strategies,
-        "targets": targets,
-    }
+    {"examples": examples, "matrix": matrix, "patches": patches, "patterns": patterns, "targets": targets}
 )

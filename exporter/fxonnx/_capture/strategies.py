@@ -29,15 +29,11 @@ class Strategy:
 
     Attributes:
         name: The change, as in the report.
-        after: The outcome after which it is made.
-        reports: The outcome that is reported when there is nothing left to change.
         applies_to: Whether the strategy decides about an outcome.
         next_plan: The next plan, or the outcome to report.
     """
 
     name: str
-    after: str
-    reports: str
     applies_to: Callable[[Any, CapturePlan], bool]
     next_plan: Callable[[Any, CapturePlan], Decision]
 
@@ -176,6 +172,10 @@ def _is_at_guard(outcome: Outcome, plan: CapturePlan) -> bool:
     return isinstance(outcome, Failure) and not plan.has_concrete_values and may_be_data_dependent(outcome.error)
 
 
+def _is_unresolved(outcome: Outcome, plan: CapturePlan) -> bool:
+    return isinstance(outcome, Failure) and outcome.guard is not None
+
+
 def _followed_example(failure: Failure, plan: CapturePlan) -> Decision:
     if plan.may_follow_example:
         return plan.changed(follows_example=True)
@@ -234,82 +234,35 @@ def _has_transform(outcome: Outcome, plan: CapturePlan) -> bool:
 
 
 STRATEGIES = (
-    Strategy(
-        "static dims",
-        "a dynamic dim is always one size",
-        "the specialized dims of all attempts",
-        _is_specialized,
-        _static_dims,
-    ),
+    Strategy("static dims", _is_specialized, _static_dims),
     Strategy(
         "loops over large dims are unrolled",
-        "a failure after a long loop over a dim, of which no operator could be made",
-        "the failure with the unrolled loop",
         _has_met_long_loop,
         lambda failure, plan: plan.changed(unrolls_long_loops=True),
     ),
-    Strategy(
-        "control flow is rewritten, of loops that limit the inputs",
-        "a loop specializes a dim, or limits the values or sizes of inputs",
-        "the capture before it, unless fewer inputs are limited; a failure as for other control flow",
-        _may_have_loop,
-        _rewritten_loops,
-    ),
-    Strategy(
-        "int and len keep sizes symbolic",
-        "`int` or `len` makes a size a number",
-        "the capture with the fewest restricted sizes, or else the first failure",
-        lambda outcome, plan: True,
-        _symbolic_integers,
-    ),
+    Strategy("control flow is rewritten, of loops that limit the inputs", _may_have_loop, _rewritten_loops),
+    Strategy("int and len keep sizes symbolic", lambda outcome, plan: True, _symbolic_integers),
     Strategy(
         "values that depend on no input are known, and checks that only raise are assumed to pass",
-        "a data-dependent guard",
-        "the failure at the next guard",
         _is_at_guard,
         lambda failure, plan: plan.changed(resolves_guards=True),
     ),
-    Strategy(
-        "branches on data follow the example",
-        'a guard in control flow that cannot be rewritten, with `data_dependent="example"`',
-        "the guard, with the inputs on which it depends",
-        lambda outcome, plan: isinstance(outcome, Failure) and outcome.guard is not None,
-        _followed_example,
-    ),
-    Strategy(
-        "control flow is rewritten to `torch.cond` and loops",
-        "a data-dependent guard, with concrete values; one function after the other",
-        "the refused construct, specialized dims if they are new or fewer, or else the first failure",
-        _has_control_flow,
-        _rewritten_control_flow,
-    ),
-    Strategy(
-        "strict mode (TorchDynamo)",
-        "one of four limits of non-strict mode",
-        "the failure in non-strict mode",
-        _fails_in_export,
-        _strict_mode,
-    ),
+    Strategy("branches on data follow the example", _is_unresolved, _followed_example),
+    Strategy("control flow is rewritten to `torch.cond` and loops", _has_control_flow, _rewritten_control_flow),
+    Strategy("strict mode (TorchDynamo)", _fails_in_export, _strict_mode),
     Strategy(
         "masks that hide nothing are omitted",
-        "any error, in a model that asks whether a mask hides nothing",
-        "the failure with the masks",
         _has_full_masks,
         lambda failure, plan: plan.changed(export_failure=failure, skips_masks=True, log=plan.log),
     ),
-    Strategy(
-        "the ranges and relations of dims that torch suggests",
-        "torch suggests some in its error",
-        "the failure with them",
-        _is_torch_error,
-        _refined_dims,
-    ),
+    Strategy("the ranges and relations of dims that torch suggests", _is_torch_error, _refined_dims),
     Strategy(
         "torch.func transforms are traced as plain operators",
-        "a derivative or `vmap` over values above functorch",
-        "the failure with them",
         _has_transform,
         lambda failure, plan: plan.changed(transforms=failure.transforms, refined=plan.refined),
     ),
 )
-"""From the outermost to the innermost strategy: each one begins anew with a change of an outer one."""
+"""From the outermost to the innermost strategy, each of which begins anew with a change of an outer one.
+
+docs/architecture.md lists them with the outcomes after which they apply, and with those that they report.
+"""
