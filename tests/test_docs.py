@@ -17,6 +17,7 @@ import pytest
 import fxonnx
 import fxonnx_translations
 from fxonnx._capture.patches.table import CAPTURE_PATCHES, LOADING_PATCHES, QUESTION_PATCHES
+from fxonnx._capture.strategies import STRATEGIES
 from fxonnx._prepare.patterns import PATTERNS
 
 from .models.torchvision_shim import import_torchvision
@@ -152,6 +153,12 @@ def test_generated_parts() -> None:
         assert re.fullmatch(r"\d+ passed(, \d+ skipped)?", row["result"])
     scripts = site_hooks().on_page_markdown((DOCS / "examples.md").read_text())
     assert scripts.count("```python") == len(list(ROOT.glob("examples/*.py")))
+
+
+def test_all_strategies_of_the_capture_are_listed() -> None:
+    section = (DOCS / "architecture.md").read_text().partition("## Attempts of a capture")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| [^|]+ \| ([^|]+) \| [^|]+ \|$", section, re.MULTILINE)
+    assert rows == ["change", *(strategy.name for strategy in STRATEGIES)]
 
 
 def test_glossary_terms_are_used() -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.export import Dim
 from torch.func import grad, vmap
 
 import fxonnx
+from fxonnx._capture.inputs.example_inputs import bind_example_inputs
+from fxonnx._capture.plan import CapturePlan
+from fxonnx._capture.shapes.spec_keys import read_dynamic_shapes
 
 from ..functions import Function
 
@@ -35,32 +41,93 @@ def product(x: Tensor) -> Tensor:
     return x @ x.new_ones(3, 2)
 
 
+def broken(x: Tensor) -> Tensor:
+    if x.dim():
+        raise AttributeError("no such attribute")
+    return x
+
+
 def derivative(x: Tensor) -> Tensor:
     return vmap(grad(lambda given: given.pow(2).sum()))(x)
 
 
+def halves(x: Tensor) -> Tensor:
+    return x[: int(x.shape[0] / 2)]
+
+
+def numbers(x: Tensor) -> Tensor:
+    return x * float(torch.tensor([1.0, 2.0]).numpy().sum())
+
+
+def total(x: Tensor, y: Tensor) -> Tensor:
+    return x + y
+
+
+def repeated(x: Tensor, count: Tensor) -> Tensor:
+    for _ in range(count):
+        x = x * 2
+    return x
+
+
+def long_loop(x: Tensor) -> Tensor:
+    total = torch.zeros(3)
+    for row in x:
+        total = total * 0.5 + row
+    return total
+
+
+def derivative_and_product(x: Tensor) -> Tensor:
+    return derivative(x) @ x.new_ones(3, 2)
+
+
 X = torch.ones(4, 3)
 VALUES = "values that depend on no input are known, and checks that only raise are assumed to pass"
+TRANSFORMS = "torch.func transforms are traced as plain operators"
 Row = tuple[Callable[..., Any], tuple[Tensor, ...], dict[str, Any], list[str]]
 CASES: dict[str, Row] = {
     "plain": (torch.relu, (X,), {}, [""]),
     "constant": (constant, (X,), {}, ["", VALUES]),
     "rewritten": (
         *(loops, (X, torch.tensor([2.0, 3.0])), {"dynamic_shapes": (None, {0: "n"})}),
-        ["", VALUES, "control flow of test_attempts.py:19 in loops is rewritten"],
+        ["", VALUES, f"control flow of test_attempts.py:{loops.__code__.co_firstlineno} in loops is rewritten"],
     ),
     "static": (product, (X,), {"dynamic_shapes": ({0: "n", 1: "m"},)}, ["", "static dims: x axis 1"]),
-    "transform": (derivative, (X,), {}, ["", "torch.func transforms are traced as plain operators"]),
+    "transform": (derivative, (X,), {}, ["", TRANSFORMS]),
+    "integers": (
+        *(halves, (X,), {"dynamic_shapes": ({0: "n"},)}),
+        ["", "int and len keep sizes symbolic in test_attempts.py"],
+    ),
+    "strict": (numbers, (X,), {}, ["", "strict mode (TorchDynamo)"]),
+    "suggested dims": (
+        *(total, (X, X), {"dynamic_shapes": ({0: Dim("a")}, {0: Dim("b")})}),
+        ["", "the ranges and relations of dims that torch suggests"],
+    ),
+    "loop over a value": (
+        *(repeated, (X, torch.tensor(3)), {}),
+        ["", f"control flow of test_attempts.py:{repeated.__code__.co_firstlineno} in repeated is rewritten"],
+    ),
+    "long loop": (
+        *(long_loop, (torch.ones(64, 3),), {"dynamic_shapes": ({0: "n"},)}),
+        ["", f"control flow of test_attempts.py:{long_loop.__code__.co_firstlineno} in long_loop is rewritten"],
+    ),
+    "inner strategy begins anew": (
+        *(derivative_and_product, (X,), {"dynamic_shapes": ({0: "n", 1: "m"},)}),
+        ["", TRANSFORMS, "static dims: x axis 1", TRANSFORMS],
+    ),
     "example": (
         *(branches, (X,), {"data_dependent": "example"}),
         [
             "",
             VALUES,
-            "control flow of test_attempts.py:30 in branches is rewritten",
+            f"control flow of test_attempts.py:{branches.__code__.co_firstlineno} in branches is rewritten",
             "branches on data follow the example",
         ],
     ),
 }
+
+
+# The first attempt captures the model, for fewer inputs.
+LIMITED = {"integers", "loop over a value"}
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -70,9 +137,34 @@ def test_changes_of_each_attempt(name: str) -> None:
     program = fxonnx.export(Function(function).eval(), args, **options)
     attempts = program.record.capture.attempts
     assert [one.change.replace(f"{Path(__file__).parent}/", "") for one in attempts] == changes
-    assert [bool(one.failure) for one in attempts] == [True] * (len(changes) - 1) + [False]
+    assert [bool(one.failure) for one in attempts] == [name not in LIMITED] * (len(changes) - 1) + [False]
     assert all(one.seconds > 0 for one in attempts)
     torch.testing.assert_close(program(*args)[0], function(*args))
+
+
+def test_an_error_of_the_model_is_traced_once(tmp_path: Path) -> None:
+    with pytest.raises(fxonnx.CaptureError, match="no such attribute"):
+        fxonnx.export(
+            Function(broken).eval(),
+            (X,),
+            dynamic_shapes=({0: "n"},),
+            diagnostics=fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path),
+        )
+    (text,) = tmp_path.glob("*.md")
+    attempts = text.read_text().partition("## Attempts of the capture")[2]
+    assert re.findall(r"^\d+\. (.*) \(", attempts, re.MULTILINE) == ["first attempt: no such attribute"]
+
+
+def test_plans_keep_the_changes_of_outer_strategies() -> None:
+    """The order of the fields is that of the strategies; a change resets the later ones."""
+    shapes = read_dynamic_shapes(bind_example_inputs(Function(constant), (X,), {}), None, ())
+    plan = CapturePlan(strict_shapes=False, may_follow_example=False, knows_constants=False, shapes=shapes)
+    inner = plan.changed("outer", resolves_guards=True).changed("inner", skips_masks=True, log=plan.log)
+    assert (inner.resolves_guards, inner.skips_masks, inner.change) == (True, True, "inner")
+    assert inner.log is plan.log
+    outer = inner.changed("outer again", unrolls_long_loops=True)
+    assert outer == replace(plan, unrolls_long_loops=True, change="outer again")
+    assert outer.log is not plan.log
 
 
 def test_reports_list_them(tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from .capture import ALIASES_KEY, Capture, capture
+from .capture import capture
 from .constraints.constraint import Constraint, SizeLimits, report_narrowed
 from .questions.assumption import Assumption, AssumptionKind
-from .questions.ladder import DataDependent
+from .questions.data_dependent_guards import DataDependent
+from .result import ALIASES_KEY, Capture
 
 __all__ = [
     "ALIASES_KEY",

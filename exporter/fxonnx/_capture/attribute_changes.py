@@ -332,11 +332,10 @@ def _seeded(seed: int) -> Iterator[None]:
 def _can_run(model: torch.nn.Module, inputs: BoundInputs) -> bool:
     """Whether two calls of a model are cheap enough and possible."""
     tensors = [*model.parameters(), *model.buffers()]
-    leaves = [leaf for leaf in pytree.tree_leaves((inputs.args, inputs.kwargs)) if isinstance(leaf, torch.Tensor)]
     plain = (torch.Tensor, torch.nn.Parameter)
     return (
         sum(tensor.nbytes for tensor in tensors) <= _MOST_BYTES
-        and all(type(tensor) in plain and tensor.device.type == "cpu" for tensor in (*tensors, *leaves))
+        and all(type(tensor) in plain and tensor.device.type == "cpu" for tensor in (*tensors, *inputs.tensors))
         and not (inputs.frozen or inputs.lists)
     )
 

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import sympy
 import torch
 from torch.export import ExportedProgram
 
-from .._callers_autocast import Autocast, callers_autocast
+from .._callers_autocast import callers_autocast
 from .._extensions import extended, stand_in
 from .._warnings import warn_user
-from ..errors import ArgumentError, CaptureError
-from .attempts import Attempt, next_attempt
-from .attribute_changes import AttributeChange, recorded_changes, state_changes
-from .autograd_functions import FunctionCall, recorded_function_calls
-from .constraints.constraint import SizeLimits, report_narrowed
-from .constraints.guard_recorder import GuardLog
+from ..errors import ArgumentError
+from .attribute_changes import recorded_changes, state_changes
+from .constraints.constraint import report_narrowed
 from .constraints.guard_translation import translate_guards
-from .constraints.long_loops import LongLoopFound, LongLoops
-from .constraints.specialized_dims import (
-    SpecializedDimsError,
-    capture_with_fallback_to_static,
-    check_specialized,
-    with_specialized_dims,
-)
-from .departures import Departure, DepartureKind, recorded_departures
+from .constraints.specialized_dims import with_specialized_dims
 from .inputs.example_inputs import (
     BoundInputs,
     bind_example_inputs,
@@ -42,104 +29,27 @@ from .inputs.example_inputs import (
 from .inputs.frozen import freeze_inputs
 from .inputs.input_names import input_paths, output_paths
 from .inputs.list_inputs import reject_tensor_lists, stack_lists
-from .inputs.loop_bounds import recorded_loop_bounds
 from .inputs.more_inputs import Examples, add_examples
 from .inputs.preserve import training_modules
-from .inputs.scalars import explain_scalar_branch, frozen_arguments, scalars_to_tensors, with_dynamic_ints
+from .inputs.scalars import frozen_arguments, scalars_to_tensors, with_dynamic_ints
 from .introspection import eager_introspection
 from .observers import reject_enabled_observers
 from .operand_types import check_operand_types
-from .patches.python_sizes.integers import capture_with_symbolic_integers
-from .questions.assumption import Assumption, AssumptionLog
-from .questions.known_values import KnownValues, following_example
-from .questions.ladder import DataDependent, answer_questions
-from .rewriting import Rewrite, Rewritten, capture_with_loops, capture_with_rewrites
-from .shapes.dim_names import name_dims
-from .shapes.dynamic_axes import AxisNames, DynamicAxes, name_computed_dims, name_output_dims, read_dynamic_axes
+from .plan import CapturePlan
+from .questions.assumption import Assumption, AssumptionKind
+from .questions.data_dependent_guards import DataDependent
+from .questions.known_values import following_example
+from .result import ALIASES_KEY, Capture
+from .shapes.dynamic_axes import DynamicAxes, name_computed_dims, read_dynamic_axes
 from .shapes.dynamic_dims import ExampleCall
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
 from .shapes.shared_dim_names import differing_dims, shared_dims
 from .shapes.spec_keys import read_dynamic_shapes
-from .tensor_lists import recorded_list_results
-from .torch_export import export_module, reject_tracing
+from .strategies import capture_with_strategies
+from .torch_export import reject_tracing
+from .trace import CaptureTask, names_of_dims
 
 __all__ = ["ALIASES_KEY", "Capture", "capture"]
-
-ALIASES_KEY = "pkg.fxonnx.dim_aliases"
-"""Key of the dim aliases in the model's metadata: JSON, dim name to list of aliases."""
-
-
-@dataclass(frozen=True)
-class Capture:
-    """The captured program with the names of its dims, inputs and outputs.
-
-    Attributes:
-        exported_program: The captured program, not decomposed.
-        dim_names: torch's symbol (``s77``) to the user's dim name, for the dims the user named. Names are unique.
-        input_paths: Placeholder name to path, for inputs inside of objects.
-        output_paths: Index of the user output to path, for outputs in a dict, a dataclass or an object.
-        objects: The original positional and keyword inputs, if objects among them were flattened.
-        dim_aliases: A name in ``dim_names`` to the user's other names for dims that are always equal to it.
-        frozen_tensors: Leaf index to value of the frozen inputs.
-        assumptions: The answers to the questions that the model asked about values of tensors.
-        output_dims: Index of the user output to axis to the user's name of a size computed from other sizes.
-        limits: The sizes for which the program is valid.
-        more_inputs: The additional examples, positional and keyword inputs each.
-        frozen_arguments: Label to value of the numbers and strings that are constants of the program.
-        scalars: Leaf indices of the numbers that were converted to tensors.
-        functions: The autograd functions with a ``symbolic``; the program refers to them by index.
-        loop_bounds: Leaf index to value of the inputs used as Python loop bounds, for which only this value is valid.
-        loop_bound_places: The lines that use them.
-        loop_refusal: The failure of the capture with these loops as operators.
-        model: The object that the caller passed: a module, a scripted function or an ``ExportedProgram``; None if it is
-            not known.
-        training: Names of the modules that were in training mode during the capture; None if they are not known.
-        grad_mode: Whether gradients were enabled during the capture; None if it is not known.
-        autocast: The caller's autocast during the capture.
-        repeated: Leaf index of an example input that is the same tensor as an earlier one, to the index of that one.
-        rewrites: The Python control flow that was captured as operators.
-        departures: The places in which the capture departs from plain torch.export.
-        input_lists: Leaf indices of the inputs that are lists of a dynamic number of tensors; the program takes the
-            stacked tensors.
-        output_lists: Indices of the user outputs that are lists of a dynamic number of tensors; the program returns the
-            stacked tensors.
-        attribute_changes: The Python attributes whose changes in one call affect the next.
-        attempts: The calls of torch.export, of which the last one that captured the model gave the program.
-    """
-
-    exported_program: ExportedProgram
-    dim_names: Mapping[sympy.Symbol, str] = field(default_factory=dict)
-    dim_aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    limits: SizeLimits = field(default_factory=SizeLimits)
-    input_paths: Mapping[str, str] = field(default_factory=dict)
-    output_paths: Mapping[int, str] = field(default_factory=dict)
-    objects: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
-    more_inputs: tuple[ExampleCall, ...] = ()
-    frozen_arguments: Mapping[str, Any] = field(default_factory=dict)
-    scalars: frozenset[int] = frozenset()
-    functions: tuple[FunctionCall, ...] = ()
-    loop_bounds: Mapping[int, int] = field(default_factory=dict)
-    loop_bound_places: tuple[str, ...] = ()
-    loop_refusal: CaptureError | None = None
-    frozen_tensors: Mapping[int, torch.Tensor] = field(default_factory=dict)
-    assumptions: tuple[Assumption, ...] = ()
-    output_dims: Mapping[int, AxisNames] = field(default_factory=dict)
-    model: torch.nn.Module | ExportedProgram | Callable[..., Any] | None = None
-    training: frozenset[str] | None = None
-    grad_mode: bool | None = None
-    autocast: Autocast = ()
-    repeated: Mapping[int, int] = field(default_factory=dict)
-    rewrites: tuple[Rewrite, ...] = ()
-    departures: tuple[Departure, ...] = ()
-    input_lists: frozenset[int] = frozenset()
-    output_lists: frozenset[int] = frozenset()
-    attribute_changes: tuple[AttributeChange, ...] = ()
-    attempts: tuple[Attempt, ...] = ()
-
-    @property
-    def source(self) -> torch.nn.Module | None:
-        """The captured module; None for a scripted function or an ``ExportedProgram``."""
-        return self.model if isinstance(self.model, torch.nn.Module) else None
 
 
 @dataclass(frozen=True)
@@ -269,33 +179,16 @@ def _capture_module(
     shapes = replace(shapes, shared=() if names_are_labels else shared_dims(shapes.leaves, others))
     numbers = [shapes.leaves[index].label for index in sorted(scalars)]
 
-    def trace(shapes: DynamicShapes, loops: LongLoops | None) -> Capture:
-        def attempt(values: KnownValues | None) -> Capture:
-            return _trace_model(model, inputs, shapes, axes, options, numbers, values, loops)
-
-        def again() -> Capture:
-            return capture_with_symbolic_integers(
-                lambda: attempt(KnownValues(AssumptionLog())), model, _restricting_lines
-            )
-
-        try:
-            found = capture_with_symbolic_integers(
-                lambda: answer_questions(attempt, _rewritten, from_start=bool(frozen), data_dependent=data_dependent),
-                model,
-                _restricting_lines,
-            )
-        except SpecializedDimsError as error:
-            return _rewritten(again, error)
-        return _with_size_loops(again, _with_value_loops(again, found))
-
-    with following_example(is_requested=data_dependent == "example"), recorded_changes() as changes:
-        traced, shapes, specialized = capture_with_fallback_to_static(
-            partial(_with_long_loops, trace), shapes, strict=strict_shapes
-        )
+    task = CaptureTask(model, inputs, axes, options.output_names, numbers)
+    plan = CapturePlan(strict_shapes, data_dependent == "example", bool(frozen), shapes)
+    with following_example(is_requested=plan.may_follow_example), recorded_changes() as changes:
+        traced, plan = capture_with_strategies(task.attempt, plan)
+    _warn_about_followed_example(traced.assumptions)
+    shapes = plan.shapes
     if not names_are_labels:
         _warn_about_split_names(shapes.leaves, others)
     program = traced.exported_program
-    limits = with_specialized_dims(traced.limits, specialized, program, shapes.leaves)
+    limits = with_specialized_dims(traced.limits, plan.specialized, program, shapes.leaves)
     report_narrowed(limits.constraints, strict=strict_shapes)
     dims = traced.dim_names, traced.dim_aliases
     check_operand_types(program, shapes.leaves)
@@ -336,128 +229,13 @@ def _with_stacked_lists(inputs: BoundInputs, options: _ShapeOptions) -> tuple[Bo
     return inputs, replace(options, dynamic_shapes=shapes)
 
 
-def _with_long_loops(trace: Callable[[DynamicShapes, LongLoops | None], Capture], shapes: DynamicShapes) -> Capture:
-    """Capture a model; where a long loop over a dim cannot be an operator, capture it again with the loop unrolled."""
-    loops = LongLoops(shapes.leaves)
-    try:
-        return trace(shapes, loops)
-    except CaptureError:
-        if not loops.any_found:
-            raise
-    next_attempt("loops over large dims are unrolled")
-    return trace(shapes, None)
-
-
-def _rewritten(attempt: Callable[[], Capture], failure: CaptureError) -> Capture:
-    """Capture a model with rewritten control flow after a failure."""
-    return _with_rewrites(*capture_with_rewrites(attempt, failure))
-
-
-def _with_rewrites(captured: Capture, rewritten: Rewritten) -> Capture:
-    """The capture of a model with rewritten functions, each of which is a departure."""
-    departures = [
-        *(Departure(DepartureKind.REWRITTEN, one.construct, one.place) for one in rewritten.constructs),
-        *(Departure(DepartureKind.REWRITTEN, "function", place) for place in rewritten.functions),
-    ]
-    return replace(captured, rewrites=rewritten.constructs, departures=(*captured.departures, *departures))
-
-
-def _with_value_loops(attempt: Callable[[], Capture], captured: Capture) -> Capture:
-    """Capture a model with rewritten loops if fewer inputs are then limited to the values of the example."""
-    if not captured.loop_bounds:
-        return captured
-    try:
-        found = capture_with_loops(attempt, captured.loop_bound_places)
-    except CaptureError as error:
-        return replace(captured, loop_refusal=error)
-    if found is None or not found[0].loop_bounds.keys() < captured.loop_bounds.keys():
-        return captured
-    return _with_rewrites(*found)
-
-
-def _restricting_lines(captured: Capture) -> list[str]:
-    """The lines of the model by which a capture is valid for fewer sizes than requested."""
-    return [item.line for item in captured.limits.constraints if item.narrows and item.line is not None]
-
-
-def _with_size_loops(attempt: Callable[[], Capture], captured: Capture) -> Capture:
-    """Capture a model with rewritten loops if this makes it valid for more of the requested sizes."""
-    lines = _restricting_lines(captured)
-    if not lines or captured.rewrites:
-        return captured
-    try:
-        found = capture_with_loops(attempt, lines)
-    except CaptureError:
-        return captured
-    if found is None or sum(item.narrows for item in found[0].limits.constraints) >= len(lines):
-        return captured
-    return _with_rewrites(*found)
-
-
-def _trace_model(
-    model: torch.nn.Module,
-    inputs: BoundInputs,
-    shapes: DynamicShapes,
-    axes: DynamicAxes | None,
-    options: _ShapeOptions,
-    scalars: Sequence[str],
-    values: KnownValues | None,
-    loops: LongLoops | None,
-) -> Capture:
-    """Run torch.export once: the program with the names and limits of its dims.
-
-    Args:
-        model: The model.
-        inputs: The example inputs.
-        shapes: The dynamic dims.
-        axes: ``dynamic_axes``.
-        options: The user's options for shapes and names.
-        scalars: Labels of the numbers that were converted to tensors.
-        values: Answers questions about the values of tensors; None raises an error for each.
-        loops: Ends the capture at a loop over a dim that has a large size in the example.
-
-    Raises:
-        SpecializedDimsError: If a dynamic dim is specialized to one size.
-    """
-    log = GuardLog()
-    if loops is not None:
-        loops.watch(log)
-    calls: list[FunctionCall] = []
-    try:
-        with (
-            recorded_function_calls(calls),
-            recorded_loop_bounds() as bounds,
-            recorded_list_results() as lists,
-            recorded_departures() as departures,
-            suppress(LongLoopFound),
-        ):
-            program = export_module(model, inputs, shapes, log, values)
-    except CaptureError as error:
-        explain_scalar_branch(error, scalars)
-        raise
-    if loops is not None and loops.found is not None:
-        raise SpecializedDimsError([loops.found])
-    names, aliases = _name_dims(program, shapes, axes, options, log)
-    limits = translate_guards(program, shapes, names, log)
-    merged = _merge_equal_names(names, limits)
-    if merged != names:
-        names, limits = merged, translate_guards(program, shapes, merged, log)
-    check_specialized(limits, shapes.leaves, log)
-    _check_example(limits, shapes.leaves)
-    assumptions = () if values is None else tuple(values.log.assumptions)
-    return Capture(
-        program,
-        names,
-        aliases,
-        limits,
-        functions=tuple(calls),
-        loop_bounds=bounds.used,
-        loop_bound_places=tuple(bounds.places),
-        frozen_tensors=inputs.frozen,
-        assumptions=assumptions,
-        departures=(*departures, *(one.departure for one in assumptions)),
-        output_lists=lists.positions,
-    )
+def _warn_about_followed_example(assumptions: Sequence[Assumption]) -> None:
+    followed = [one for one in assumptions if one.kind is AssumptionKind.EXAMPLE]
+    if followed:
+        warn_user(
+            "the model branches on the values of its inputs; the export is valid for inputs that give the same "
+            "answers as the example:\n" + "\n".join(f"  {assumption}" for assumption in followed)
+        )
 
 
 def _warn_about_split_names(leaves: Sequence[Leaf], others: Sequence[ExampleCall]) -> None:
@@ -502,41 +280,7 @@ def _capture_program(program: ExportedProgram, options: _ShapeOptions, strict_sh
         return Capture(program, {}, {}, translate_guards(program, None, {}, None), output_paths=output_paths(program))
     shapes, axes, _ = options.read(program_inputs(program), user_input_names(program))
     shapes = replace(shapes, shared=() if axes is not None and axes.legacy else shared_dims(shapes.leaves))
-    names, aliases = _name_dims(program, shapes, axes, options)
+    names, aliases = names_of_dims(program, shapes, axes, options.output_names)
     limits = translate_guards(program, shapes, names, None)
     output_dims = name_computed_dims(program, axes, options.output_names, (names, aliases), strict=strict_shapes)
     return Capture(program, names, aliases, limits, output_paths=output_paths(program), output_dims=output_dims)
-
-
-def _name_dims(
-    program: ExportedProgram,
-    shapes: DynamicShapes,
-    axes: DynamicAxes | None,
-    options: _ShapeOptions,
-    log: GuardLog | None = None,
-) -> tuple[dict[sympy.Symbol, str], dict[str, tuple[str, ...]]]:
-    """Assign the user's names to the symbols of inputs and of output dims."""
-    names = name_dims(program, shapes, log)
-    return names if axes is None else name_output_dims(program, axes, options.output_names, names)
-
-
-def _merge_equal_names(names: Mapping[sympy.Symbol, str], limits: SizeLimits) -> dict[sympy.Symbol, str]:
-    """Give one name to dims that share the user's name and that a guard requires to be equal."""
-    firsts = dict(limits.shared_names)
-    equal: dict[str, str] = {}
-    for constraint in limits.constraints:
-        sides = [str(side) for side in constraint.expression.args if side.is_Symbol]
-        if isinstance(constraint.expression, sympy.Eq) and len(sides) == 2:
-            one, other = sides
-            if firsts.get(one, one) == firsts.get(other, other):
-                equal |= {name: firsts[name] for name in sides if name in firsts}
-    return {symbol: equal.get(name, name) for symbol, name in names.items()}
-
-
-def _check_example(limits: SizeLimits, leaves: Sequence[Leaf]) -> None:
-    """Raise a CaptureError if the example inputs violate a constraint of the captured program."""
-    by_label = {leaf.label: leaf.value for leaf in leaves}
-    inputs: list[Any] = [None] * (1 + max((place.input for place in limits.places), default=-1))
-    for place in limits.places:
-        inputs[place.input] = by_label.get(place.argument)
-    limits.check_example(inputs)

@@ -1,4 +1,4 @@
-"""Departures from plain torch.export: what a capture rewrote, resolved, interpreted or replaced, and has to prove."""
+"""Departures from plain torch.export: rewritten, resolved, interpreted or replaced code, which has to be proved."""
 
 from __future__ import annotations
 

@@ -8,21 +8,21 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch.export import Dim, ExportedProgram
 
 from fxonnx_translations._builder.sub_byte import copy_of
-from fxonnx_translations._optional_names import MissingNameError
-from fxonnx_translations._torch_compat import FakeTensor, dynamo_config, get_proxy_mode, pytree, shape_config
+from fxonnx_translations._torch_compat import FakeTensor, dynamo_config, get_proxy_mode, shape_config
 
 from .._callers_autocast import callers_autocast, under_autocast
 from .._extensions import active_extensions, tracing
-from ..errors import CaptureError, ExportError
-from .attempts import next_attempt, timed_attempt
+from ..errors import CaptureError
+from .attempts import timed_attempt
 from .attribute_changes import noted_changes
-from .constraints.guard_recorder import GuardLog, is_user_file, recorded_guards, source_line_of
+from .constraints.guard_recorder import is_user_file, recorded_guards, source_line_of
 from .constraints.size_forms import canonical_sizes
 from .constraints.specialized_dims import specialized_dims_error
 from .departures import DepartureKind, record_departure
@@ -36,21 +36,19 @@ from .inputs.loop_bounds import register_example_integers
 from .inputs.meta_device import meta_as_cpu
 from .inputs.preserve import Snapshot, preserve_model
 from .inputs.pytree_objects import flatten_objects, unflatten_objects
-from .inputs.shared_memory import reject_shared_writes, with_separate_inputs
 from .interrupts import deferred_interrupts
 from .operand_types import conversion_of_inputs
 from .patches import capture_patches, is_tracing, not_tracing, question_patches
-from .patches.functional import recorded_full_masks
+from .plan import CapturePlan
+from .questions.data_dependent_guards import is_data_dependent
 from .questions.handled_errors import HandledErrors, RecordedErrors, recorded_errors, unexplained
-from .questions.known_values import KnownValues, known_values
-from .questions.ladder import is_question
 from .reshaped_inputs import reshaped_error, with_reshaped_inputs
 from .shapes.dim_specs import DimHint, DimSpec
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
 from .shapes.shared_dim_names import add_equality_guards
 from .tensor_lists import stacked_results, with_pieces
 
-__all__ = ["export_module", "reject_tracing"]
+__all__ = ["explained_error", "export_module", "is_limit", "refined_dims", "reject_tracing"]
 
 MESSAGE_LINES = 8
 
@@ -94,29 +92,37 @@ _CPP_STACK = ("Exception raised from ", "frame #", "<omitting python frames>")
 
 
 def export_module(
-    model: torch.nn.Module,
-    inputs: BoundInputs,
-    shapes: DynamicShapes,
-    log: GuardLog | None = None,
-    values: KnownValues | None = None,
+    model: torch.nn.Module, inputs: BoundInputs, plan: CapturePlan, transforms: TransformTracing
 ) -> ExportedProgram:
-    """Run torch.export in non-strict mode, and in strict mode (TorchDynamo) if that fails by a limit of this mode only.
+    """Run torch.export once.
 
     Args:
         model: The model.
         inputs: The example inputs.
-        shapes: The dynamic dims.
-        log: Receives the guards on the sizes.
-        values: Receives the values of tensors, to answer questions about them; in non-strict mode only.
+        plan: The dynamic dims, the mode and other options.
+        transforms: How transforms are traced; changed if they have to be traced differently.
 
     Raises:
-        CaptureError: If both modes fail, with the message of the first, or if the model specializes a dynamic dim.
+        CaptureError: If the model handles an error of the capture.
+        Exception: The error of torch.export.
     """
-    inputs, shared = with_separate_inputs(model, inputs, [leaf.label for leaf in shapes.leaves])
-    log = GuardLog() if log is None else log
-    with recorded_guards(log), canonical_sizes():
-        program = _export_and_explain(model, inputs, shapes, log, values)
-    reject_shared_writes(program, shared)
+    before = replace(transforms)
+    with recorded_guards(plan.log), canonical_sizes(), recorded_errors() as errors:
+        try:
+            with timed_attempt(plan.change):
+                program = _run_torch_export(model, inputs, plan, transforms)
+        except RetryTransforms:
+            raise
+        except Exception as error:
+            guard = next(filter(is_data_dependent, errors.handled()), None)
+            if guard is None or is_data_dependent(error):
+                raise
+            # The fallback that the model takes after a data-dependent guard may fail as well.
+            raise guard from None
+        if transforms != before and not plan.strict:
+            # The model has handled the signal.
+            raise RetryTransforms
+        _check_handled(errors, model, inputs, plan.shapes)
     return program
 
 
@@ -134,107 +140,6 @@ def reject_tracing() -> None:
         )
 
 
-def _export_and_explain(
-    model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes, log: GuardLog, values: KnownValues | None
-) -> ExportedProgram:
-    if values is None:
-        return _export_with_fallback(model, inputs, shapes, log)
-    with known_values(values):
-        try:
-            return _export_with_refined_dims(model, inputs, shapes, log)
-        except (ExportError, MissingNameError):
-            raise
-        except Exception as error:
-            raise _capture_error(error, model, shapes) from error
-
-
-def _export_with_fallback(
-    model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes, log: GuardLog
-) -> ExportedProgram:
-    with recorded_full_masks() as masks:
-        try:
-            return _export_with_refined_dims(model, inputs, shapes, log)
-        except (ExportError, MissingNameError):
-            raise
-        except Exception as error:  # noqa: BLE001 - raised below unless another attempt works
-            first = error
-        if masks.exist:
-            masks.are_skipped = True
-            next_attempt("masks that hide nothing are omitted")
-            record_departure(DepartureKind.REPLACED, "masks that hide nothing")
-            with suppress(Exception):  # the first failure is raised below
-                return _export_with_refined_dims(model, inputs, shapes, log)
-    # To TorchDynamo, a boolean that depends on data is never identical to True or False: ``bool(x.any()) is True``.
-    if is_question(first) or not _is_limit(first):
-        raise _capture_error(first, model, shapes) from first
-    record_departure(DepartureKind.STRICT, "torch.export with strict=True")
-    next_attempt("strict mode (TorchDynamo)")
-    try:
-        return _export(model, inputs, shapes, _torch_dim, strict=True)
-    except Exception:  # noqa: BLE001 - the first failure is the one that refers to the user's code
-        raise _capture_error(first, model, shapes) from first
-
-
-def _export_with_refined_dims(
-    model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes, log: GuardLog
-) -> ExportedProgram:
-    """Export; if torch suggests smaller ranges for Dims or relations between them, export again with these."""
-    transforms = TransformTracing()
-
-    def attempt(dim_of: Callable[[DimSpec], Any]) -> ExportedProgram:
-        before = replace(transforms)
-        try:
-            return _export(model, inputs, shapes, dim_of, strict=False, transforms=transforms)
-        except RetryTransforms:
-            if transforms == before:
-                raise
-        next_attempt("torch.func transforms are traced as plain operators")
-        log.clear()
-        return attempt(dim_of)
-
-    try:
-        return attempt(_torch_dim)
-    except Exception as error:
-        message = str(error)
-        specialized = _specialized_dims(message, shapes)
-        if specialized:
-            raise specialized_dims_error(specialized, log) from error
-        refined = _refined_dims(message, shapes)
-        if not refined:
-            raise
-    next_attempt("the ranges and relations of dims that torch suggests")
-    return attempt(lambda spec: _torch_dim(spec, refined))
-
-
-def _export(
-    model: torch.nn.Module,
-    inputs: BoundInputs,
-    shapes: DynamicShapes,
-    dim_of: Callable[[DimSpec], Any],
-    *,
-    strict: bool,
-    transforms: TransformTracing | None = None,
-) -> ExportedProgram:
-    before = None if transforms is None else replace(transforms)
-    with recorded_errors() as errors:
-        try:
-            with timed_attempt():
-                program = _run_torch_export(model, inputs, shapes, dim_of, strict=strict, transforms=transforms)
-        except RetryTransforms:
-            raise
-        except Exception as error:
-            question = next(filter(is_question, errors.handled()), None)
-            if question is None or is_question(error):
-                raise
-            # The fallback that the model takes after a question may fail as well.
-            raise question from None
-    if transforms != before:
-        # The model has handled the signal.
-        raise RetryTransforms
-    _check_handled(errors, model, inputs, shapes)
-    return program
-
-
 def _check_handled(errors: HandledErrors, model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes) -> None:
     """Raise the first error that the model has handled during the capture, unless it does so in eager mode as well.
 
@@ -245,7 +150,7 @@ def _check_handled(errors: HandledErrors, model: torch.nn.Module, inputs: BoundI
     if not handled:
         return
     for error in handled:
-        if is_question(error) or isinstance(error, CaptureError):
+        if is_data_dependent(error) or isinstance(error, CaptureError):
             raise error
     hashed = [error for error in handled if isinstance(error, TypeError) and _UNHASHABLE in str(error)]
     if hashed:
@@ -273,8 +178,7 @@ def _errors_in_eager_mode(
     model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes
 ) -> Sequence[BaseException]:
     """The errors of torch functions that the model handles when it runs on the example."""
-    leaves = pytree.tree_leaves((inputs.args, inputs.kwargs))
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    tensors = inputs.tensors
     if any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in (*tensors, *model.parameters())):
         return ()
     errors = HandledErrors()
@@ -289,31 +193,25 @@ def _errors_in_eager_mode(
         suppress(Exception),
     ):
         model.forward = _tensor_forward(model.forward, inputs, shapes, None)
-        args, kwargs = pytree.tree_map_only(torch.Tensor, copy_of, (inputs.args, inputs.kwargs))
+        copied = inputs.with_tensors(copy_of)
         with RecordedErrors(errors):
-            model(*args, **kwargs)
+            model(*copied.args, **copied.kwargs)
     return errors.handled()
 
 
 def _run_torch_export(
-    model: torch.nn.Module,
-    inputs: BoundInputs,
-    shapes: DynamicShapes,
-    dim_of: Callable[[DimSpec], Any],
-    *,
-    strict: bool,
-    transforms: TransformTracing | None,
+    model: torch.nn.Module, inputs: BoundInputs, plan: CapturePlan, transforms: TransformTracing
 ) -> ExportedProgram:
-    tensors = [leaf for leaf in pytree.tree_leaves((inputs.args, inputs.kwargs)) if isinstance(leaf, torch.Tensor)]
+    shapes, strict = plan.shapes, plan.strict
     with (
         deferred_interrupts(),
-        preserve_model(model, tensors) as snapshot,
+        preserve_model(model, inputs.tensors) as snapshot,
         meta_as_cpu(model, inputs) as inputs,
         tracing(model),
         capture_patches(strict=strict),
         hooks_for_model_only(model),
-        question_patches(model, (inputs.args, inputs.kwargs), [leaf.label for leaf in shapes.leaves]),
-        closed_transforms(transforms or TransformTracing()),
+        question_patches(model, inputs.leaves, [leaf.label for leaf in shapes.leaves]),
+        closed_transforms(transforms),
     ):
         forward = _tensor_forward(model.forward, inputs, shapes, None if strict else snapshot)
         reshaped: list[str] = []
@@ -331,7 +229,7 @@ def _run_torch_export(
                     model,
                     inputs.args,
                     inputs.kwargs,
-                    dynamic_shapes=shapes.for_torch(dim_of),
+                    dynamic_shapes=shapes.for_torch(partial(_torch_dim, refined=plan.refined)),
                     strict=strict,
                     prefer_deferred_runtime_asserts_over_guards=True,
                 )
@@ -363,7 +261,7 @@ def _tensor_forward(
 
     def tensor_forward(*args: Any, **kwargs: Any) -> Any:
         if not strict:
-            register_example_integers((args, kwargs), (inputs.args, inputs.kwargs))
+            register_example_integers((args, kwargs), inputs.leaves)
             add_equality_guards(shapes.shared, (args, kwargs))
         args, kwargs = restore_frozen(inputs.frozen, args, kwargs)
         args, kwargs = (with_lists if strict else with_pieces)((args, kwargs), inputs.lists)
@@ -381,7 +279,7 @@ def _tensor_forward(
     return tensor_forward
 
 
-def _torch_dim(spec: DimSpec, refined: Mapping[str, Any] | None = None) -> Any:
+def _torch_dim(spec: DimSpec, refined: Mapping[str, Any]) -> Any:
     """The spec for torch.export: a named dim is ``Dim.DYNAMIC``, since names are assigned after the capture."""
     if isinstance(spec, str):
         return Dim.DYNAMIC
@@ -415,7 +313,7 @@ def _specialized_dims(message: str, shapes: DynamicShapes) -> list[tuple[Leaf, i
     return found
 
 
-def _refined_dims(message: str, shapes: DynamicShapes) -> dict[str, Any]:
+def refined_dims(message: str, shapes: DynamicShapes) -> dict[str, Any]:
     """Parse the Dims that torch suggests: with a smaller range, or derived from another Dim."""
     fixes = message.partition("Suggested fixes:")[2]
     dims = {
@@ -438,17 +336,25 @@ def _refined_dims(message: str, shapes: DynamicShapes) -> dict[str, Any]:
     return refined
 
 
-def _capture_error(error: Exception, model: torch.nn.Module, shapes: DynamicShapes) -> CaptureError:
-    """The error for a failed export."""
-    shown, hint = _described(error)
-    if _DTYPES.search(shown):
-        hint = conversion_of_inputs(model, shapes.leaves)
-    return CaptureError(f"torch.export cannot capture the model: {type(error).__name__}\n{shown}", hint=hint)
+def explained_error(error: Exception, model: torch.nn.Module, plan: CapturePlan) -> CaptureError:
+    """The error itself if it is one of fxonnx; otherwise, dims that torch.export specializes, or its message."""
+    if isinstance(error, CaptureError):
+        return error
+    specialized = [] if plan.strict or plan.refined else _specialized_dims(str(error), plan.shapes)
+    if specialized:
+        found: CaptureError = specialized_dims_error(specialized, plan.log)
+    else:
+        shown, hint = _described(error)
+        if _DTYPES.search(shown):
+            hint = conversion_of_inputs(model, plan.shapes.leaves)
+        found = CaptureError(f"torch.export cannot capture the model: {type(error).__name__}\n{shown}", hint=hint)
+    found.__cause__ = error
+    return found
 
 
-def _is_limit(error: Exception) -> bool:
+def is_limit(error: BaseException | None) -> bool:
     """Whether torch, and not the model, raised an error by which its strict mode does not fail."""
-    if not _LIMITS.search(str(error)):
+    if error is None or not _LIMITS.search(str(error)):
         return False
     last = error.__traceback__
     while last is not None and last.tb_next is not None:

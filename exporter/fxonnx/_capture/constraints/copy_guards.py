@@ -37,7 +37,7 @@ _MAY_COPY = frozenset(
 # torch.tensor(...) is captured with detach_.
 _CHANGE_NO_MEMORY = frozenset({torch.ops.aten.detach_.default, torch.ops.aten.requires_grad_.default})
 
-# What a data-dependent size is taken for: a size at which no layout is special.
+# The size for which a data-dependent size is taken: no layout is special at it.
 _DATA_DEPENDENT_SIZE = sympy.Integer(7)
 
 

@@ -35,19 +35,15 @@ class LongLoops:
 
     Attributes:
         leaves: The leaves of the inputs.
-        found: The dim of the loop at which the last capture ended.
-        any_found: Whether any capture ended.
+        found: The dim of the loop at which the capture ended.
     """
 
     leaves: Sequence[Leaf]
     found: SpecializedDim | None = None
-    any_found: bool = False
-    _questions: Counter[str] = field(default_factory=Counter)
+    _evaluations: Counter[str] = field(default_factory=Counter)
 
     def watch(self, log: GuardLog) -> None:
-        """Observe the guards of one capture."""
-        self.found = None
-        self._questions.clear()
+        """Observe the guards of the capture."""
         log.observer = self._observe
 
     def _observe(self, log: GuardLog, guard: Guard) -> None:
@@ -55,14 +51,14 @@ class LongLoops:
         if guard.line is None or len(symbols) != 1:
             return
         (symbol,) = symbols
-        self._questions[guard.line.place] += 1
+        self._evaluations[guard.line.place] += 1
         size = _fixed_size(guard.expression)
-        if (size is None or size < _MIN_SIZE) and self._questions[guard.line.place] < _MIN_SIZE:
+        if (size is None or size < _MIN_SIZE) and self._evaluations[guard.line.place] < _MIN_SIZE:
             return
         place = _PLACE.match(guard.line.place)
         dim = self._requested(log.sources.get(symbol, ""), guard)
         if dim is not None and place is not None and begins_loop(place[1], int(place[2])):
-            self.found, self.any_found = dim, True
+            self.found = dim
             raise LongLoopFound(dim.label)
 
     def _requested(self, source: str, guard: Guard) -> SpecializedDim | None:

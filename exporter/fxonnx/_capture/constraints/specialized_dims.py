@@ -5,9 +5,8 @@ The constraints together may leave one size as well: ``n >= 29``, ``n <= 56`` an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import sympy
 from torch.export import Dim, ExportedProgram
@@ -16,7 +15,6 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from fxonnx_translations._torch_compat import ValueRangeError, ValueRanges, bound_sympy, int_oo
 
 from ...errors import CaptureError
-from ..attempts import next_attempt
 from ..shapes.dim_specs import DimSpec, dim_expression, dim_label, is_auto, name_of_spec, root_name
 from ..shapes.dynamic_shapes import DynamicShapes, Leaf
 from .constraint import Constraint, Place, SizeLimits
@@ -26,14 +24,12 @@ from .guard_recorder import GuardLog, SourceLine
 __all__ = [
     "SpecializedDim",
     "SpecializedDimsError",
-    "capture_with_fallback_to_static",
     "check_specialized",
     "input_source",
     "specialized_dims_error",
     "with_specialized_dims",
+    "without_specialized",
 ]
-
-_Result = TypeVar("_Result")
 
 # Limits of the search. Usually one interval shows that no size is too large, or two sizes are found at once.
 _LARGEST = 1 << 20
@@ -115,38 +111,32 @@ def input_source(leaf: Leaf, axis: int | None) -> str:
     return f"L['{leaf.parameter}']{leaf.path}" + ("" if axis is None else f".size()[{axis}]")
 
 
-def capture_with_fallback_to_static(
-    attempt: Callable[[DynamicShapes], _Result], shapes: DynamicShapes, *, strict: bool
-) -> tuple[_Result, DynamicShapes, tuple[SpecializedDim, ...]]:
-    """Capture a model, and capture it again with specialized dims made static, as long as a dynamic dim remains.
+def without_specialized(
+    shapes: DynamicShapes, specialized: tuple[SpecializedDim, ...], error: SpecializedDimsError, *, strict: bool
+) -> tuple[DynamicShapes, tuple[SpecializedDim, ...]]:
+    """Make specialized dims static, as long as a dynamic dim remains.
 
     Args:
-        attempt: Function that captures the model with the given shapes.
-        shapes: The user's shapes.
+        shapes: The shapes of the attempt that failed.
+        specialized: The dims that are static already because they are specialized.
+        error: The failure.
         strict: Raise an error for every specialized dim.
 
     Returns:
-        The result, the shapes it was captured with, and the specialized dims.
+        The shapes for the next attempt, and all specialized dims.
 
     Raises:
         SpecializedDimsError: If no dynamic dim remains, or with ``strict``.
     """
-    specialized: tuple[SpecializedDim, ...] = ()
-    while True:
-        try:
-            return attempt(shapes), shapes, specialized
-        except SpecializedDimsError as error:  # noqa: PERF203 - every attempt captures the model
-            is_requested = any(not is_auto(dim.spec) for dim in error.specialized)
-            reduced = _make_static(shapes, error.specialized)
-            known = {dim.label for dim in specialized}
-            specialized += tuple(dim for dim in error.specialized if dim.label not in known)
-            fails = strict or not any(_has_requested_dims(leaf) for leaf in reduced.leaves)
-            # Dim.AUTO requests no sizes.
-            if reduced == shapes or (fails and is_requested):
-                raise SpecializedDimsError(specialized, error.refusal) from error.__cause__
-            specialized += _static_by_name(shapes, reduced, specialized)
-            shapes = reduced
-            next_attempt("static dims: " + ", ".join(dim.label for dim in specialized))
+    is_requested = any(not is_auto(dim.spec) for dim in error.specialized)
+    reduced = _make_static(shapes, error.specialized)
+    known = {dim.label for dim in specialized}
+    specialized += tuple(dim for dim in error.specialized if dim.label not in known)
+    fails = strict or not any(_has_requested_dims(leaf) for leaf in reduced.leaves)
+    # Dim.AUTO requests no sizes.
+    if reduced == shapes or (fails and is_requested):
+        raise SpecializedDimsError(specialized, error.refusal) from error.__cause__
+    return reduced, (*specialized, *_static_by_name(shapes, reduced, specialized))
 
 
 def _make_static(shapes: DynamicShapes, specialized: Sequence[SpecializedDim]) -> DynamicShapes:

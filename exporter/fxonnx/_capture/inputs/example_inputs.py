@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -51,6 +52,30 @@ class BoundInputs:
     objects: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
     frozen: Mapping[int, torch.Tensor] = field(default_factory=dict)
     lists: frozenset[int] = frozenset()
+
+    @cached_property
+    def _flat(self) -> tuple[list[Any], Any]:
+        leaves, structure = pytree.tree_flatten((self.args, dict(self.kwargs)))
+        return leaves, structure
+
+    @property
+    def leaves(self) -> Sequence[Any]:
+        """The leaves of ``args`` and ``kwargs``, in the order of the graph inputs."""
+        return self._flat[0]
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors among the leaves."""
+        return [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
+
+    def with_leaves(self, leaves: Iterable[Any]) -> BoundInputs:
+        """The same structure with other leaves."""
+        args, kwargs = pytree.tree_unflatten(leaves, self._flat[1])
+        return replace(self, args=args, kwargs=kwargs)
+
+    def with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor]) -> BoundInputs:
+        """The same inputs with each tensor replaced."""
+        return self.with_leaves(change(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves)
 
     def names(self) -> tuple[str, ...]:
         """Name of each positional input: its parameter, or ``ys[1]`` for an element of ``*ys``."""
@@ -112,7 +137,7 @@ def repeated_tensors(inputs: BoundInputs) -> dict[int, int]:
     """Map the index of each leaf that is the same tensor as an earlier one to the index of that one."""
     firsts: dict[int, int] = {}
     repeated = {}
-    for index, leaf in enumerate(pytree.tree_leaves((inputs.args, inputs.kwargs))):
+    for index, leaf in enumerate(inputs.leaves):
         if isinstance(leaf, torch.Tensor) and firsts.setdefault(id(leaf), index) != index:
             repeated[index] = firsts[id(leaf)]
     return repeated

@@ -55,9 +55,8 @@ def freeze_inputs(inputs: BoundInputs, patterns: Collection[str], input_names: S
                     "frozen", f"{leaves[index].label} has no values", hint="pass a tensor on the CPU as its example"
                 )
             found[index] = value.detach().clone()
-    values, structure = pytree.tree_flatten((inputs.args, dict(inputs.kwargs)))
-    args, kwargs = pytree.tree_unflatten([None if i in found else value for i, value in enumerate(values)], structure)
-    return replace(inputs, args=args, kwargs=kwargs, frozen=found)
+    remaining = inputs.with_leaves(None if index in found else value for index, value in enumerate(inputs.leaves))
+    return replace(remaining, frozen=found)
 
 
 def restore_frozen(frozen: Mapping[int, torch.Tensor], args: Any, kwargs: Any) -> tuple[Any, Any]:

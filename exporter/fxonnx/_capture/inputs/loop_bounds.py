@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -65,19 +65,19 @@ def example_index(original: Callable[[torch.Tensor], int], tensor: torch.Tensor)
     return known[1]
 
 
-def register_example_integers(given: Any, examples: Any) -> None:
+def register_example_integers(given: Any, examples: Sequence[Any]) -> None:
     """Associate the traced tensors of a call with the integers among the example inputs.
 
     Args:
         given: Positional and keyword arguments of the traced call.
-        examples: Positional and keyword example inputs.
+        examples: The leaves of the example inputs.
     """
     numbers = _numbers.get()
     if numbers is None:
         return
     # Traced tensors of an earlier attempt may be freed and their ids reused.
     numbers.known.clear()
-    leaves = zip(pytree.tree_leaves(given), pytree.tree_leaves(examples), strict=False)
+    leaves = zip(pytree.tree_leaves(given), examples, strict=False)
     for position, (leaf, example) in enumerate(leaves):
         if isinstance(leaf, torch.Tensor) and _is_integer(example):
             numbers.known[id(leaf)] = (position, operator.index(example.item()))

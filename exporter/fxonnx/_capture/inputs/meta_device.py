@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
 
-from fxonnx_translations._torch_compat import FakeTensor, FakeTensorMode, pytree
+from fxonnx_translations._torch_compat import FakeTensor, FakeTensorMode
 
 from .example_inputs import BoundInputs
 
@@ -36,8 +35,7 @@ def meta_as_cpu(model: torch.nn.Module, inputs: BoundInputs) -> Iterator[BoundIn
         for name, tensor in tensors.items()
         if tensor is not None and _is_meta(tensor)
     ]
-    leaves = pytree.tree_leaves((inputs.args, inputs.kwargs))
-    if not before and not any(isinstance(leaf, torch.Tensor) and _is_meta(leaf) for leaf in leaves):
+    if not before and not any(map(_is_meta, inputs.tensors)):
         yield inputs
         return
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -56,10 +54,10 @@ def meta_as_cpu(model: torch.nn.Module, inputs: BoundInputs) -> Iterator[BoundIn
     try:
         for tensors, name, tensor in before:
             tensors[name] = as_cpu_fake(tensor)
-        args, kwargs = pytree.tree_map_only(torch.Tensor, as_cpu_fake, (inputs.args, inputs.kwargs))
+        changed = inputs.with_tensors(as_cpu_fake)
         # The user may export inside of ``with torch.device("meta")``.
         with torch.device("cpu"):
-            yield replace(inputs, args=args, kwargs=kwargs)
+            yield changed
     finally:
         for tensors, name, tensor in before:
             tensors[name] = tensor

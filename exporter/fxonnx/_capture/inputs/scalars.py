@@ -11,14 +11,12 @@ import torch
 from torch.export import Dim
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from fxonnx_translations._torch_compat import pytree
-
 from ...errors import ArgumentError, CaptureError, did_you_mean
 from ..shapes.dynamic_shapes import DynamicShapes, Leaf, checked_shapes, read_shapes_by_parameter
 from .example_inputs import BoundInputs
 from .input_names import dotted_name
 
-__all__ = ["explain_scalar_branch", "frozen_arguments", "scalars_to_tensors", "with_dynamic_ints"]
+__all__ = ["frozen_arguments", "scalars_to_tensors", "with_dynamic_ints", "with_scalar_branch"]
 
 _log = logging.getLogger("fxonnx")
 
@@ -55,10 +53,8 @@ def scalars_to_tensors(
     tensors = frozenset(index for index in found.values() if not _is_int(values[index]))
     for index in tensors:
         values[index] = torch.tensor(values[index], dtype=None if isinstance(values[index], bool) else dtype)
-    structure = pytree.tree_structure((inputs.args, dict(inputs.kwargs)))
-    args, kwargs = pytree.tree_unflatten(values, structure)
     ints = frozenset(leaves[index].label for index in found.values() if index not in tensors)
-    return replace(inputs, args=args, kwargs=kwargs), tensors, ints
+    return inputs.with_leaves(values), tensors, ints
 
 
 def _is_int(value: Any) -> bool:
@@ -94,19 +90,22 @@ def with_dynamic_ints(shapes: DynamicShapes, labels: Collection[str]) -> Dynamic
     return checked_shapes(leaves, shapes.inputs)
 
 
-def explain_scalar_branch(error: CaptureError, labels: Sequence[str]) -> None:
-    """Raise an error that names the numbers, if the capture failed at a branch on a data-dependent value.
+def with_scalar_branch(error: CaptureError, labels: Sequence[str]) -> CaptureError:
+    """The failure of a capture; if it is a branch on a data-dependent value, with the names of the numbers.
 
     Args:
         error: The failure of the capture.
         labels: The numbers that were converted to tensors.
     """
-    if labels and isinstance(error.__cause__, GuardOnDataDependentSymNode):
-        names = ", ".join(map(repr, labels))
-        raise CaptureError(
-            f"the model branches on the value of a dynamic scalar, {names}:\n{error.message}",
-            hint="remove it from dynamic_scalars and export once for each value",
-        ) from error
+    if not labels or not isinstance(error.__cause__, GuardOnDataDependentSymNode):
+        return error
+    names = ", ".join(map(repr, labels))
+    explained = CaptureError(
+        f"the model branches on the value of a dynamic scalar, {names}:\n{error.message}",
+        hint="remove it from dynamic_scalars and export once for each value",
+    )
+    explained.__cause__ = error
+    return explained
 
 
 def frozen_arguments(leaves: Sequence[Leaf]) -> Mapping[str, Any]:

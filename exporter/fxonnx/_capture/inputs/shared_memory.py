@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from fxonnx_translations._builder.sub_byte import copy_of
-from fxonnx_translations._torch_compat import OpOverload, pytree
+from fxonnx_translations._torch_compat import OpOverload
 
 from ..._nodes import schema_of, written_arguments
 from ...errors import CaptureError
@@ -52,7 +52,7 @@ def with_separate_inputs(
     Returns:
         The inputs, and which of them share memory.
     """
-    leaves, structure = pytree.tree_flatten((inputs.args, inputs.kwargs))
+    leaves = list(inputs.leaves)
     tensors = {index: leaf for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
     weights = _weights_by_memory(model) if tensors else {}
     groups: dict[Any, dict[int, str]] = {}
@@ -73,8 +73,7 @@ def with_separate_inputs(
     )
     if not shared:
         return inputs, ()
-    args, kwargs = pytree.tree_unflatten(leaves, structure)
-    return replace(inputs, args=args, kwargs=kwargs), shared
+    return inputs.with_leaves(leaves), shared
 
 
 def _weights_by_memory(model: torch.nn.Module) -> dict[int, list[str]]:

@@ -270,9 +270,9 @@ _full_masks: ContextVar[FullMasks | None] = ContextVar("fxonnx_full_masks", defa
 
 
 @contextmanager
-def recorded_full_masks() -> Iterator[FullMasks]:
-    """Record inside the context whether the model asks for masks that hide nothing."""
-    masks = FullMasks()
+def recorded_full_masks(*, are_skipped: bool) -> Iterator[FullMasks]:
+    """Record inside the context whether the model asks for masks that hide nothing, and omit them if requested."""
+    masks = FullMasks(are_skipped=are_skipped)
     token = _full_masks.set(masks)
     try:
         yield masks

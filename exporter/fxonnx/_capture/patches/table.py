@@ -12,8 +12,6 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Module
 
-from fxonnx_translations._torch_compat import pytree
-
 from ..._extensions import Extension, active_extensions, all_extensions
 from .. import function_transforms, interrupts, python_texts, random_seeds
 from ..autograd_functions import record_function_call
@@ -553,20 +551,19 @@ def capture_patches(*, strict: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def question_patches(model: Module, inputs: Any, labels: Sequence[str]) -> Iterator[None]:
+def question_patches(model: Module, leaves: Sequence[Any], labels: Sequence[str]) -> Iterator[None]:
     """Apply ``QUESTION_PATCHES`` if values are tracked.
 
     Args:
         model: The model that is captured.
-        inputs: The positional and keyword inputs of the capture.
-        labels: Label of each of their leaves.
+        leaves: The leaves of the inputs of the capture.
+        labels: Label of each of them.
     """
     values = known_values.active_values()
     if values is None:
         yield
         return
-    leaves = zip(pytree.tree_leaves(inputs), labels, strict=True)
-    values.examples = {id(leaf): label for leaf, label in leaves if isinstance(leaf, Tensor)}
+    values.examples = {id(leaf): label for leaf, label in zip(leaves, labels, strict=True) if isinstance(leaf, Tensor)}
     values.weights = frozenset(map(id, (*model.parameters(), *model.buffers())))
     with applied(QUESTION_PATCHES):
         yield

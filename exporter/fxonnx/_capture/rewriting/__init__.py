@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .attempts import Rewritten, capture_with_loops, capture_with_rewrites
 from .operators.helpers import Rewrite
+from .rewritten_functions import Rewriting, functions_at, rewritten_functions
 
-__all__ = ["Rewrite", "Rewritten", "capture_with_loops", "capture_with_rewrites"]
+__all__ = ["Rewrite", "Rewriting", "functions_at", "rewritten_functions"]

@@ -167,7 +167,7 @@ class _Graph:
             self._write(_storage(argument), _line(node))
 
     def _create(self, key: int, line: str) -> None:
-        """Add a new storage, with what it shares."""
+        """Add a new storage, with the storages whose memory it shares."""
         self._seen.add(key)
         self._missing.pop(key, None)
         for other in self._memory.copies.get(key, ()):

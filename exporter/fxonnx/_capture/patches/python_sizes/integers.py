@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 from fxonnx_translations._torch_compat import sym_int
 
-from ....errors import CaptureError
-from ...attempts import next_attempt
-from ...constraints.specialized_dims import SpecializedDimsError
 from ...python_types import replaced_names, type_of
 from ..patch import is_tracing, loaded_namespaces, one_at_a_time
 
-__all__ = ["capture_with_symbolic_integers"]
-
-_Result = TypeVar("_Result")
+__all__ = ["converting_files", "symbolic_integers"]
 
 _CONVERSION = re.compile(r"\b(int|len)\(")
 _PLACE = re.compile(r"(.*?):\d+ in ")
@@ -75,52 +71,19 @@ def _type(*args: Any, **kwargs: Any) -> Any:
 _REPLACEMENTS = {"int": _Int, "len": _length, "type": _type}
 
 
-def capture_with_symbolic_integers(
-    attempt: Callable[[], _Result], model: torch.nn.Module, restricting_lines: Callable[[_Result], Collection[str]]
-) -> _Result:
-    """Capture a model; if ``int`` or ``len`` restricts dims, capture it again with these sizes kept symbolic.
+@contextmanager
+def symbolic_integers(files: Collection[str], model: torch.nn.Module) -> Iterator[None]:
+    """Keep the sizes symbolic that ``int`` and ``len`` convert in files of user code.
 
     Args:
-        attempt: Function that captures the model.
+        files: The files.
         model: The model.
-        restricting_lines: The lines of the model at which a capture is restricted to fewer sizes.
-
-    Returns:
-        The capture with the fewest of these lines.
-
-    Raises:
-        SpecializedDimsError: If the model specializes dims otherwise.
     """
-    files: set[str] = set()
-    first: SpecializedDimsError | None = None
-    restricted: _Result | None = None
-    while True:
-        try:
-            with one_at_a_time(), replaced_names(_namespaces(files, model), _REPLACEMENTS):
-                captured = attempt()
-        except SpecializedDimsError as error:
-            found = _converting_files(str(line) for dim in error.specialized for line in dim.lines) - files
-            first = first or error
-        except CaptureError:
-            # The number may be required to be one, for example as the key of a dictionary.
-            if restricted is None and first is None:
-                raise
-            found = set()
-        else:
-            lines = restricting_lines(captured)
-            if restricted is not None and len(lines) >= len(restricting_lines(restricted)):
-                return restricted
-            restricted = captured
-            found = _converting_files(lines) - files
-        if not found and restricted is not None:
-            return restricted
-        if not found and first is not None:
-            raise first from None
-        files |= found
-        next_attempt(f"int and len keep sizes symbolic in {', '.join(sorted(found))}")
+    with one_at_a_time(), replaced_names(_namespaces(files, model), _REPLACEMENTS):
+        yield
 
 
-def _converting_files(lines: Iterable[str]) -> set[str]:
+def converting_files(lines: Iterable[str]) -> set[str]:
     """Files of user code with the lines, ``file.py:12 in forward: code``, that convert sizes to numbers."""
     places = [_PLACE.match(line) for line in lines if _CONVERSION.search(line)]
     return {place.group(1) for place in places if place is not None}

@@ -6,7 +6,7 @@ import ast
 import copy
 import gc
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import CellType, CodeType, FunctionType
@@ -24,14 +24,10 @@ _COPY = f"{PREFIX}copy"
 """Attribute of the copy of a replaced function, which must not be rewritten itself."""
 
 
-def function_of_code(code: CodeType) -> FunctionType | None:
-    """The function object with the given code; None if there is none."""
-    found = [
-        item
-        for item in gc.get_referrers(code)
-        if isinstance(item, FunctionType) and item.__code__ is code and _COPY not in item.__dict__
-    ]
-    return found[0] if found else None
+def function_of_code(code: CodeType, known: Collection[int]) -> FunctionType | None:
+    """A function object with the given code, of which each closure is one, and whose ``id`` is not among the known."""
+    found = (item for item in gc.get_referrers(code) if isinstance(item, FunctionType) and item.__code__ is code)
+    return next((item for item in found if _COPY not in item.__dict__ and id(item) not in known), None)
 
 
 def looping_functions(file: str, line: int) -> list[FunctionType]:

@@ -1,0 +1,148 @@
+"""The plan of an attempt to capture a model, and its failure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..errors import CaptureError
+from .constraints.guard_recorder import GuardLog
+from .constraints.specialized_dims import SpecializedDim
+from .function_transforms import TransformTracing
+from .result import Capture
+from .rewriting import Rewriting
+from .shapes.dynamic_shapes import DynamicShapes
+
+__all__ = ["CapturePlan", "Failure", "Limited", "LoopRewriting", "SymbolicIntegers"]
+
+Limited = Literal["dims", "values", "sizes"]
+"""The limits of a loop: dims have one size, an input has one value, or inputs have fewer sizes."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The outcome of an attempt that did not capture the model.
+
+    Attributes:
+        error: The error, which is raised unless another plan works.
+        torch_error: The error of torch.export, if it is not one of fxonnx.
+        is_exported: Whether the call of torch.export succeeded, and a later step failed.
+        has_full_masks: Whether the model asked for masks that hide nothing.
+        has_long_loop: Whether the attempt ended at a long loop over a dynamic dim.
+        transforms: How ``torch.func`` transforms have to be traced.
+        guard_inputs: Labels of the inputs on which the guard depends that failed.
+        guard: The failure at a data-dependent guard, if its control flow cannot be rewritten.
+    """
+
+    error: CaptureError
+    torch_error: Exception | None = None
+    is_exported: bool = False
+    has_full_masks: bool = False
+    has_long_loop: bool = False
+    transforms: TransformTracing = field(default_factory=TransformTracing)
+    guard_inputs: tuple[str, ...] = ()
+    guard: Failure | None = None
+
+
+@dataclass(frozen=True)
+class SymbolicIntegers:
+    """Files in which ``int`` and ``len`` keep sizes symbolic.
+
+    Attributes:
+        files: The files.
+        failure: The first failure by a specialized dim.
+        best: The capture that restricts the fewest sizes.
+    """
+
+    files: frozenset[str] = frozenset()
+    failure: Failure | None = None
+    best: Capture | None = None
+
+
+@dataclass(frozen=True)
+class LoopRewriting:
+    """Loops that are rewritten since they limit the inputs of the model.
+
+    Attributes:
+        limited: The kind of limit.
+        before: The capture before it; None if a loop specializes a dim.
+        rewriting: The functions that contain them.
+    """
+
+    limited: Limited
+    before: Capture | None
+    rewriting: Rewriting
+
+
+@dataclass(frozen=True)
+class CapturePlan:
+    """How the next attempt captures the model.
+
+    After the options, the fields have the order of the strategies that change them: ``changed`` resets all later ones.
+
+    Attributes:
+        strict_shapes: Whether a specialized dim is an error.
+        may_follow_example: Whether branches on data may follow the example.
+        knows_constants: Whether the first attempt already has concrete values.
+        shapes: The dynamic dims.
+        specialized: The dims that are static because the model specializes them.
+        unrolls_long_loops: Whether long loops over dynamic dims are unrolled; otherwise they end an attempt.
+        has_long_loop: Whether one has ended an attempt.
+        loops: The loops that are rewritten since they limit the inputs.
+        integers: The files in which ``int`` and ``len`` keep sizes symbolic.
+        resolves_guards: Whether data-dependent guards are resolved by concrete values and by checks that only raise.
+        follows_example: Whether they are resolved by the example.
+        guard: The failure at a data-dependent guard for which control flow is rewritten.
+        rewriting: The functions with this control flow.
+        export_failure: The failure before masks were omitted, or before strict mode.
+        skips_masks: Whether masks that hide nothing are omitted.
+        strict: Whether TorchDynamo captures the model.
+        transforms: How ``torch.func`` transforms are traced.
+        refined: Name of a Dim to the one that torch suggests.
+        log: Receives the guards on sizes.
+        change: The difference from the attempt before.
+    """
+
+    strict_shapes: bool
+    may_follow_example: bool
+    knows_constants: bool
+    shapes: DynamicShapes
+    specialized: tuple[SpecializedDim, ...] = ()
+    unrolls_long_loops: bool = False
+    has_long_loop: bool = False
+    loops: LoopRewriting | None = None
+    integers: SymbolicIntegers = SymbolicIntegers()
+    resolves_guards: bool = False
+    follows_example: bool = False
+    guard: Failure | None = None
+    rewriting: Rewriting | None = None
+    export_failure: Failure | None = None
+    skips_masks: bool = False
+    strict: bool = False
+    transforms: TransformTracing = field(default_factory=TransformTracing)
+    refined: Mapping[str, Any] = field(default_factory=dict)
+    log: GuardLog = field(default_factory=GuardLog)
+    change: str = ""
+
+    @property
+    def has_concrete_values(self) -> bool:
+        """Whether the values of tensors that depend on no input are known."""
+        return self.knows_constants or self.resolves_guards or self.loops is not None
+
+    @property
+    def rewritten(self) -> Rewriting | None:
+        """The functions that run in a transformed form."""
+        return self.rewriting if self.loops is None else self.loops.rewriting
+
+    def changed(self, change: str = "", **values: Any) -> CapturePlan:
+        """The plan of the next attempt: with new values of fields, and without those of the fields after them.
+
+        Args:
+            change: The difference, for the report, if it is not the name of the strategy.
+            values: Values by field; other fields after the first of them begin anew.
+        """
+        names = [each.name for each in dataclasses.fields(self)]
+        kept = {name: getattr(self, name) for name in names[: min(map(names.index, values))]}
+        return CapturePlan(**{**kept, **values, "change": change})

@@ -1,0 +1,101 @@
+"""The result of a capture: the program, the names and limits of its dims, and the changes that the capture made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+from torch.export import ExportedProgram
+
+from .._callers_autocast import Autocast
+from ..errors import CaptureError
+from .attempts import Attempt
+from .attribute_changes import AttributeChange
+from .autograd_functions import FunctionCall
+from .constraints.constraint import SizeLimits
+from .departures import Departure
+from .questions.assumption import Assumption
+from .rewriting import Rewrite
+from .shapes.dynamic_axes import AxisNames
+from .shapes.dynamic_dims import ExampleCall
+
+__all__ = ["ALIASES_KEY", "Capture"]
+
+ALIASES_KEY = "pkg.fxonnx.dim_aliases"
+"""Key of the dim aliases in the model's metadata: JSON, dim name to list of aliases."""
+
+
+@dataclass(frozen=True)
+class Capture:
+    """The captured program with the names of its dims, inputs and outputs.
+
+    Attributes:
+        exported_program: The captured program, not decomposed.
+        dim_names: torch's symbol (``s77``) to the user's dim name, for the dims the user named. Names are unique.
+        input_paths: Placeholder name to path, for inputs inside of objects.
+        output_paths: Index of the user output to path, for outputs in a dict, a dataclass or an object.
+        objects: The original positional and keyword inputs, if objects among them were flattened.
+        dim_aliases: A name in ``dim_names`` to the user's other names for dims that are always equal to it.
+        frozen_tensors: Leaf index to value of the frozen inputs.
+        assumptions: The answers to the questions that the model asked about values of tensors.
+        output_dims: Index of the user output to axis to the user's name of a size computed from other sizes.
+        limits: The sizes for which the program is valid.
+        more_inputs: The additional examples, positional and keyword inputs each.
+        frozen_arguments: Label to value of the numbers and strings that are constants of the program.
+        scalars: Leaf indices of the numbers that were converted to tensors.
+        functions: The autograd functions with a ``symbolic``; the program refers to them by index.
+        loop_bounds: Leaf index to value of the inputs used as Python loop bounds, for which only this value is valid.
+        loop_bound_places: The lines that use them.
+        loop_refusal: The failure of the capture with these loops as operators.
+        model: The object that the caller passed: a module, a scripted function or an ``ExportedProgram``; None if it is
+            not known.
+        training: Names of the modules that were in training mode during the capture; None if they are not known.
+        grad_mode: Whether gradients were enabled during the capture; None if it is not known.
+        autocast: The caller's autocast during the capture.
+        repeated: Leaf index of an example input that is the same tensor as an earlier one, to the index of that one.
+        rewrites: The Python control flow that was captured as operators.
+        departures: The places in which the capture departs from plain torch.export.
+        input_lists: Leaf indices of the inputs that are lists of a dynamic number of tensors; the program takes the
+            stacked tensors.
+        output_lists: Indices of the user outputs that are lists of a dynamic number of tensors; the program returns the
+            stacked tensors.
+        attribute_changes: The Python attributes whose changes in one call affect the next.
+        attempts: The calls of torch.export, of which the last one that captured the model gave the program.
+    """
+
+    exported_program: ExportedProgram
+    dim_names: Mapping[sympy.Symbol, str] = field(default_factory=dict)
+    dim_aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    limits: SizeLimits = field(default_factory=SizeLimits)
+    input_paths: Mapping[str, str] = field(default_factory=dict)
+    output_paths: Mapping[int, str] = field(default_factory=dict)
+    objects: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
+    more_inputs: tuple[ExampleCall, ...] = ()
+    frozen_arguments: Mapping[str, Any] = field(default_factory=dict)
+    scalars: frozenset[int] = frozenset()
+    functions: tuple[FunctionCall, ...] = ()
+    loop_bounds: Mapping[int, int] = field(default_factory=dict)
+    loop_bound_places: tuple[str, ...] = ()
+    loop_refusal: CaptureError | None = None
+    frozen_tensors: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    assumptions: tuple[Assumption, ...] = ()
+    output_dims: Mapping[int, AxisNames] = field(default_factory=dict)
+    model: torch.nn.Module | ExportedProgram | Callable[..., Any] | None = None
+    training: frozenset[str] | None = None
+    grad_mode: bool | None = None
+    autocast: Autocast = ()
+    repeated: Mapping[int, int] = field(default_factory=dict)
+    rewrites: tuple[Rewrite, ...] = ()
+    departures: tuple[Departure, ...] = ()
+    input_lists: frozenset[int] = frozenset()
+    output_lists: frozenset[int] = frozenset()
+    attribute_changes: tuple[AttributeChange, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def source(self) -> torch.nn.Module | None:
+        """The captured module; None for a scripted function or an ``ExportedProgram``."""
+        return self.model if isinstance(self.model, torch.nn.Module) else None

@@ -1,0 +1,269 @@
+"""Functions that run in a transformed form, because Python asks for the value of a tensor in them."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from types import CodeType, FrameType, FunctionType
+
+from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from fxonnx_translations._torch_compat import DataDependentOutputException, UncapturedHigherOrderOpError
+
+from ...errors import CaptureError
+from ..constraints.guard_recorder import is_user_file
+from ..constraints.specialized_dims import SpecializedDimsError
+from ..departures import Departure, DepartureKind
+from ..patches import Patch, applied, rewriting_patches
+from ..source_code import running_definition
+from .operators.conditionals import traced_cond
+from .operators.helpers import Helpers, Rewrite
+from .operators.memory import SharedMemory, recorded_memory
+from .source.functions import compile_transformed, function_of_code, looping_functions, replaced
+from .source.transformer import Site
+from .written_copies import reject_written_copies
+
+__all__ = ["Rewriting", "functions_at", "rewritten_functions"]
+
+_PLACE = re.compile(r"(.+):(\d+) in ")
+_MAX_FUNCTIONS = 20
+# The file of code that exec compiles from a string.
+_EXECUTED = "<string>"
+_COND_PATCHES = (Patch("torch:cond", traced_cond, "TorchDynamo refuses control flow inside of the branches"),)
+
+
+@dataclass
+class RewriteLog:
+    """The effects of the helpers of transformed functions.
+
+    Attributes:
+        constructs: The control flow of the last attempt that was captured as operators.
+        refusals: Problem and hint of each error of the last attempt for a construct that cannot be captured.
+        unrolled: Code of a function to the lines of its loops that cannot be operators, which are unrolled.
+    """
+
+    constructs: dict[Rewrite, None] = field(default_factory=dict)
+    refusals: list[tuple[str, str]] = field(default_factory=list)
+    unrolled: dict[CodeType, set[int]] = field(default_factory=dict)
+
+    @property
+    def unrolled_loops(self) -> int:
+        """The number of loops that are unrolled."""
+        return sum(map(len, self.unrolled.values()))
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """The functions that run in a transformed form, and the failures because of which they do.
+
+    Attributes:
+        first: The failure before any function was transformed.
+        last: The failure of the last attempt.
+        functions: Each function with its transformed form.
+        traces_branches: Whether the branches of the user's ``torch.cond`` are traced without TorchDynamo.
+        unrolled_loops: The number of loops that were unrolled when the attempt began.
+        log: Receives the effects of the transformed functions.
+    """
+
+    first: CaptureError
+    last: CaptureError
+    functions: tuple[tuple[FunctionType, FunctionType], ...] = ()
+    traces_branches: bool = False
+    unrolled_loops: int = 0
+    log: RewriteLog = field(default_factory=RewriteLog)
+
+    def after(self, failure: CaptureError) -> tuple[Rewriting, str]:
+        """Transform further functions after a failure: those that ask for the value of a tensor, or specialize a dim.
+
+        Returns:
+            The rewriting for the next attempt, and the difference from this one.
+
+        Raises:
+            CaptureError: The failure to report, if a construct cannot be rewritten or nothing is left to change.
+        """
+        if _is_refusal(self.last) and isinstance(failure, SpecializedDimsError):
+            failure = SpecializedDimsError(failure.specialized, self.last)
+        rewriting = replace(self, last=failure)
+        return rewriting.with_functions(rewriting._failing_functions())
+
+    def with_functions(self, functions: Sequence[FunctionType]) -> tuple[Rewriting, str]:
+        """Transform functions; see ``after``."""
+        if not self.traces_branches and _fails_in_cond(self.last):
+            # TorchDynamo cannot compile transformed functions; without it, the next failure is in the branch.
+            return replace(self, traces_branches=True), "the branches of torch.cond are traced without TorchDynamo"
+        known = self._known
+        try:
+            added = [(each, _transformed(each, self.log)) for each in functions if id(each) not in known]
+        except CaptureError as refusal:
+            raise _informative(self.first, refusal) from None
+        loops = self.log.unrolled_loops
+        if (not added and loops == self.unrolled_loops) or len(self.functions) > _MAX_FUNCTIONS:
+            raise _informative(self.first, self.last)
+        changes = ["loops that cannot be operators are unrolled"] if loops > self.unrolled_loops else []
+        changes += [f"control flow of {_place(function.__code__)} is rewritten" for function, _ in added]
+        rewriting = replace(self, functions=(*self.functions, *added), unrolled_loops=loops)
+        return rewriting, ", ".join(dict.fromkeys(changes))
+
+    @property
+    def _known(self) -> frozenset[int]:
+        return frozenset(id(function) for pair in self.functions for function in pair)
+
+    def _failing_functions(self) -> Sequence[FunctionType]:
+        """The functions to rewrite after the last failure."""
+        if isinstance(self.last, SpecializedDimsError):
+            return functions_at(line.place for dim in self.last.specialized for line in dim.lines)
+        function = _failing_function(self.last, self._known)
+        return [] if function is None else [function]
+
+    @property
+    def departures(self) -> list[Departure]:
+        """The departures of the last attempt from torch.export: each construct and each function."""
+        places = dict.fromkeys(_place(function.__code__) for function, _ in self.functions)
+        return [
+            *(Departure(DepartureKind.REWRITTEN, one.construct, one.place) for one in self.log.constructs),
+            *(Departure(DepartureKind.REWRITTEN, "function", place) for place in places),
+        ]
+
+    def check(self, program: ExportedProgram, memory: SharedMemory) -> None:
+        """Raise a CaptureError if the program of the last attempt may compute other values than the model."""
+        if self.log.refusals:
+            # The model has handled the error as if it were one of its own, and has taken another branch.
+            message, hint = self.log.refusals[0]
+            raise CaptureError(message, hint=hint)
+        reject_written_copies(program.graph_module, memory)
+
+
+@contextmanager
+def rewritten_functions(rewriting: Rewriting | None) -> Iterator[SharedMemory]:
+    """Run functions in their transformed form inside the context.
+
+    Yields:
+        The tensors that share memory in eager torch and are copies in the program.
+    """
+    if rewriting is None:
+        yield SharedMemory()
+        return
+    rewriting.log.constructs.clear()
+    rewriting.log.refusals.clear()
+    with rewriting_patches(), ExitStack() as stack, recorded_memory() as memory:
+        stack.enter_context(applied(_COND_PATCHES if rewriting.traces_branches else ()))
+        for function, replacement in rewriting.functions:
+            stack.enter_context(replaced(function, replacement))
+        yield memory
+
+
+def _place(code: CodeType) -> str:
+    return f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}"
+
+
+def _fails_in_cond(error: CaptureError) -> bool:
+    """Whether TorchDynamo could not compile a branch of the user's ``torch.cond``."""
+    cause = error.__cause__
+    return isinstance(cause, UncapturedHigherOrderOpError) and "torch.cond" in str(cause)
+
+
+def _informative(first: CaptureError, last: CaptureError) -> CaptureError:
+    """The failure to report: a refused construct, a smaller number of specialized dims, or the first one."""
+    if isinstance(last, SpecializedDimsError):
+        if not isinstance(first, SpecializedDimsError) or len(last.specialized) < len(first.specialized):
+            return last
+        return SpecializedDimsError(first.specialized, last.refusal)
+    if _is_refusal(last):
+        return SpecializedDimsError(first.specialized, last) if isinstance(first, SpecializedDimsError) else last
+    return first
+
+
+def _is_refusal(error: CaptureError) -> bool:
+    """Whether a failure is a construct that cannot be rewritten."""
+    return error.__cause__ is None and not isinstance(error, SpecializedDimsError)
+
+
+def functions_at(lines: Iterable[str]) -> list[FunctionType]:
+    """The functions in which loops begin at lines (``file.py:12 in forward``)."""
+    places = [match for match in map(_PLACE.match, dict.fromkeys(lines)) if match is not None]
+    return list(dict.fromkeys(found for place in places for found in looping_functions(place[1], int(place[2]))))
+
+
+def _failing_function(error: CaptureError, known: Collection[int]) -> FunctionType | None:
+    """The innermost function of the user's code, or of a library, that asked for the value of a tensor.
+
+    Args:
+        error: The failure of a capture.
+        known: ``id`` of the functions that are rewritten already, and of their transformed forms.
+
+    Returns:
+        The function; None if the failure has another reason, or the function is a lambda or no longer exists.
+
+    Raises:
+        CaptureError: If the code that asked is the text of an ``exec``, which does not exist any more.
+    """
+    cause = error.__cause__
+    while isinstance(cause, CaptureError):
+        cause = cause.__cause__
+    if cause is None or not _asks_for_value(cause):
+        return None
+    frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
+    for index in range(len(frames) - 1, -1, -1):
+        code = frames[index].f_code
+        if is_user_file(code.co_filename):
+            return _function_of_frame(frames[: index + 1], known)
+        if code.co_filename == _EXECUTED:
+            raise CaptureError(
+                f"{code.co_name} asks for the value of a tensor and was defined by exec, without source code from "
+                "which it could be rewritten",
+                hint="define the function in a file",
+            )
+    return None
+
+
+def _asks_for_value(error: BaseException) -> bool:
+    """Whether a failure is the question for a value that only the data of tensors determines."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, GuardOnDataDependentSymNode | DataDependentOutputException):
+            return True
+        if isinstance(seen, TypeError) and "integer" in str(seen):
+            return True
+        if any(text in str(seen) for text in _MESSAGES):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
+
+
+_MESSAGES = (
+    "Could not guard on data-dependent",
+    "Could not extract specialized integer from data-dependent",
+    "_local_scalar_dense",
+    "data-dependent",
+)
+
+
+def _function_of_frame(frames: Sequence[FrameType], known: Collection[int]) -> FunctionType | None:
+    """The function of the last frame; for functions inside of a running function, the outermost of these."""
+    code = frames[-1].f_code
+    for frame in reversed(frames[:-1]):
+        if _defines(frame.f_code, code):
+            code = frame.f_code
+    return None if code.co_name == "<lambda>" else function_of_code(code, known)
+
+
+def _defines(outer: CodeType, inner: CodeType) -> bool:
+    return any(item is inner or _defines(item, inner) for item in outer.co_consts if isinstance(item, CodeType))
+
+
+def _transformed(function: FunctionType, log: RewriteLog) -> FunctionType:
+    definition = running_definition(function)
+
+    def record(rewrite: Rewrite) -> None:
+        log.constructs[rewrite] = None
+
+    unrolled = log.unrolled.setdefault(function.__code__, set())
+
+    def helpers(sites: list[Site]) -> Helpers:
+        return Helpers(function.__code__.co_filename, function.__name__, sites, record, unrolled, log.refusals)
+
+    return compile_transformed(function, definition, helpers)

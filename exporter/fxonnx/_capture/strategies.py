@@ -1,0 +1,268 @@
+"""The loop of a capture: attempts with plans, which the strategies change after each outcome until none applies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+from ..errors import CaptureError
+from .constraints.specialized_dims import SpecializedDimsError, without_specialized
+from .function_transforms import RetryTransforms
+from .patches.python_sizes.integers import converting_files
+from .plan import CapturePlan, Failure, Limited, LoopRewriting
+from .questions.data_dependent_guards import is_data_dependent, may_be_data_dependent, unresolved_error
+from .result import Capture
+from .rewriting import Rewriting, functions_at
+from .torch_export import is_limit, refined_dims
+
+__all__ = ["STRATEGIES", "Strategy", "capture_with_strategies"]
+
+Outcome: TypeAlias = Capture | Failure
+Decision: TypeAlias = CapturePlan | Capture | Failure
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A change of the plan after an attempt that failed, or that is valid for fewer inputs than requested.
+
+    Attributes:
+        name: The change, as in the report.
+        applies_to: Whether the strategy decides about an outcome.
+        next_plan: The next plan, or the outcome to report.
+    """
+
+    name: str
+    applies_to: Callable[[Any, CapturePlan], bool]
+    next_plan: Callable[[Any, CapturePlan], Decision]
+
+
+def capture_with_strategies(
+    attempt: Callable[[CapturePlan], Outcome], plan: CapturePlan
+) -> tuple[Capture, CapturePlan]:
+    """Capture a model: one attempt after the other, until no strategy has a plan for the next one.
+
+    Args:
+        attempt: Captures the model with a plan.
+        plan: The first plan.
+
+    Returns:
+        The captured model, and the plan of the last attempt.
+
+    Raises:
+        CaptureError: If no attempt captures the model.
+    """
+    while True:
+        decision: Decision = attempt(plan)
+        if isinstance(decision, Failure) and decision.has_long_loop:
+            plan = replace(plan, has_long_loop=True)
+        for strategy in reversed(STRATEGIES):
+            if strategy.applies_to(decision, plan):
+                decision = strategy.next_plan(decision, plan)
+            if isinstance(decision, CapturePlan):
+                plan = replace(decision, change=decision.change or strategy.name)
+                break
+        if isinstance(decision, Failure):
+            raise decision.error
+        if isinstance(decision, Capture):
+            return decision, plan
+
+
+def _is_specialized(outcome: Outcome, plan: CapturePlan) -> bool:
+    return isinstance(outcome, Failure) and isinstance(outcome.error, SpecializedDimsError)
+
+
+def _static_dims(failure: Failure, plan: CapturePlan) -> Decision:
+    error = failure.error
+    if not isinstance(error, SpecializedDimsError):
+        return failure
+    try:
+        shapes, specialized = without_specialized(plan.shapes, plan.specialized, error, strict=plan.strict_shapes)
+    except SpecializedDimsError as last:
+        return Failure(last)
+    change = "static dims: " + ", ".join(dim.label for dim in specialized)
+    return plan.changed(change, shapes=shapes, specialized=specialized)
+
+
+def _has_met_long_loop(outcome: Outcome, plan: CapturePlan) -> bool:
+    return isinstance(outcome, Failure) and plan.has_long_loop and not plan.unrolls_long_loops
+
+
+def _may_have_loop(outcome: Outcome, plan: CapturePlan) -> bool:
+    return isinstance(outcome, Capture) or _is_specialized(outcome, plan) or plan.loops is not None
+
+
+def _rewritten_loops(outcome: Outcome, plan: CapturePlan) -> Decision:
+    """Rewrite the loops that specialize dims; or the loops that limit values, and then the loops that limit sizes."""
+    loops = plan.loops
+    if isinstance(outcome, Capture):
+        return _limited_values(outcome, plan) if loops is None else _after_loops(loops, outcome, plan)
+    loops = loops or LoopRewriting("dims", None, Rewriting(outcome.error, outcome.error))
+    return _loop_plan(loops, partial(loops.rewriting.after, outcome.error), plan)
+
+
+def _limited_values(captured: Capture, plan: CapturePlan) -> Decision:
+    lines = captured.loop_bound_places if captured.loop_bounds else ()
+    return _loops_at(lines, "values", captured, plan) or _limited_sizes(captured, plan)
+
+
+def _limited_sizes(captured: Capture, plan: CapturePlan) -> Decision:
+    lines = () if captured.rewrites else _restricting_lines(captured)
+    return _loops_at(lines, "sizes", captured, plan) or captured
+
+
+def _loops_at(lines: Iterable[str], limited: Limited, captured: Capture, plan: CapturePlan) -> Decision | None:
+    """The plan with the loops rewritten that begin at lines; None without such a loop."""
+    functions = functions_at(lines)
+    failure = CaptureError("a loop limits the inputs of the model")
+    loops = LoopRewriting(limited, captured, Rewriting(failure, failure))
+    return _loop_plan(loops, partial(loops.rewriting.with_functions, functions), plan) if functions else None
+
+
+def _loop_plan(loops: LoopRewriting, step: Callable[[], tuple[Rewriting, str]], plan: CapturePlan) -> Decision:
+    try:
+        rewriting, change = step()
+    except CaptureError as error:
+        return _after_loops(loops, Failure(error), plan)
+    return plan.changed(change, loops=replace(loops, rewriting=rewriting))
+
+
+def _after_loops(loops: LoopRewriting, last: Outcome, plan: CapturePlan) -> Decision:
+    """Keep a capture with rewritten loops only if it is valid for more inputs than the one before."""
+    before = loops.before
+    if before is None:
+        return last
+    if loops.limited == "sizes":
+        narrowing = [item for item in last.limits.constraints if item.narrows] if isinstance(last, Capture) else None
+        return before if narrowing is None or len(narrowing) >= len(_restricting_lines(before)) else last
+    if isinstance(last, Failure):
+        before = replace(before, loop_refusal=last.error)
+    elif last.loop_bounds.keys() < before.loop_bounds.keys():
+        before = last
+    return _limited_sizes(before, plan)
+
+
+def _restricting_lines(captured: Capture) -> list[str]:
+    """The lines of the model by which a capture is valid for fewer sizes than requested."""
+    return [item.line for item in captured.limits.constraints if item.narrows and item.line is not None]
+
+
+def _symbolic_integers(outcome: Outcome, plan: CapturePlan) -> Decision:
+    """Keep sizes symbolic in further files; in the end, report the best capture, or else the first failure."""
+    known = plan.integers
+    # After another failure, the number may be required to be one, for example as the key of a dictionary.
+    lines: list[str] = []
+    if isinstance(outcome, Capture):
+        lines = _restricting_lines(outcome)
+        if known.best is not None and len(lines) >= len(_restricting_lines(known.best)):
+            return known.best
+        known = replace(known, best=outcome)
+    elif isinstance(outcome.error, SpecializedDimsError):
+        lines = [str(line) for dim in outcome.error.specialized for line in dim.lines]
+        known = replace(known, failure=known.failure or outcome)
+    added = converting_files(lines) - known.files
+    if not added:
+        return known.best or known.failure or outcome
+    change = f"int and len keep sizes symbolic in {', '.join(sorted(added))}"
+    return plan.changed(change, integers=replace(known, files=known.files | added))
+
+
+def _is_at_guard(outcome: Outcome, plan: CapturePlan) -> bool:
+    return isinstance(outcome, Failure) and not plan.has_concrete_values and may_be_data_dependent(outcome.error)
+
+
+def _is_unresolved(outcome: Outcome, plan: CapturePlan) -> bool:
+    return isinstance(outcome, Failure) and outcome.guard is not None
+
+
+def _followed_example(failure: Failure, plan: CapturePlan) -> Decision:
+    if plan.may_follow_example:
+        return plan.changed(follows_example=True)
+    guard = failure.guard or failure
+    return Failure(unresolved_error(guard.error, guard.guard_inputs, failure.error))
+
+
+def _has_control_flow(outcome: Outcome, plan: CapturePlan) -> bool:
+    if isinstance(outcome, Capture) or not plan.has_concrete_values or plan.loops is not None or plan.follows_example:
+        return False
+    return plan.rewriting is not None or may_be_data_dependent(outcome.error)
+
+
+def _rewritten_control_flow(failure: Failure, plan: CapturePlan) -> Decision:
+    guard = plan.guard or failure
+    try:
+        rewriting, change = (plan.rewriting or Rewriting(failure.error, failure.error)).after(failure.error)
+    except CaptureError as error:
+        return Failure(error, guard=None if isinstance(error, SpecializedDimsError) else guard)
+    return plan.changed(change, guard=guard, rewriting=rewriting)
+
+
+def _fails_in_export(outcome: Outcome, plan: CapturePlan) -> bool:
+    if isinstance(outcome, Capture) or outcome.is_exported or plan.has_concrete_values:
+        return False
+    return outcome.torch_error is not None or plan.export_failure is not None
+
+
+def _strict_mode(failure: Failure, plan: CapturePlan) -> Decision:
+    """Use strict mode; report the first failure, the one that refers to the user's code."""
+    first = plan.export_failure or failure
+    # To TorchDynamo, a boolean that depends on data is never identical to True or False: ``bool(x.any()) is True``.
+    if plan.strict or is_data_dependent(first.torch_error) or not is_limit(first.torch_error):
+        return Failure(first.error)
+    return plan.changed(export_failure=first, strict=True, log=plan.log)
+
+
+def _has_full_masks(outcome: Outcome, plan: CapturePlan) -> bool:
+    is_first = plan.export_failure is None and _fails_in_export(outcome, plan)
+    return isinstance(outcome, Failure) and is_first and outcome.has_full_masks
+
+
+def _is_torch_error(outcome: Outcome, plan: CapturePlan) -> bool:
+    return isinstance(outcome, Failure) and outcome.torch_error is not None and not plan.strict and not plan.refined
+
+
+def _refined_dims(failure: Failure, plan: CapturePlan) -> Decision:
+    refined = refined_dims(str(failure.torch_error), plan.shapes)
+    return plan.changed(refined=refined, log=plan.log) if refined else failure
+
+
+def _has_transform(outcome: Outcome, plan: CapturePlan) -> bool:
+    if not isinstance(outcome, Failure) or not isinstance(outcome.torch_error, RetryTransforms):
+        return False
+    return outcome.transforms != plan.transforms
+
+
+STRATEGIES = (
+    Strategy("static dims", _is_specialized, _static_dims),
+    Strategy(
+        "loops over large dims are unrolled",
+        _has_met_long_loop,
+        lambda failure, plan: plan.changed(unrolls_long_loops=True),
+    ),
+    Strategy("control flow is rewritten, of loops that limit the inputs", _may_have_loop, _rewritten_loops),
+    Strategy("int and len keep sizes symbolic", lambda outcome, plan: True, _symbolic_integers),
+    Strategy(
+        "values that depend on no input are known, and checks that only raise are assumed to pass",
+        _is_at_guard,
+        lambda failure, plan: plan.changed(resolves_guards=True),
+    ),
+    Strategy("branches on data follow the example", _is_unresolved, _followed_example),
+    Strategy("control flow is rewritten to `torch.cond` and loops", _has_control_flow, _rewritten_control_flow),
+    Strategy("strict mode (TorchDynamo)", _fails_in_export, _strict_mode),
+    Strategy(
+        "masks that hide nothing are omitted",
+        _has_full_masks,
+        lambda failure, plan: plan.changed(export_failure=failure, skips_masks=True, log=plan.log),
+    ),
+    Strategy("the ranges and relations of dims that torch suggests", _is_torch_error, _refined_dims),
+    Strategy(
+        "torch.func transforms are traced as plain operators",
+        _has_transform,
+        lambda failure, plan: plan.changed(transforms=failure.transforms, refined=plan.refined),
+    ),
+)
+"""From the outermost to the innermost strategy, each of which begins anew with a change of an outer one.
+
+docs/architecture.md lists them with the outcomes after which they apply, and with those that they report.
+"""

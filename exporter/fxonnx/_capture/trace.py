@@ -1,0 +1,208 @@
+"""One attempt to capture a model: torch.export with a plan, and the names and limits of the dims of its program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sympy
+import torch
+from torch.export import ExportedProgram
+
+from fxonnx_translations._optional_names import MissingNameError
+
+from ..errors import CaptureError, ExportError
+from .autograd_functions import FunctionCall, recorded_function_calls
+from .constraints.constraint import SizeLimits
+from .constraints.guard_recorder import GuardLog
+from .constraints.guard_translation import translate_guards
+from .constraints.long_loops import LongLoopFound, LongLoops
+from .constraints.specialized_dims import SpecializedDimsError, check_specialized
+from .departures import DepartureKind, record_departure, recorded_departures
+from .inputs.example_inputs import BoundInputs
+from .inputs.loop_bounds import recorded_loop_bounds
+from .inputs.scalars import with_scalar_branch
+from .inputs.shared_memory import reject_shared_writes, with_separate_inputs
+from .patches.functional import FullMasks, recorded_full_masks
+from .patches.python_sizes.integers import symbolic_integers
+from .plan import CapturePlan, Failure
+from .questions.assumption import AssumptionLog
+from .questions.data_dependent_guards import inputs_of_guard
+from .questions.known_values import KnownValues, known_values
+from .result import Capture
+from .rewriting import rewritten_functions
+from .rewriting.operators.memory import SharedMemory
+from .shapes.dim_names import name_dims
+from .shapes.dynamic_axes import DynamicAxes, name_output_dims
+from .shapes.dynamic_shapes import DynamicShapes, Leaf
+from .tensor_lists import recorded_list_results
+from .torch_export import explained_error, export_module
+
+__all__ = ["CaptureTask", "names_of_dims"]
+
+
+@contextmanager
+def _applied(
+    plan: CapturePlan, model: torch.nn.Module, values: KnownValues | None
+) -> Iterator[tuple[SharedMemory, FullMasks]]:
+    """Apply a plan: to functions of the model and of libraries, to ``int`` and ``len``, and to values of tensors.
+
+    Args:
+        plan: The plan.
+        model: The model.
+        values: Receives the concrete values; None without any.
+
+    Yields:
+        The tensors that rewritten functions copy, and whether the model asks for masks that hide nothing.
+    """
+    with (
+        rewritten_functions(plan.rewritten) as memory,
+        symbolic_integers(plan.integers.files, model),
+        nullcontext() if values is None else known_values(values),
+        # TorchDynamo traces the function that records masks.
+        nullcontext(FullMasks()) if plan.strict else recorded_full_masks(are_skipped=plan.skips_masks) as masks,
+    ):
+        if plan.strict:
+            record_departure(DepartureKind.STRICT, "torch.export with strict=True")
+        if plan.skips_masks:
+            record_departure(DepartureKind.REPLACED, "masks that hide nothing")
+        yield memory, masks
+
+
+@dataclass(frozen=True)
+class CaptureTask:
+    """The model and the options of all attempts.
+
+    Attributes:
+        model: The model.
+        inputs: The example inputs.
+        axes: ``dynamic_axes``.
+        output_names: The user's names of outputs.
+        scalars: Labels of the numbers that were converted to tensors.
+    """
+
+    model: torch.nn.Module
+    inputs: BoundInputs
+    axes: DynamicAxes | None
+    output_names: Sequence[str]
+    scalars: Sequence[str]
+
+    def attempt(self, plan: CapturePlan) -> Capture | Failure:
+        """Run torch.export once, and name the dims of the program.
+
+        Raises:
+            ExportError: For an error of fxonnx that no other plan avoids.
+        """
+        values = KnownValues(AssumptionLog(), follow_example=plan.follows_example) if plan.has_concrete_values else None
+        calls: list[FunctionCall] = []
+        transforms, loops = replace(plan.transforms), LongLoops(plan.shapes.leaves)
+        if not plan.unrolls_long_loops:
+            loops.watch(plan.log)
+        program: ExportedProgram | None = None
+        error: Exception | None = None
+        with (
+            recorded_function_calls(calls),
+            recorded_loop_bounds() as bounds,
+            recorded_list_results() as lists,
+            recorded_departures() as departures,
+            _applied(plan, self.model, values) as (memory, masks),
+        ):
+            inputs, shared = with_separate_inputs(self.model, self.inputs, [leaf.label for leaf in plan.shapes.leaves])
+            try:
+                program = export_module(self.model, inputs, plan, transforms)
+            except LongLoopFound:
+                pass
+            except Exception as failure:
+                if isinstance(failure, ExportError | MissingNameError) and not isinstance(failure, CaptureError):
+                    raise
+                error = failure
+        if error is not None:
+            explained = explained_error(error, self.model, plan)
+            return Failure(
+                with_scalar_branch(explained, self.scalars),
+                None if isinstance(error, CaptureError) or isinstance(explained, SpecializedDimsError) else error,
+                has_full_masks=masks.exist,
+                has_long_loop=loops.found is not None,
+                transforms=transforms,
+                guard_inputs=inputs_of_guard(explained, values),
+            )
+        if loops.found is not None or program is None:
+            long_loop = SpecializedDimsError([loops.found] if loops.found is not None else [])
+            return Failure(long_loop, is_exported=True, has_long_loop=True)
+        try:
+            reject_shared_writes(program, shared)
+            names, aliases, limits = self._named_dims(program, plan)
+            if plan.rewritten is not None:
+                plan.rewritten.check(program, memory)
+        except CaptureError as failure:
+            return Failure(failure, is_exported=True)
+        assumptions = () if values is None else tuple(values.log.assumptions)
+        rewritten = [] if plan.rewritten is None else plan.rewritten.departures
+        return Capture(
+            program,
+            names,
+            aliases,
+            limits,
+            functions=tuple(calls),
+            loop_bounds=bounds.used,
+            loop_bound_places=tuple(bounds.places),
+            frozen_tensors=self.inputs.frozen,
+            assumptions=assumptions,
+            rewrites=() if plan.rewritten is None else tuple(plan.rewritten.log.constructs),
+            departures=(*departures, *(one.departure for one in assumptions), *rewritten),
+            output_lists=lists.positions,
+        )
+
+    def _named_dims(
+        self, program: ExportedProgram, plan: CapturePlan
+    ) -> tuple[dict[sympy.Symbol, str], dict[str, tuple[str, ...]], SizeLimits]:
+        """The names and aliases of the dims of a program, and its limits.
+
+        Raises:
+            CaptureError: If a dynamic dim is specialized to one size, or the example violates a limit.
+        """
+        shapes, log = plan.shapes, plan.log
+        names, aliases = names_of_dims(program, shapes, self.axes, self.output_names, log)
+        limits = translate_guards(program, shapes, names, log)
+        merged = _merge_equal_names(names, limits)
+        if merged != names:
+            names, limits = merged, translate_guards(program, shapes, merged, log)
+        check_specialized(limits, shapes.leaves, log)
+        _check_example(limits, shapes.leaves)
+        return names, aliases, limits
+
+
+def names_of_dims(
+    program: ExportedProgram,
+    shapes: DynamicShapes,
+    axes: DynamicAxes | None,
+    output_names: Sequence[str],
+    log: GuardLog | None = None,
+) -> tuple[dict[sympy.Symbol, str], dict[str, tuple[str, ...]]]:
+    """Assign the user's names to the symbols of inputs and of output dims."""
+    names = name_dims(program, shapes, log)
+    return names if axes is None else name_output_dims(program, axes, output_names, names)
+
+
+def _merge_equal_names(names: Mapping[sympy.Symbol, str], limits: SizeLimits) -> dict[sympy.Symbol, str]:
+    """Give one name to dims that share the user's name and that a guard requires to be equal."""
+    firsts = dict(limits.shared_names)
+    equal: dict[str, str] = {}
+    for constraint in limits.constraints:
+        sides = [str(side) for side in constraint.expression.args if side.is_Symbol]
+        if isinstance(constraint.expression, sympy.Eq) and len(sides) == 2:
+            one, other = sides
+            if firsts.get(one, one) == firsts.get(other, other):
+                equal |= {name: firsts[name] for name in sides if name in firsts}
+    return {symbol: equal.get(name, name) for symbol, name in names.items()}
+
+
+def _check_example(limits: SizeLimits, leaves: Sequence[Leaf]) -> None:
+    """Raise a CaptureError if the example inputs violate a constraint of the captured program."""
+    by_label = {leaf.label: leaf.value for leaf in leaves}
+    inputs: list[Any] = [None] * (1 + max((place.input for place in limits.places), default=-1))
+    for place in limits.places:
+        inputs[place.input] = by_label.get(place.argument)
+    limits.check_example(inputs)
