@@ -67,12 +67,12 @@ class LoopRewriting:
 
     Attributes:
         limited: The kind of limit.
-        before: The capture before it; None if a loop specializes a dim.
+        before: The capture before it, or the failure by specialized dims.
         rewriting: The functions that contain them.
     """
 
     limited: Limited
-    before: Capture | None
+    before: Capture | Failure
     rewriting: Rewriting
 
 

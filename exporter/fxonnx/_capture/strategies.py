@@ -14,10 +14,12 @@ from .patches.python_sizes.integers import converting_files
 from .plan import CapturePlan, Failure, Limited, LoopRewriting
 from .questions.data_dependent_guards import is_data_dependent, may_be_data_dependent, unresolved_error
 from .result import Capture
-from .rewriting import Rewriting, functions_at
+from .rewriting import Rewriting, functions_at, is_refusal
 from .torch_export import is_limit, refined_dims
 
 __all__ = ["STRATEGIES", "Strategy", "capture_with_strategies"]
+
+_LIMITS = "a loop limits the inputs of the model"
 
 Outcome: TypeAlias = Capture | Failure
 Decision: TypeAlias = CapturePlan | Capture | Failure
@@ -69,6 +71,20 @@ def capture_with_strategies(
             return decision, plan
 
 
+def _reported(first: CaptureError, last: CaptureError) -> CaptureError:
+    """The failure to report, of the one before any function was rewritten and the last one.
+
+    It is a refused construct, specialized dims if they are new or fewer, or else the first failure.
+    """
+    if isinstance(last, SpecializedDimsError):
+        if not isinstance(first, SpecializedDimsError) or len(last.specialized) < len(first.specialized):
+            return last
+        return SpecializedDimsError(first.specialized, last.refusal)
+    if is_refusal(last):
+        return SpecializedDimsError(first.specialized, last) if isinstance(first, SpecializedDimsError) else last
+    return first
+
+
 def _is_specialized(outcome: Outcome, plan: CapturePlan) -> bool:
     return isinstance(outcome, Failure) and isinstance(outcome.error, SpecializedDimsError)
 
@@ -98,7 +114,7 @@ def _rewritten_loops(outcome: Outcome, plan: CapturePlan) -> Decision:
     loops = plan.loops
     if isinstance(outcome, Capture):
         return _limited_values(outcome, plan) if loops is None else _after_loops(loops, outcome, plan)
-    loops = loops or LoopRewriting("dims", None, Rewriting(outcome.error, outcome.error))
+    loops = loops or LoopRewriting("dims", outcome, Rewriting(outcome.error))
     return _loop_plan(loops, partial(loops.rewriting.after, outcome.error), plan)
 
 
@@ -115,8 +131,7 @@ def _limited_sizes(captured: Capture, plan: CapturePlan) -> Decision:
 def _loops_at(lines: Iterable[str], limited: Limited, captured: Capture, plan: CapturePlan) -> Decision | None:
     """The plan with the loops rewritten that begin at lines; None without such a loop."""
     functions = functions_at(lines)
-    failure = CaptureError("a loop limits the inputs of the model")
-    loops = LoopRewriting(limited, captured, Rewriting(failure, failure))
+    loops = LoopRewriting(limited, captured, Rewriting(CaptureError(_LIMITS)))
     return _loop_plan(loops, partial(loops.rewriting.with_functions, functions), plan) if functions else None
 
 
@@ -131,13 +146,13 @@ def _loop_plan(loops: LoopRewriting, step: Callable[[], tuple[Rewriting, str]], 
 def _after_loops(loops: LoopRewriting, last: Outcome, plan: CapturePlan) -> Decision:
     """Keep a capture with rewritten loops only if it is valid for more inputs than the one before."""
     before = loops.before
-    if before is None:
-        return last
+    if isinstance(before, Failure):
+        return last if isinstance(last, Capture) else Failure(_reported(before.error, last.error))
     if loops.limited == "sizes":
         narrowing = [item for item in last.limits.constraints if item.narrows] if isinstance(last, Capture) else None
         return before if narrowing is None or len(narrowing) >= len(_restricting_lines(before)) else last
     if isinstance(last, Failure):
-        before = replace(before, loop_refusal=last.error)
+        before = replace(before, loop_refusal=_reported(CaptureError(_LIMITS), last.error))
     elif last.loop_bounds.keys() < before.loop_bounds.keys():
         before = last
     return _limited_sizes(before, plan)
@@ -192,8 +207,9 @@ def _has_control_flow(outcome: Outcome, plan: CapturePlan) -> bool:
 def _rewritten_control_flow(failure: Failure, plan: CapturePlan) -> Decision:
     guard = plan.guard or failure
     try:
-        rewriting, change = (plan.rewriting or Rewriting(failure.error, failure.error)).after(failure.error)
-    except CaptureError as error:
+        rewriting, change = (plan.rewriting or Rewriting(failure.error)).after(failure.error)
+    except CaptureError as last:
+        error = _reported(guard.error, last)
         return Failure(error, guard=None if isinstance(error, SpecializedDimsError) else guard)
     return plan.changed(change, guard=guard, rewriting=rewriting)
 

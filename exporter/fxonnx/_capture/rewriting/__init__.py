@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .operators.helpers import Rewrite
-from .rewritten_functions import Rewriting, functions_at, rewritten_functions
+from .rewritten_functions import Rewriting, functions_at, is_refusal, rewritten_functions
 
-__all__ = ["Rewrite", "Rewriting", "functions_at", "rewritten_functions"]
+__all__ = ["Rewrite", "Rewriting", "functions_at", "is_refusal", "rewritten_functions"]

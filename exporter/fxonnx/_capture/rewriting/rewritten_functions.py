@@ -27,7 +27,7 @@ from .source.functions import compile_transformed, function_of_code, looping_fun
 from .source.transformer import Site
 from .written_copies import reject_written_copies
 
-__all__ = ["Rewriting", "functions_at", "rewritten_functions"]
+__all__ = ["Rewriting", "functions_at", "is_refusal", "rewritten_functions"]
 
 _PLACE = re.compile(r"(.+):(\d+) in ")
 _MAX_FUNCTIONS = 20
@@ -58,10 +58,9 @@ class RewriteLog:
 
 @dataclass(frozen=True)
 class Rewriting:
-    """The functions that run in a transformed form, and the failures because of which they do.
+    """The functions that run in a transformed form, after the failures of earlier attempts.
 
     Attributes:
-        first: The failure before any function was transformed.
         last: The failure of the last attempt.
         functions: Each function with its transformed form.
         traces_branches: Whether the branches of the user's ``torch.cond`` are traced without TorchDynamo.
@@ -69,7 +68,6 @@ class Rewriting:
         log: Receives the effects of the transformed functions.
     """
 
-    first: CaptureError
     last: CaptureError
     functions: tuple[tuple[FunctionType, FunctionType], ...] = ()
     traces_branches: bool = False
@@ -83,9 +81,9 @@ class Rewriting:
             The rewriting for the next attempt, and the difference from this one.
 
         Raises:
-            CaptureError: The failure to report, if a construct cannot be rewritten or nothing is left to change.
+            CaptureError: If a construct cannot be rewritten, or the last failure if nothing is left to change.
         """
-        if _is_refusal(self.last) and isinstance(failure, SpecializedDimsError):
+        if is_refusal(self.last) and isinstance(failure, SpecializedDimsError):
             failure = SpecializedDimsError(failure.specialized, self.last)
         rewriting = replace(self, last=failure)
         return rewriting.with_functions(rewriting._failing_functions())
@@ -96,13 +94,10 @@ class Rewriting:
             # TorchDynamo cannot compile transformed functions; without it, the next failure is in the branch.
             return replace(self, traces_branches=True), "the branches of torch.cond are traced without TorchDynamo"
         known = self._known
-        try:
-            added = [(each, _transformed(each, self.log)) for each in functions if id(each) not in known]
-        except CaptureError as refusal:
-            raise _informative(self.first, refusal) from None
+        added = [(each, _transformed(each, self.log)) for each in functions if id(each) not in known]
         loops = self.log.unrolled_loops
         if (not added and loops == self.unrolled_loops) or len(self.functions) > _MAX_FUNCTIONS:
-            raise _informative(self.first, self.last)
+            raise self.last
         changes = ["loops that cannot be operators are unrolled"] if loops > self.unrolled_loops else []
         changes += [f"control flow of {_place(function.__code__)} is rewritten" for function, _ in added]
         rewriting = replace(self, functions=(*self.functions, *added), unrolled_loops=loops)
@@ -166,18 +161,7 @@ def _fails_in_cond(error: CaptureError) -> bool:
     return isinstance(cause, UncapturedHigherOrderOpError) and "torch.cond" in str(cause)
 
 
-def _informative(first: CaptureError, last: CaptureError) -> CaptureError:
-    """The failure to report: a refused construct, a smaller number of specialized dims, or the first one."""
-    if isinstance(last, SpecializedDimsError):
-        if not isinstance(first, SpecializedDimsError) or len(last.specialized) < len(first.specialized):
-            return last
-        return SpecializedDimsError(first.specialized, last.refusal)
-    if _is_refusal(last):
-        return SpecializedDimsError(first.specialized, last) if isinstance(first, SpecializedDimsError) else last
-    return first
-
-
-def _is_refusal(error: CaptureError) -> bool:
+def is_refusal(error: CaptureError) -> bool:
     """Whether a failure is a construct that cannot be rewritten."""
     return error.__cause__ is None and not isinstance(error, SpecializedDimsError)
 
