@@ -47,7 +47,7 @@ def lookup_in_a_dict(self: Model, x: Tensor) -> Tensor:
     return x * SCALES[bool(x.sum() > 0)]
 
 
-def two_questions(self: Model, x: Tensor) -> Tensor:
+def two_guards(self: Model, x: Tensor) -> Tensor:
     scale = SCALES[bool(x.sum() > 0)]
     return x * scale + SCALES[bool(x.mean() > 2)]
 
@@ -117,10 +117,10 @@ class Thing:
 
 
 CASES = (
-    Case(lookup_in_a_dict, (("question", "bool(x.sum() > 0)"),)),
-    Case(two_questions, (("question", "bool(x.sum() > 0)"), ("question", "bool(x.mean() > 2)"))),
-    Case(numbers_in_python, (("question", "int(x[0, 0])"),)),
-    Case(question_and_operator, (("question", "bool(x.sum() > 0)"), ("operator", "aten.linalg_eigvals"))),
+    Case(lookup_in_a_dict, (("data-dependent", "bool(x.sum() > 0)"),)),
+    Case(two_guards, (("data-dependent", "bool(x.sum() > 0)"), ("data-dependent", "bool(x.mean() > 2)"))),
+    Case(numbers_in_python, (("data-dependent", "int(x[0, 0])"),)),
+    Case(question_and_operator, (("data-dependent", "bool(x.sum() > 0)"), ("operator", "aten.linalg_eigvals"))),
     Case(two_operators, (("operator", "aten.linalg_eigvals"), ("operator", "aten.linalg_ldl_factor"))),
     Case(operator_of_a_newer_opset, (("operator", "aten.index.Tensor"),), options={"opset_version": 9}),
     Case(
@@ -132,12 +132,12 @@ CASES = (
     Case(loop_over_rows, (("sizes", "x.shape[0]"),), options={"dynamic_shapes": (({0: "n"},),), "strict_shapes": True}),
     Case(
         fixed_size_and_question,
-        (("sizes", ""), ("question", "bool(x.sum() > 0)")),
+        (("sizes", ""), ("data-dependent", "bool(x.sum() > 0)")),
         options={"dynamic_shapes": (({0: "n"},),), "strict_shapes": True},
     ),
     Case(python_error, (("capture", "no_such_method"),)),
     Case(unknown_input, (("capture", "Thing"),), (Thing(),)),
-    Case(tensor_as_set_member, (("question", "int(value)"),)),
+    Case(tensor_as_set_member, (("data-dependent", "int(value)"),)),
     Case(wrong_names, (("argument", "input_names"),), options={"input_names": ["a", "b", "c", "d"]}),
     Case(wrong_shapes, (("capture", "x @ x"),)),
 )
@@ -194,7 +194,7 @@ def test_unknown_options() -> None:
 
 
 def model_for_the_command_line() -> Any:
-    return Model(two_questions).eval(), (torch.rand(3, 4),)
+    return Model(two_guards).eval(), (torch.rand(3, 4),)
 
 
 def test_command_line() -> None:
@@ -202,7 +202,7 @@ def test_command_line() -> None:
     source = f"{__name__}:model_for_the_command_line"
     result = runner.invoke(app, ["analyze", source])
     assert result.exit_code == 1, result.output
-    assert "error: question" in result.stdout
+    assert "error: data-dependent" in result.stdout
     result = runner.invoke(app, ["analyze", source, "--json"])
     assert result.exit_code == 1
     assert len(json.loads(result.stdout)["issues"]) == 2

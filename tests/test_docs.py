@@ -16,7 +16,7 @@ import pytest
 
 import fxonnx
 import fxonnx_translations
-from fxonnx._capture.patches.table import CAPTURE_PATCHES, LOADING_PATCHES, QUESTION_PATCHES
+from fxonnx._capture.patches.table import CAPTURE_PATCHES, LOADING_PATCHES, VALUE_PATCHES
 from fxonnx._capture.strategies import STRATEGIES
 from fxonnx._prepare.patterns import PATTERNS
 
@@ -143,7 +143,7 @@ def test_generated_parts() -> None:
     page = site_hooks().on_page_markdown((DOCS / "architecture.md").read_text())
     assert "<!-- generated" not in page
     lines = page.splitlines()
-    for patch in (*CAPTURE_PATCHES, *QUESTION_PATCHES, *LOADING_PATCHES):
+    for patch in (*CAPTURE_PATCHES, *VALUE_PATCHES, *LOADING_PATCHES):
         assert sum(line.startswith(f"| `{patch.target}` |") and patch.why in line for line in lines) == 1
     for name in PATTERNS:
         assert sum(line.startswith(f"| `{name}` |") for line in lines) == 1

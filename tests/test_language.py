@@ -25,6 +25,10 @@ QUIRKS = {
     "is no X for is not an X": (r"(?<!there )\b(is|are|was|were|be) no\b(?! (longer|more|less)\b)", 1.0),
     "behind for after": (r"\bbehind\b", 0.0),
     ", too": (r", too\b", 0.0),
+    "leave out for omit": (r"\b(leaves?|left|leaving) out\b", 3.0),
+    "tells if for reports whether": (r"\btells (if|whether)\b", 0.1),
+    "question for a data-dependent guard": (r"\b(questions?|rungs?|ladders?|known values)\b", 1.9),
+    "another number of for a different number of": (r"\banother number of\b", 0.5),
 }
 
 

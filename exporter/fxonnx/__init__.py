@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from . import genai as genai
     from ._analysis import Analysis, ExportIssue, analyze
     from ._capture.constraints.constraint import Constraint
+    from ._capture.data_dependence.assumption import Assumption, AssumptionKind
     from ._capture.departures import Departure, DepartureKind
     from ._capture.inputs.list_inputs import TensorList
-    from ._capture.questions.assumption import Assumption, AssumptionKind
     from ._comparison import OutputComparison
     from ._diagnostics import Diagnostics
     from ._export import export
@@ -153,8 +153,8 @@ _MODULES = {
     "select_model_mode_for_export": "torchscript.drop_in",
     "torch_onnx_export": "torchscript.drop_in",
     "uninstall": "torchscript.drop_in",
-    "Assumption": "_capture.questions.assumption",
-    "AssumptionKind": "_capture.questions.assumption",
+    "Assumption": "_capture.data_dependence.assumption",
+    "AssumptionKind": "_capture.data_dependence.assumption",
     "Constraint": "_capture.constraints.constraint",
     "Departure": "_capture.departures",
     "DepartureKind": "_capture.departures",

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import onnx_ir as ir
 import torch
 
-from ._capture.questions.assumption import AssumptionKind
+from ._capture.data_dependence.assumption import AssumptionKind
 from ._export import export
 from ._lower.passthrough import Passthrough
 from ._options import ExportOptions, LegacyExportOptions, legacy_of, read_export_options
@@ -30,7 +30,9 @@ from .errors import (
 
 __all__ = ["Analysis", "ExportIssue", "analyze"]
 
-Kind: TypeAlias = Literal["question", "capture", "sizes", "operator", "translation", "state", "argument", "warning"]
+Kind: TypeAlias = Literal[
+    "data-dependent", "capture", "sizes", "operator", "translation", "state", "argument", "warning"
+]
 
 _AT = re.compile(r"^  at: (.+)$", re.MULTILINE)
 _FOLLOW = 'data_dependent="example"'
@@ -44,8 +46,8 @@ class ExportIssue:
     """One thing that prevents an export, or that its user should know.
 
     Attributes:
-        kind: "question" for a value that Python asks for, "capture" for other failures of torch.export, "sizes" for
-            dims that cannot be dynamic, "operator" for one without a translation, "translation" for a failing one,
+        kind: "data-dependent" for a value that Python asks for, "capture" for other failures of torch.export, "sizes"
+            for dims that cannot be dynamic, "operator" for one without a translation, "translation" for a failing one,
             "state", "argument", or "warning".
         message: Description.
         line: The user's line of code, ``file.py:12``; "" if it is not known.
@@ -124,7 +126,7 @@ def analyze(
     """Find out whether and how a model exports; nothing is written, and the model is not modified.
 
     The export is run without a destination. After a failure it is repeated with the cause set aside, so that the later
-    ones are found as well: questions about values are answered as for the example, operators without a translation stay
+    ones are found as well: guards on values are resolved by the example, operators without a translation stay
     as they are, dims that cannot be dynamic become static.
 
     Args:
@@ -150,7 +152,7 @@ class _Analyzer:
         self._options = {"kwargs": kwargs, **options}
         self._issues: dict[ExportIssue, None] = {}
         # The failure that was set aside by following the example.
-        self._question: CaptureError | None = None
+        self._guard: CaptureError | None = None
 
     def run(self) -> Analysis:
         program = None
@@ -164,11 +166,11 @@ class _Analyzer:
             self._add_warnings(caught)
             break
         if program is None:
-            if self._question is not None:
-                self._add("question", self._question)
+            if self._guard is not None:
+                self._add("data-dependent", self._guard)
             return Analysis(self._sorted())
-        if self._question is not None:
-            self._add_questions(program)
+        if self._guard is not None:
+            self._add_guards(program)
         return _analysis(program, self._sorted())
 
     def _set_aside(self, error: ExportError) -> bool:
@@ -180,9 +182,9 @@ class _Analyzer:
         elif isinstance(error, StateError):
             self._add("state", error)
             self._options.pop("state", None)
-        elif isinstance(error, CaptureError) and _FOLLOW in (error.hint or "") and self._question is None:
-            # The questions are listed one by one if a later attempt succeeds.
-            self._question = error
+        elif isinstance(error, CaptureError) and _FOLLOW in (error.hint or "") and self._guard is None:
+            # The guards are listed one by one if a later attempt succeeds.
+            self._guard = error
             self._options["data_dependent"] = "example"
         elif isinstance(error, CaptureError):
             is_dynamic = any(self._options.get(name) is not None for name in _SHAPES)
@@ -202,18 +204,18 @@ class _Analyzer:
     def _add_warnings(self, caught: Sequence[str]) -> None:
         for message in caught:
             text, _, remedy = message.partition("\nhint: ")
-            if self._question is not None and text.startswith("the model branches on the values"):
-                continue  # the questions are issues of their own
+            if self._guard is not None and text.startswith("the model branches on the values"):
+                continue  # the guards are issues of their own
             self._issues[ExportIssue("warning", text, remedy=remedy, is_error=False)] = None
 
-    def _add_questions(self, program: ONNXProgram) -> None:
+    def _add_guards(self, program: ONNXProgram) -> None:
         for assumption in program.record.assumptions:
             if assumption.kind is AssumptionKind.EXAMPLE:
                 message = "Python branches on the value of a tensor, which depends on the inputs"
                 remedy = (
                     f"pass {_FOLLOW} to follow the example, frozen=[...] if an input is constant, or use torch.cond"
                 )
-                self._issues[ExportIssue("question", message, str(assumption.line or ""), remedy)] = None
+                self._issues[ExportIssue("data-dependent", message, str(assumption.line or ""), remedy)] = None
 
     def _sorted(self) -> tuple[ExportIssue, ...]:
         return tuple(sorted(self._issues, key=lambda issue: not issue.is_error))

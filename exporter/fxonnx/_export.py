@@ -107,7 +107,7 @@ def export(
         frozen: Names of tensor inputs, or glob patterns for them, whose example values become constants of the model
             (``["image_grid_thw"]``); calls with other values are refused.
         data_dependent: What to do where the model branches on the values of its inputs. "error": raise; "example":
-            follow the branch of the example, with a warning; calls whose inputs give other answers are refused.
+            follow the branch of the example, with a warning; calls whose inputs take another branch are rejected.
         state: Export of mutations of parameters, buffers and inputs. "warn": drop the updates with a warning; "io": add
             a graph input ``<name>.in``, initialized with the value at export, and an output ``<name>.out`` after the
             others; "outputs": add only the output; "error": raise.

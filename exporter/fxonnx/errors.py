@@ -17,7 +17,7 @@
         └── UntestedTorchError         FX010  the installed torch lacks a function that fxonnx must replace
 
 The text of an error begins with its code, ``error[FX004]: ``. Codes are stable: scripts and bug reports may rely on
-them, and docs/errors has a page for each. The message describes the failure and its location; the remedy follows
+them, and docs/errors has a page for each. The message describes the failure and its location; how to fix it follows
 ``hint:``.
 
 The names of torch.onnx are aliases: ``TorchExportError`` is CaptureError, ``DispatchError`` is
@@ -178,7 +178,7 @@ class UnsupportedOperatorError(ConversionError, errors.UnsupportedOperatorError)
             lines.append(f"  {operator.name}, used {times}, first at {operator.location or 'an unknown source line'}")
             lines.extend(f"    declined: {reason}" for reason in operator.reasons)
             if operator.lowest_opset is not None:
-                lines.append(f"    can be written from opset {operator.lowest_opset} on")
+                lines.append(f"    is supported from opset {operator.lowest_opset}")
         if self.lowest_opset is not None:
             hint = f"pass opset_version={self.lowest_opset}"
         else:

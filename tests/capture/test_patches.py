@@ -29,9 +29,9 @@ import fxonnx
 from fxonnx._capture.patches import (
     CAPTURE_PATCHES,
     LOADING_PATCHES,
-    QUESTION_PATCHES,
     REWRITING_PATCHES,
     SEED_PATCHES,
+    VALUE_PATCHES,
     Patch,
     capture_patches,
     loading_patches,
@@ -62,7 +62,7 @@ for _patch in TRANSFORMERS_VISION_PATCHES:
 WAIT = 20.0
 """Seconds until a test that waits for a thread gives up."""
 
-ALL_PATCHES = CAPTURE_PATCHES + QUESTION_PATCHES + REWRITING_PATCHES + SEED_PATCHES + LOADING_PATCHES
+ALL_PATCHES = CAPTURE_PATCHES + VALUE_PATCHES + REWRITING_PATCHES + SEED_PATCHES + LOADING_PATCHES
 ABSENT = [
     *(each for each in TRANSFORMERS_VISION_PATCHES if each.target.partition(":")[0] not in sys.modules),
     *(each for each in ALL_PATCHES if not each._is_in_version),

@@ -243,7 +243,7 @@ def test_error_names_the_lowest_supporting_opset() -> None:
     assert "2 operators have no ONNX translation and no decomposition at opset 11:" in text
     assert sorted(row.lowest_opset for row in caught.value.operators if row.lowest_opset) == [12, 18]
     assert all("test_model.py:" in row.location for row in caught.value.operators)
-    assert "can be written from opset 18 on" in text
+    assert "is supported from opset 18" in text
     assert (caught.value.lowest_opset, caught.value.opset) == (18, 11)
     assert text.endswith("hint: pass opset_version=18")
     program = fxonnx.export(Bits().eval(), args, opset_version=18)

@@ -89,7 +89,7 @@ def entries() -> list[OpInfo]:
 def problems(entry: OpInfo, dtype: torch.dtype, limit: int) -> Iterator[Problem]:
     """Return up to ``limit`` samples of an entry that differ in more than their numbers.
 
-    Samples that have no tensor, or tensors that are not strided, are left out: ONNX has no such inputs. The numbers are
+    Samples that have no tensor, or tensors that are not strided, are omitted: ONNX has no such inputs. The numbers are
     the same in every process.
     """
     torch.manual_seed(0)

@@ -127,7 +127,7 @@ def run_dynamic(
 def _fits(program: fxonnx.ONNXProgram, problem: Problem) -> bool:
     """Whether the guards of the captured program hold for other inputs: they are torch's own conditions.
 
-    Sizes of 0 are left out: ONNX Runtime's reductions return an input without elements as it is, whatever the axes
+    Sizes of 0 are omitted: ONNX Runtime's reductions return an input without elements as it is, whatever the axes
     (``ReduceSum`` of [3, 0] over axis 1 has the shape [3, 0], not [3]), which a size known to be 0 avoids.
     """
     if any(tensor.numel() == 0 for tensor in problem.inputs):

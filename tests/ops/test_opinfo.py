@@ -76,7 +76,7 @@ def _opset_rows() -> Iterator[object]:
 def test_opset(entry: OpInfo, opset: int) -> None:
     outcomes = check(entry, torch.float32, 1, dynamic=False, opset=opset)
     # The error names the opset from which on the call is supported.
-    says = re.compile(r"can be written from opset \d+ on")
+    says = re.compile(r"is supported from opset \d+")
     wrong = [
         outcome for outcome in outcomes if outcome.status not in ("ok", "eager") and not says.search(outcome.detail)
     ]

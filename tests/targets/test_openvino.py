@@ -53,7 +53,7 @@ def compare(program: fxonnx.ONNXProgram, model: nn.Module, path: Path, tolerance
             torch.testing.assert_close(actual.double(), wanted.double(), rtol=0, atol=tolerance * scale)
 
 
-# Those that take longer are left out.
+# Those that take longer are omitted.
 SLOW = {
     *("alexnet", "bert_base", "bert_base_masked", "convnext_tiny", "densenet121"),
     *("inception_v3", "resnet50", "vgg11", "vit_b_16"),

@@ -88,7 +88,7 @@ def translates(
 
     Args:
         targets: Operators by the names of their schemas, such as ``"aten::add.Tensor"`` (the overload ``default`` is
-            left out: ``"aten::relu"``), which need not exist in this version of torch; or Python functions.
+            omitted: ``"aten::relu"``), which need not exist in this version of torch; or Python functions.
         accepts: Returns the reason why a call is not accepted, or None.
         complex: Translate the calls in which a tensor argument or result is complex, and only those.
         exact: Description of the results for which the function emits further nodes if ``op.exact_numerics`` is true;

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from .capture import capture
 from .constraints.constraint import Constraint, SizeLimits, report_narrowed
-from .questions.assumption import Assumption, AssumptionKind
-from .questions.data_dependent_guards import DataDependent
+from .data_dependence.assumption import Assumption, AssumptionKind
+from .data_dependence.data_dependent_guards import DataDependent
 from .result import ALIASES_KEY, Capture
 
 __all__ = [

@@ -17,6 +17,9 @@ from .attribute_changes import recorded_changes, state_changes
 from .constraints.constraint import report_narrowed
 from .constraints.guard_translation import translate_guards
 from .constraints.specialized_dims import with_specialized_dims
+from .data_dependence.assumption import Assumption, AssumptionKind
+from .data_dependence.concrete_values import following_example
+from .data_dependence.data_dependent_guards import DataDependent
 from .inputs.example_inputs import (
     BoundInputs,
     bind_example_inputs,
@@ -36,9 +39,6 @@ from .introspection import eager_introspection
 from .observers import reject_enabled_observers
 from .operand_types import check_operand_types
 from .plan import CapturePlan
-from .questions.assumption import Assumption, AssumptionKind
-from .questions.data_dependent_guards import DataDependent
-from .questions.known_values import following_example
 from .result import ALIASES_KEY, Capture
 from .shapes.dynamic_axes import DynamicAxes, name_computed_dims, read_dynamic_axes
 from .shapes.dynamic_dims import ExampleCall
@@ -255,7 +255,10 @@ def _loop_bound_values(captured: Capture, leaves: Sequence[Leaf]) -> dict[str, i
     if values:
         text = ", ".join(f"{label} = {value}" for label, value in values.items())
         refusal = captured.loop_refusal
-        reason, hint = "", "move the loop to a function decorated with @torch.jit.script, which becomes an ONNX Loop"
+        reason, hint = (
+            "",
+            "write its body with tensor operators only, in the code of the model: it then becomes an ONNX Loop",
+        )
         if refusal is not None and refusal.hint is not None:
             reason, hint = f"\n  {refusal.message}", refusal.hint
         names = ", ".join(f'"{label}"' for label in values)

@@ -16,8 +16,8 @@ from .attempts import Attempt
 from .attribute_changes import AttributeChange
 from .autograd_functions import FunctionCall
 from .constraints.constraint import SizeLimits
+from .data_dependence.assumption import Assumption
 from .departures import Departure
-from .questions.assumption import Assumption
 from .rewriting import Rewrite
 from .shapes.dynamic_axes import AxisNames
 from .shapes.dynamic_dims import ExampleCall
@@ -40,7 +40,7 @@ class Capture:
         objects: The original positional and keyword inputs, if objects among them were flattened.
         dim_aliases: A name in ``dim_names`` to the user's other names for dims that are always equal to it.
         frozen_tensors: Leaf index to value of the frozen inputs.
-        assumptions: The answers to the questions that the model asked about values of tensors.
+        assumptions: The resolutions of guards on values of tensors.
         output_dims: Index of the user output to axis to the user's name of a size computed from other sizes.
         limits: The sizes for which the program is valid.
         more_inputs: The additional examples, positional and keyword inputs each.

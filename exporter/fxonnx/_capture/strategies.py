@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 
 from ..errors import CaptureError
 from .constraints.specialized_dims import SpecializedDimsError, without_specialized
+from .data_dependence.data_dependent_guards import is_data_dependent, may_be_data_dependent, unresolved_error
 from .function_transforms import RetryTransforms
 from .patches.python_sizes.integers import converting_files
 from .plan import CapturePlan, Failure, Limited, LoopRewriting
-from .questions.data_dependent_guards import is_data_dependent, may_be_data_dependent, unresolved_error
 from .result import Capture
 from .rewriting import Rewriting, functions_at, is_refusal
 from .torch_export import is_limit, refined_dims

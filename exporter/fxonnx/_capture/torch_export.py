@@ -25,6 +25,8 @@ from .attribute_changes import noted_changes
 from .constraints.guard_recorder import is_user_file, recorded_guards, source_line_of
 from .constraints.size_forms import canonical_sizes
 from .constraints.specialized_dims import specialized_dims_error
+from .data_dependence.data_dependent_guards import is_data_dependent
+from .data_dependence.handled_errors import HandledErrors, RecordedErrors, recorded_errors, unexplained
 from .departures import DepartureKind, record_departure
 from .eager_state import preserved_random_states, preserved_state
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms
@@ -38,10 +40,8 @@ from .inputs.preserve import Snapshot, preserve_model
 from .inputs.pytree_objects import flatten_objects, unflatten_objects
 from .interrupts import deferred_interrupts
 from .operand_types import conversion_of_inputs
-from .patches import capture_patches, is_tracing, not_tracing, question_patches
+from .patches import capture_patches, is_tracing, not_tracing, value_patches
 from .plan import CapturePlan
-from .questions.data_dependent_guards import is_data_dependent
-from .questions.handled_errors import HandledErrors, RecordedErrors, recorded_errors, unexplained
 from .reshaped_inputs import reshaped_error, with_reshaped_inputs
 from .shapes.dim_specs import DimHint, DimSpec
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
@@ -144,7 +144,7 @@ def _check_handled(errors: HandledErrors, model: torch.nn.Module, inputs: BoundI
     """Raise the first error that the model has handled during the capture, unless it does so in eager mode as well.
 
     Raises:
-        CaptureError: If it is not a question about the value of a tensor, which is raised as it is.
+        CaptureError: If it is not a data-dependent guard, which is raised as it is.
     """
     handled = errors.handled()
     if not handled:
@@ -210,7 +210,7 @@ def _run_torch_export(
         tracing(model),
         capture_patches(strict=strict),
         hooks_for_model_only(model),
-        question_patches(model, inputs.leaves, [leaf.label for leaf in shapes.leaves]),
+        value_patches(model, inputs.leaves, [leaf.label for leaf in shapes.leaves]),
         closed_transforms(transforms),
     ):
         forward = _tensor_forward(model.forward, inputs, shapes, None if strict else snapshot)

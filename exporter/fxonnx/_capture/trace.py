@@ -20,6 +20,9 @@ from .constraints.guard_recorder import GuardLog
 from .constraints.guard_translation import translate_guards
 from .constraints.long_loops import LongLoopFound, LongLoops
 from .constraints.specialized_dims import SpecializedDimsError, check_specialized
+from .data_dependence.assumption import AssumptionLog
+from .data_dependence.concrete_values import ConcreteValues, concrete_values
+from .data_dependence.data_dependent_guards import inputs_of_guard
 from .departures import DepartureKind, record_departure, recorded_departures
 from .inputs.example_inputs import BoundInputs
 from .inputs.loop_bounds import recorded_loop_bounds
@@ -28,9 +31,6 @@ from .inputs.shared_memory import reject_shared_writes, with_separate_inputs
 from .patches.functional import FullMasks, recorded_full_masks
 from .patches.python_sizes.integers import symbolic_integers
 from .plan import CapturePlan, Failure
-from .questions.assumption import AssumptionLog
-from .questions.data_dependent_guards import inputs_of_guard
-from .questions.known_values import KnownValues, known_values
 from .result import Capture
 from .rewriting import rewritten_functions
 from .rewriting.operators.memory import SharedMemory
@@ -45,7 +45,7 @@ __all__ = ["CaptureTask", "names_of_dims"]
 
 @contextmanager
 def _applied(
-    plan: CapturePlan, model: torch.nn.Module, values: KnownValues | None
+    plan: CapturePlan, model: torch.nn.Module, values: ConcreteValues | None
 ) -> Iterator[tuple[SharedMemory, FullMasks]]:
     """Apply a plan: to functions of the model and of libraries, to ``int`` and ``len``, and to values of tensors.
 
@@ -60,7 +60,7 @@ def _applied(
     with (
         rewritten_functions(plan.rewritten) as memory,
         symbolic_integers(plan.integers.files, model),
-        nullcontext() if values is None else known_values(values),
+        nullcontext() if values is None else concrete_values(values),
         # TorchDynamo traces the function that records masks.
         nullcontext(FullMasks()) if plan.strict else recorded_full_masks(are_skipped=plan.skips_masks) as masks,
     ):
@@ -95,7 +95,9 @@ class CaptureTask:
         Raises:
             ExportError: For an error of fxonnx that no other plan avoids.
         """
-        values = KnownValues(AssumptionLog(), follow_example=plan.follows_example) if plan.has_concrete_values else None
+        values = (
+            ConcreteValues(AssumptionLog(), follow_example=plan.follows_example) if plan.has_concrete_values else None
+        )
         calls: list[FunctionCall] = []
         transforms, loops = replace(plan.transforms), LongLoops(plan.shapes.leaves)
         if not plan.unrolls_long_loops:

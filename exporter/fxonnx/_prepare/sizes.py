@@ -1,4 +1,4 @@
-"""Questions about sizes, which may be symbolic: a fact that holds at every size, or unknown.
+"""Facts about sizes, which may be symbolic: they hold at every size, or are unknown.
 
 Python's own comparisons and conversions decide a symbolic size for the example, and raise an error if it depends on
 data. No pass may fail for a size that it does not know.

@@ -137,7 +137,7 @@ def adapter_values(source: AdapterSource, weights: Weights | None, adapter: str 
     if adapter is not None:
         if weights is not None:
             raise ArgumentError(
-                "adapter", "names an adapter of the exported model, but weights are given", hint="leave out one of them"
+                "adapter", "names an adapter of the exported model, but weights are given", hint="omit one of them"
             )
         return _named_adapter(source, inputs, adapter)
     if weights is None:

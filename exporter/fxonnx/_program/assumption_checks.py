@@ -51,7 +51,7 @@ def check_assumptions(capture: Capture, inputs: Sequence[Any], weights: Mapping[
         lines = [str(one) for one in followed if symbols & set(_SYMBOL.findall(one.condition))] or map(str, followed)
         raise ArgumentError(
             "args",
-            "the model branches on the values of its inputs, and these inputs give other answers than the example:\n"
+            "the model branches on the values of its inputs, and these inputs take another branch than the example:\n"
             + "\n".join(f"  {line}" for line in lines),
             hint="re-export with such inputs as the example",
         ) from error

@@ -108,7 +108,7 @@ def _graph_inputs(loaded: ir.Model, model: Callable[..., Any], args: Sequence[An
     raise ArgumentError(
         "args",
         f"the file has the inputs {expected}, and the call has {len(tensors)} tensors",
-        hint="pass the tensors of the export; by the names of the graph inputs, constants are left out",
+        hint="pass the tensors of the export; by the names of the graph inputs, constants are omitted",
     )
 
 

@@ -143,7 +143,7 @@ class ONNXProgram:
 
         Raises:
             ArgumentError: If the arguments do not match the exported ones or their sizes violate a constraint, or
-                their values give other answers than the example; see ``record.assumptions``.
+                their values take another branch than the example; see ``record.assumptions``.
             RuntimeSessionError: If ONNX Runtime cannot load or run the model.
         """
         inputs = self.interface.bind(args, kwargs)

@@ -25,7 +25,7 @@ class Kernel:
         since: The first version of the operator.
         until: The last version. None: ``since`` is the newest version that the runtime knows.
         types: Type variable of the operator's schema to element types; ``*`` is the variable of the first input.
-            Variables that are left out are not restricted.
+            Variables that are omitted are not restricted.
     """
 
     since: int

@@ -18,11 +18,11 @@ class Restriction:
 
     Attributes:
         constant: Inputs that must be constants.
-        absent: Inputs that must be left out.
+        absent: Inputs that must be omitted.
         outputs: The number of outputs that are supported; None for all.
         ranks: Numbers of axes of the first input that are supported; empty for any.
         static: Whether the first input must have a static shape.
-        attributes: Attribute to its supported values; the default of an attribute that is left out is supported.
+        attributes: Attribute to its supported values; the default of an attribute that is omitted is supported.
     """
 
     constant: tuple[int, ...] = ()

@@ -104,7 +104,7 @@ def _inputs(capture: Capture, batch: Any, index: int) -> tuple[Any, ...]:
 
 
 def _arguments(batch: Any, capture: Capture) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Positional and keyword arguments of a batch; the label of a pair is left out."""
+    """Positional and keyword arguments of a batch; the label of a pair is omitted."""
     if isinstance(batch, Mapping):
         return (), batch
     if not isinstance(batch, (tuple, list)):

@@ -293,7 +293,7 @@ REFUSED = [
     ),
     (
         _appends,
-        r"rows has another number of items in each branch, 2 and 1\n(?s:.*)hint: compute all items and .*items\[mask\]",
+        r"rows has a different number of items in each branch, 2 and 1\n(?s:.*)hint: compute all items and .*items\[mask\]",
     ),
     (_pops, r"a list whose length is a dynamic size is modified or searched\n(?s:.*)hint: build it with append"),
     (

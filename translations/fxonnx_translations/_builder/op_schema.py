@@ -101,7 +101,7 @@ def schema_info(op_type: str, opset: int, domain: str = "") -> OpSchemaInfo | No
         for index, parameter in enumerate(schema.outputs)
         if parameter.option != onnx.defs.OpSchema.FormalParameterOption.Optional
     ]
-    # A variadic output (Split, Loop): no output of the node may be left out.
+    # A variadic output (Split, Loop): no output of the node may be omitted.
     is_open = bool(schema.outputs) and schema.outputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
     least = schema.max_output if is_open else max(required, default=-1) + 1
     result = schema.outputs[0].type_str if schema.outputs else ""

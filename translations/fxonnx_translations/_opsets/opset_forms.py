@@ -285,7 +285,7 @@ def _without_dilations(builder: BuilderProtocol, op_type: str, inputs: list[Any]
 
 
 def _max_pool_of_floats(builder: BuilderProtocol, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
-    """Before opset 8 ONNX Runtime's only MaxPool kernel is that for FLOAT."""
+    """Before opset 8, ONNX Runtime implements MaxPool only for float."""
     if inputs[0].dtype != ir.DataType.FLOAT:
         raise FormError(f"ONNX Runtime has no kernel of {op_type} for {inputs[0].dtype.name}")
 

@@ -127,7 +127,7 @@ class SizeLimits:
 
         Args:
             requirements: The requirements, in the graph's dim names; those on sizes that cannot be computed from the
-                inputs are left out.
+                inputs are omitted.
         """
         known = {symbol.name for place in self.places for symbol in place.expression.free_symbols}
         lowest: dict[sympy.Symbol, int] = {}

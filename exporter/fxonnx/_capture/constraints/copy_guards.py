@@ -167,7 +167,7 @@ class _Memory:
 
         Args:
             writes: The nodes that mutate an argument.
-            views: Nodes of ``_MAY_COPY``; those that are copies in the example are left out.
+            views: Nodes of ``_MAY_COPY``; those that are copies in the example are omitted.
         """
         for view in views:
             shared = {*self.keys(view)} & {*self.keys(view.all_input_nodes[0])}

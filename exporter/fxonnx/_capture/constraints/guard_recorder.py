@@ -55,12 +55,12 @@ _SYMPY = str(Path(sympy.__file__).parent) + "/"
 _LIBRARY = sysconfig.get_path("stdlib")
 # Code that implements symbolic numbers; the first frame outside of it is the one that evaluates a condition.
 _PATCHES = _OWN + "_capture/patches/patch.py"
-_QUESTIONS = _OWN + "_capture/questions/"
+_DATA_DEPENDENCE = _OWN + "_capture/data_dependence/"
 # They evaluate the conditions of rewritten functions.
 _HELPERS = _OWN + "_capture/rewriting/operators/helpers.py"
 _MACHINERY = (
     *(_TORCH + name for name in ("fx/experimental/", "__init__.py", "_dynamo/")),
-    *(_SYMPY, __file__, _PATCHES, _QUESTIONS, _HELPERS, "<"),
+    *(_SYMPY, __file__, _PATCHES, _DATA_DEPENDENCE, _HELPERS, "<"),
 )
 # Interpreter of user code: of the functions of torch.cond, and of all code in strict mode.
 _DYNAMO = _TORCH + "_dynamo/symbolic_convert.py"

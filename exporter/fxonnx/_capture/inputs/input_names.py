@@ -55,7 +55,7 @@ def _dotted(label: str) -> str:
 def output_paths(program: ExportedProgram) -> Mapping[int, str]:
     """Index of the user output to dotted path, for outputs in a dict, a dataclass or an object.
 
-    A path of list and tuple indices only is left out: the name of the operator is more informative.
+    A path of list and tuple indices only is omitted: the name of the operator is more informative.
     """
     structure = program.call_spec.out_spec
     if structure is None:

@@ -7,25 +7,25 @@ from .loading import LOADING_PATCHES, loading_patches
 from .patch import Patch, PatchKind, applied, is_tracing, not_tracing, one_at_a_time
 from .table import (
     CAPTURE_PATCHES,
-    QUESTION_PATCHES,
     SEED_PATCHES,
     TRACING_PATCHES,
+    VALUE_PATCHES,
     all_patches,
     capture_patches,
     missing_targets,
-    question_patches,
     tracing_patches,
+    value_patches,
 )
 from .tracing_state import REWRITING_PATCHES, rewriting_patches
 
 __all__ = [
     "CAPTURE_PATCHES",
     "LOADING_PATCHES",
-    "QUESTION_PATCHES",
     "REWRITING_PATCHES",
     "SEED_PATCHES",
     "SPEED_PATCHES",
     "TRACING_PATCHES",
+    "VALUE_PATCHES",
     "Patch",
     "PatchKind",
     "all_patches",
@@ -36,7 +36,7 @@ __all__ = [
     "missing_targets",
     "not_tracing",
     "one_at_a_time",
-    "question_patches",
     "rewriting_patches",
     "tracing_patches",
+    "value_patches",
 ]

@@ -65,15 +65,15 @@ def _floor_quotient(left: Any, right: Any) -> Any:
 
 
 def hash_of_size(original: Callable[..., int], self: torch.SymInt) -> int:
-    """``SymInt.__hash__`` of a tensor's value in the user's code (``set(lengths)``): the value is a question.
+    """``SymInt.__hash__`` of a tensor's value in the user's code (``set(lengths)``): the value is a guard.
 
     torch refuses to hash sizes. Its own code relies on the error, and so does code that handles it: einops caches what
     it computes by shape, and computes it anew for shapes that cannot be hashed.
     """
     # The caller of the function that the patch defines.
     caller = sys._getframe(2).f_code
-    is_question = is_user_file(caller.co_filename) and "TypeError" not in caller.co_names
-    return hash(int(self)) if is_question and free_unbacked_symbols(self) else original(self)
+    is_guard = is_user_file(caller.co_filename) and "TypeError" not in caller.co_names
+    return hash(int(self)) if is_guard and free_unbacked_symbols(self) else original(self)
 
 
 def linspace(original: Callable[..., Tensor], start: Any, end: Any, steps: Any, **options: Any) -> Tensor:

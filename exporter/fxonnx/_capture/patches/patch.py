@@ -278,7 +278,7 @@ def loaded_namespaces(first: int = 0) -> list[dict[str, Any]]:
     """Attributes of the loaded modules, without the import that the first access to one of a lazy module causes.
 
     Args:
-        first: The number of modules, in the order of their import, that are left out.
+        first: The number of modules, in the order of their import, that are omitted.
     """
     attributes_of = object.__getattribute__
     modules = list(sys.modules.values())[first:]

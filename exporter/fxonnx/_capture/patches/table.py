@@ -27,9 +27,9 @@ from ..constraints.size_forms import (
     guard_or,
     sym_node_init,
 )
+from ..data_dependence import checks, concrete_values, handled_errors
 from ..inputs.loop_bounds import example_index
 from ..marked_regions import call_region
-from ..questions import checks, handled_errors, known_values
 from . import (
     fast_paths,
     functional,
@@ -70,14 +70,14 @@ from .tracing_state import REWRITING_PATCHES, STATE_PATCHES, FilteredWarnings, T
 
 __all__ = [
     "CAPTURE_PATCHES",
-    "QUESTION_PATCHES",
     "SEED_PATCHES",
     "TRACING_PATCHES",
+    "VALUE_PATCHES",
     "all_patches",
     "capture_patches",
     "missing_targets",
-    "question_patches",
     "tracing_patches",
+    "value_patches",
 ]
 
 
@@ -433,7 +433,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     Patch(
         "torch.fx.experimental.symbolic_shapes:_suggest_torch_checks",
         tracing_state.suggest_checks,
-        "torch logs a warning about a question that another attempt answers",
+        "torch logs a warning about a guard that another attempt resolves",
     ),
     Patch("torch.export._trace:print", print_nothing, "torch prints the whole graph when an export fails"),
     Patch(
@@ -452,20 +452,20 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
 )
 """Applied by torch.export; in strict mode without the rows with ``strict=False``: TorchDynamo would trace into them."""
 
-QUESTION_PATCHES: tuple[Patch, ...] = (
+VALUE_PATCHES: tuple[Patch, ...] = (
     Patch(
         "torch._subclasses.fake_tensor:FakeTensorMode.dispatch",
-        known_values.dispatch,
+        concrete_values.dispatch,
         "fake tensors have no values, so that Python cannot branch on them",
     ),
     Patch(
         "torch._subclasses.fake_tensor:FakeTensorConverter.from_real_tensor",
-        known_values.from_real_tensor,
+        concrete_values.from_real_tensor,
         "torch.export drops the values of parameters and inputs",
     ),
     Patch(
         "torch.fx.experimental.symbolic_shapes:ShapeEnv._log_real_tensor_propagation",
-        known_values.answer_by_example,
+        concrete_values.answer_by_example,
         "torch does not record for which line it evaluates a condition for the example",
         PatchKind.SOUND,
     ),
@@ -476,13 +476,13 @@ QUESTION_PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "torch._export.non_strict_utils:_NonStrictTorchFunctionHandler._override",
-        known_values.override_questions,
+        concrete_values.override_value_functions,
         "torch.equal, allclose, is_nonzero and one_hot read fake tensors, which have no values",
         strict=False,
     ),
     Patch(
         "torch:Tensor.__format__",
-        known_values.text,
+        concrete_values.text,
         "the text of a fake tensor is its description, with which models look up modules",
         PatchKind.SOUND,
         strict=False,
@@ -529,7 +529,7 @@ def _patches_of(extensions: Iterable[Extension]) -> Iterator[Patch]:
 
 def all_patches() -> tuple[Patch, ...]:
     """The rows of all tables, and those of the add-ons."""
-    own = (*CAPTURE_PATCHES, *QUESTION_PATCHES, *REWRITING_PATCHES, *SEED_PATCHES, *LOADING_PATCHES)
+    own = (*CAPTURE_PATCHES, *VALUE_PATCHES, *REWRITING_PATCHES, *SEED_PATCHES, *LOADING_PATCHES)
     return (*own, *_patches_of(all_extensions()))
 
 
@@ -551,21 +551,21 @@ def capture_patches(*, strict: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def question_patches(model: Module, leaves: Sequence[Any], labels: Sequence[str]) -> Iterator[None]:
-    """Apply ``QUESTION_PATCHES`` if values are tracked.
+def value_patches(model: Module, leaves: Sequence[Any], labels: Sequence[str]) -> Iterator[None]:
+    """Apply ``VALUE_PATCHES`` if values are tracked.
 
     Args:
         model: The model that is captured.
         leaves: The leaves of the inputs of the capture.
         labels: Label of each of them.
     """
-    values = known_values.active_values()
+    values = concrete_values.active_values()
     if values is None:
         yield
         return
     values.examples = {id(leaf): label for leaf, label in zip(leaves, labels, strict=True) if isinstance(leaf, Tensor)}
     values.weights = frozenset(map(id, (*model.parameters(), *model.buffers())))
-    with applied(QUESTION_PATCHES):
+    with applied(VALUE_PATCHES):
         yield
 
 

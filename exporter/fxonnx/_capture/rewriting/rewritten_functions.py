@@ -205,7 +205,7 @@ def _failing_function(error: CaptureError, known: Collection[int]) -> FunctionTy
 
 
 def _asks_for_value(error: BaseException) -> bool:
-    """Whether a failure is the question for a value that only the data of tensors determines."""
+    """Whether a failure is a guard on a value that only the data of tensors determines."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, GuardOnDataDependentSymNode | DataDependentOutputException):

@@ -18,7 +18,7 @@ __all__ = ["add_equality_guards", "differing_dims", "shared_dims"]
 
 
 def shared_dims(leaves: Sequence[Leaf], others: Sequence[Any] = ()) -> tuple[SharedDim, ...]:
-    """Group the dims by name and by their sizes in the examples; groups of one dim are left out.
+    """Group the dims by name and by their sizes in the examples; groups of one dim are omitted.
 
     Args:
         leaves: The leaves of the inputs, with the first example.

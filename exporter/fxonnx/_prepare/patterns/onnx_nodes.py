@@ -31,7 +31,7 @@ def insert_onnx_op(
     Args:
         origin: The node, whose provenance the new ones get.
         op_type: Name of the operator.
-        inputs: Its inputs; None for those that are left out.
+        inputs: Its inputs; None for those that are omitted.
         attributes: Its attributes.
         results: Fake values of its outputs.
         domain: Its domain.

@@ -19,6 +19,7 @@ from fxonnx_translations._torch_compat import OpOverload, pytree
 from ..._callers_autocast import in_autocast
 from ..._capture import Capture
 from ..._capture.autograd_functions import recorded_function_calls
+from ..._capture.data_dependence.concrete_values import UNINITIALIZED
 from ..._capture.eager_state import (
     copies_of_inputs,
     has_same_bits,
@@ -30,7 +31,6 @@ from ..._capture.function_transforms import unwound_transforms
 from ..._capture.inputs.list_inputs import with_lists
 from ..._capture.inputs.pytree_objects import flatten_objects, unflatten_objects
 from ..._capture.patches import one_at_a_time
-from ..._capture.questions.known_values import UNINITIALIZED
 from ..._export_context import exporting, outside_of_export
 from ..assumption_checks import placeholder_values
 from ..call_binding import bind_call

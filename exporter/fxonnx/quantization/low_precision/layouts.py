@@ -109,7 +109,7 @@ def block_of(layout: Layout, counts: Sequence[int]) -> torch.Tensor:
 
 
 def replayed(node: Node, path: Path) -> Node:
-    """Insert copies of operators that move elements, applied to another node; conversions are left out."""
+    """Insert copies of operators that move elements, applied to another node; conversions are omitted."""
     for step in path:
         if step.target in _CASTS:
             continue

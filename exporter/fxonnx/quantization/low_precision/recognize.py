@@ -409,7 +409,7 @@ class _Recognizer:
         return result if isinstance(result, torch.Tensor) else None
 
     def _number(self, node: Node) -> torch.Tensor | None:
-        """Compute a tensor of one element from such weights at the export; None if it has other sources."""
+        """Evaluate a scalar that depends only on weights; None if it has other sources."""
         if node not in self._numbers:
             for source in uncomputed(node, self._numbers, self._sources_of_number):
                 self._numbers[source] = self._computed_number(source)

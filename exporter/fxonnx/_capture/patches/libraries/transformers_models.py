@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fxonnx_translations._torch_compat import arange, check, sym_max
 
-from ...questions.known_values import is_open
+from ...data_dependence.concrete_values import is_open
 from ..patch import Patch
 
 __all__ = ["TRANSFORMERS_PATCHES"]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fxonnx_translations._torch_compat import arange
 
-from ...questions.known_values import is_open
+from ...data_dependence.concrete_values import is_open
 from ..patch import Patch
 from .attention_functions import attention_function
 

@@ -242,7 +242,7 @@ def _refuse_structures(values: Sequence[Any], specs: Sequence[TreeSpec], name: s
     counts = [spec.num_children for spec in specs]
     if specs[0].type is specs[1].type and counts[0] != counts[1]:
         refuse(
-            f"{name} has another number of items in each branch, {counts[0]} and {counts[1]}",
+            f"{name} has a different number of items in each branch, {counts[0]} and {counts[1]}",
             "compute all items and select those that the condition holds for with a mask, items[mask]",
         )
     left, right = map(describe, values)

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from fxonnx_translations._torch_compat import sym_max
 
 from ....errors import CaptureError
-from ...questions.known_values import is_open
+from ...data_dependence.concrete_values import is_open
 from ..source.transformer import Site
 from .conditionals import symbolic_branch
 from .counting import Counting
@@ -462,7 +462,7 @@ class Helpers:
     def identified(self, at: int, value: Any) -> Any:
         """The left side of ``value is True``."""
         if isinstance(value, torch.SymBool) and is_symbolic(value):
-            self._refuse(at)("it is no Python object", "use the value itself, or compare it with ==")
+            self._refuse(at)("its value is not known during capture", "use the value itself, or compare it with ==")
         return value
 
     def unsupported(self, at: int) -> NoReturn:

@@ -25,8 +25,8 @@ from fxonnx_translations._torch_compat import (
     sym_ite,
 )
 
-from ...questions.handled_errors import recorded_as_conditional
-from ...questions.known_values import active_values
+from ...data_dependence.concrete_values import active_values
+from ...data_dependence.handled_errors import recorded_as_conditional
 
 __all__ = ["Uses", "lifted", "observed", "shape_env_of", "symbol_value", "unknown_values"]
 
@@ -184,7 +184,7 @@ def observed(own: Sequence[Any] = ()) -> Iterator[Uses]:
 
 
 def unknown_values() -> AbstractContextManager[None]:
-    """Context in which operators have no known values: bodies run on trial, and for several iterations."""
+    """Context in which operators have no concrete values: bodies run on trial, and for several iterations."""
     values = active_values()
     return nullcontext() if values is None else values.suspended()
 

@@ -53,7 +53,7 @@ def unchanged_objects(functions: Sequence[Callable[..., Any]], refuse: Refuse) -
 class Objects:
     """The objects that functions refer to, with their content.
 
-    The children of modules are left out: comparing all experts of a layer in the branch of each of them would be
+    The children of modules are omitted: comparing all experts of a layer in the branch of each of them would be
     quadratic.
 
     Args:

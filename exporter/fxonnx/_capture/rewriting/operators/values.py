@@ -13,7 +13,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, is_conc
 
 from fxonnx_translations._torch_compat import FakeTensor, sym_not
 
-from ...questions.known_values import active_values
+from ...data_dependence.concrete_values import active_values
 from .memory import shares, storage_of
 
 __all__ = [

@@ -11,7 +11,7 @@ from fxonnx_translations._torch_compat import DataDependentOutputException, Dyna
 
 from ...errors import CaptureError
 from ..constraints.specialized_dims import SpecializedDimsError
-from .known_values import KnownValues
+from .concrete_values import ConcreteValues
 
 __all__ = ["DataDependent", "inputs_of_guard", "is_data_dependent", "may_be_data_dependent", "unresolved_error"]
 
@@ -47,7 +47,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def inputs_of_guard(error: CaptureError, values: KnownValues | None) -> tuple[str, ...]:
+def inputs_of_guard(error: CaptureError, values: ConcreteValues | None) -> tuple[str, ...]:
     """Labels of the inputs that the condition of a failed guard depends on.
 
     Args:

@@ -20,7 +20,7 @@ from ..departures import Departure, DepartureKind
 __all__ = ["Assumption", "AssumptionKind", "AssumptionLog", "asking_frame"]
 
 _TORCH = str(Path(torch.__file__).parent) + "/"
-# Directories of torch whose Python code models call, and which may ask questions as the code of a model does.
+# Directories of torch whose Python code models call, and which may have guards on data as the code of a model has.
 _LIBRARY_OF_TORCH = tuple(_TORCH + name for name in ("nn/", "distributions/", "functional.py"))
 
 _MODULE_CALL = _TORCH + "nn/modules/module.py"
@@ -43,7 +43,7 @@ class AssumptionKind(enum.Enum):
 @public
 @dataclass(frozen=True)
 class Assumption:
-    """The answer to one question about the value of a tensor.
+    """The resolution of one guard on the value of a tensor.
 
     Attributes:
         line: The line of code that asked.

@@ -13,8 +13,8 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from ..constraints.guard_recorder import record_condition
 from ..source_code import function_source
 from .assumption import AssumptionKind, asking_frame
+from .concrete_values import active_values
 from .handlers import handles_errors
-from .known_values import active_values
 
 __all__ = ["answer_of_check", "guard_bool"]
 
@@ -117,7 +117,7 @@ def _wanted_of_operand(test: ast.expr, position: _Position, *, wanted: bool) -> 
         operands = [operand for operand in test.values if _contains(operand, position)]
         # The position of the whole expression is that of the jump after the last operand.
         return _wanted_of_operand(operands[0] if len(operands) == 1 else test.values[-1], position, wanted=wanted)
-    # A comparison or a call as a whole; a question inside of it is about another value.
+    # A comparison or a call as a whole; a guard inside of it is on another value.
     return wanted if _is_at(test, position) else None
 
 

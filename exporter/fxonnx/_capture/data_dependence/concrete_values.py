@@ -1,9 +1,9 @@
 """Values of tensors during the capture: constants of the model, and on request those of the example inputs.
 
 A fake tensor has a shape but no value, so that ``if mask.any()`` fails in torch.export even for a mask that ``forward``
-creates. Inside ``known_values``, every operator whose operands have known values is also run for real, and a question
-about such a tensor is answered: with its value if it depends on constants only, or, with ``follow_example``, with an
-unbacked symbol whose conditions are evaluated for the example.
+creates. Inside ``concrete_values``, operators whose operands have concrete values are also run on these, and a guard on
+such a tensor is resolved: by its value if it depends on constants only, or, with ``follow_example``, by an unbacked
+symbol whose conditions are evaluated for the example.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from .symbolic_scalars import Scalar, evaluate
 
 __all__ = [
     "UNINITIALIZED",
-    "KnownValues",
+    "ConcreteValues",
     "active_values",
     "answer_by_example",
+    "concrete_values",
     "dispatch",
     "following_example",
     "from_real_tensor",
     "is_open",
-    "known_values",
-    "override_questions",
+    "override_value_functions",
     "text",
 ]
 
@@ -76,11 +76,11 @@ class _Value:
 
 
 @dataclass
-class KnownValues:
+class ConcreteValues:
     """The values of one capture.
 
     Attributes:
-        log: Receives the questions that are answered.
+        log: Receives the guards that are resolved.
         examples: ``id`` of an example input to its label, for all tensors among the inputs.
         weights: ``id`` of the parameters and buffers of the model.
         follow_example: Whether the values of the example inputs are known.
@@ -145,10 +145,10 @@ class KnownValues:
     def dispatch(self, run: Callable[[], Any], func: OpOverload[Any, Any], args: Any, kwargs: Any) -> Any:
         """Run an operator on fake tensors, and on their values if all of them are known.
 
-        Operators that compute the shape of another one have no values, except for their answers to questions: the
+        Operators that compute the shape of another one have no values, except for resolved guards: the
         number of elements that a constant mask selects.
         """
-        if self._is_suspended and not _is_question(func):
+        if self._is_suspended and not _reads_value(func):
             return run()
         leaves, structure = pytree.tree_flatten((args, dict(kwargs)))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
@@ -174,7 +174,7 @@ class KnownValues:
                 self._scalars[result] = scalar
             return result
         values, is_certain = real
-        if _is_question(func):
+        if _reads_value(func):
             actual = self._compute(func, values, structure)
             result = self._answer(func, actual, run, is_certain=is_certain, operands=tensors)
         else:
@@ -308,7 +308,7 @@ class KnownValues:
     def suspended(self) -> Iterator[None]:
         """Ignore operators inside the context: the ones that another one consists of, and bodies of loops.
 
-        Their results have no values. Questions about values that are already known are answered.
+        Their results have no values. Guards on values that are already concrete are resolved.
         """
         before, self._is_suspended = self._is_suspended, True
         try:
@@ -317,12 +317,12 @@ class KnownValues:
             self._is_suspended = before
 
 
-_current: ContextVar[KnownValues | None] = ContextVar("fxonnx_known_values", default=None)
+_current: ContextVar[ConcreteValues | None] = ContextVar("fxonnx_concrete_values", default=None)
 
 
 @contextmanager
-def known_values(values: KnownValues) -> Iterator[None]:
-    """Track values inside the context, which requires that ``QUESTION_PATCHES`` are applied."""
+def concrete_values(values: ConcreteValues) -> Iterator[None]:
+    """Track values inside the context, which requires that ``VALUE_PATCHES`` are applied."""
     token = _current.set(values)
     try:
         yield
@@ -330,7 +330,7 @@ def known_values(values: KnownValues) -> Iterator[None]:
         _current.reset(token)
 
 
-def active_values() -> KnownValues | None:
+def active_values() -> ConcreteValues | None:
     """The values of the current capture, or None if values are not tracked."""
     return _current.get()
 
@@ -340,7 +340,7 @@ _example_decides: ContextVar[bool] = ContextVar("fxonnx_example_decides", defaul
 
 @contextmanager
 def following_example(*, is_requested: bool) -> Iterator[None]:
-    """Inside the context, questions may be answered by the example if this is requested."""
+    """Inside the context, guards may be resolved by the example if this is requested."""
     token = _example_decides.set(is_requested)
     try:
         yield
@@ -366,7 +366,7 @@ def dispatch(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
-    """Replacement of ``FakeTensorMode.dispatch`` that also runs operators on known values."""
+    """Replacement of ``FakeTensorMode.dispatch`` that also runs operators on concrete values."""
     values = _current.get()
     if values is None or not isinstance(func, OpOverload):
         return original(mode, func, types, args, kwargs)
@@ -392,10 +392,10 @@ def answer_by_example(original: Callable[..., None], self: Any, orig_expr: Any, 
         values.log.add(AssumptionKind.EXAMPLE, unsound_result, str(orig_expr))
 
 
-def override_questions(
+def override_value_functions(
     original: Callable[..., TorchCall], self: Any, func: Callable[..., Any], args: Any, kwargs: Any
 ) -> TorchCall:
-    """``_NonStrictTorchFunctionHandler._override``, with functions whose questions have symbolic answers."""
+    """``_NonStrictTorchFunctionHandler._override``, with functions whose results are symbolic."""
     if func in (torch.equal, Tensor.equal):
         return _equal, args, kwargs
     if func in (torch.allclose, Tensor.allclose):
@@ -436,7 +436,7 @@ def text(original: Callable[..., str], self: Tensor, specification: str) -> str:
     return original(self, specification)
 
 
-def _is_question(func: OpOverload[Any, Any]) -> bool:
+def _reads_value(func: OpOverload[Any, Any]) -> bool:
     """Whether the result of an operator, or the shape of it, depends on values."""
     return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
 
