@@ -233,8 +233,8 @@ def _warn_about_followed_example(assumptions: Sequence[Assumption]) -> None:
     followed = [one for one in assumptions if one.kind is AssumptionKind.EXAMPLE]
     if followed:
         warn_user(
-            "the model branches on the values of its inputs; the export is valid for inputs that give the same "
-            "answers as the example:\n" + "\n".join(f"  {assumption}" for assumption in followed)
+            "the model branches on the values of its inputs; the export is valid for inputs that take the same "
+            "branches as the example:\n" + "\n".join(f"  {assumption}" for assumption in followed)
         )
 
 
