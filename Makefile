@@ -29,7 +29,7 @@ test: $(VENV)/.installed-test
 
 # Everyday use, in about a minute: ordinary modules, networks that decode, opsets, files, the command.
 quick: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist=worksteal -q --sample $(PYTEST_FLAGS) \
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist=worksteal -q --quick $(PYTEST_FLAGS) \
 		$$($(VENV)/bin/python -m tests.matrix --quick)
 
 # The same with other versions of Python and of libraries, each in an environment of its own; writes docs/matrix.json.

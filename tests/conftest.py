@@ -33,6 +33,7 @@ def _saturates() -> bool:
 def pytest_addoption(parser: pytest.Parser) -> None:
     text = "give the marker nightly to most cases of large tables: three of four from 40 cases on, one of two from 8 on"
     parser.addoption("--sample", action="store_true", help=text)
+    parser.addoption("--quick", action="store_true", help="as --sample, also for the tables that otherwise run whole")
 
 
 # Tables that run whole: everyday use, hostile files, and the rules for texts.
@@ -53,11 +54,16 @@ def _share(count: int) -> int:
     return 4 if count >= 40 else 3 if count >= 16 else 2 if count >= 8 else 1
 
 
-def _sample(items: list[pytest.Item]) -> None:
-    """Give the marker nightly to cases by the checksum of their name, so that new cases do not change the choice."""
+def _sample(items: list[pytest.Item], whole: tuple[str, ...]) -> None:
+    """Give the marker nightly to cases by the checksum of their name, so that new cases do not change the choice.
+
+    Args:
+        items: The tests.
+        whole: The beginnings of the names of tests that all run.
+    """
     tables: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if not item.nodeid.startswith(_WHOLE) and item.get_closest_marker("nightly") is None:
+        if not item.nodeid.startswith(whole) and item.get_closest_marker("nightly") is None:
             tables[item.nodeid.partition("[")[0]].append(item)
     for cases in tables.values():
         share = _share(len(cases))
@@ -69,8 +75,8 @@ def _sample(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before cases are selected by their markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--sample"):
-        _sample(items)
+    if config.getoption("--sample") or config.getoption("--quick"):
+        _sample(items, () if config.getoption("--quick") else _WHOLE)
     if _saturates():
         reason = "ort: sums of products of uint8 and int8 saturate on x86 without VNNI"
         for item in items:
