@@ -299,6 +299,22 @@ def test_branches_whose_other_side_raises(function: Any, dynamic: bool) -> None:
     )
 
 
+def _check_before_another_condition(x: Tensor) -> Tensor:
+    if (x < -9).any():
+        raise ValueError("too small")
+    if x.dim() == 3:
+        return x + 1
+    return x - 1
+
+
+def test_a_check_beside_other_conditions_without_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.10 knows the line of a condition only."""
+    found = "fxonnx._capture.data_dependence.checks._position"
+    monkeypatch.setattr(found, lambda frame: (frame.f_lineno, frame.f_lineno, -1, -1))
+    model, x = Function(_check_before_another_condition).eval(), torch.rand(3, 4)
+    torch.testing.assert_close(fxonnx.export(model, (x,))(x)[0], model(x))
+
+
 def _branches(x: Tensor) -> Tensor:
     if x.sum() > 0:
         return x + 1

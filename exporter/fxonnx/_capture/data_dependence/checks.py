@@ -96,14 +96,19 @@ def _innermost(tree: ast.AST, position: _Position) -> tuple[ast.If | ast.Assert,
     """The innermost statement whose condition contains a position, and the value with which execution goes on."""
     found: tuple[ast.If | ast.Assert, bool] | None = None
     for node in ast.walk(tree):
-        if isinstance(node, ast.If) and (_contains(node.test, position) or _is_at(node, position)):
+        if not isinstance(node, ast.If | ast.Assert):
+            continue
+        # Without columns, every statement would be the one at the position.
+        if not (_contains(node.test, position) or (position[2] >= 0 and _is_at(node, position))):
+            continue
+        if isinstance(node, ast.If):
             if _only_raises_or_logs(node.body):
                 found = node, False
             elif node.orelse and _only_raises_or_logs(node.orelse):
                 found = node, True
             else:
                 found = None
-        elif isinstance(node, ast.Assert) and (_contains(node.test, position) or _is_at(node, position)):
+        else:
             found = node, True
     return found
 
