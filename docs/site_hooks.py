@@ -35,20 +35,20 @@ def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def patches() -> str:
     """The table of all patches of torch, with the reason for each."""
-    from fxonnx._capture.patches.table import (
-        CAPTURE_PATCHES,
-        LOADING_PATCHES,
-        QUESTION_PATCHES,
-        SPEED_PATCHES,
-        TRACING_PATCHES,
-    )
+    from fxonnx._capture.patches import LOADING_PATCHES, SPEED_PATCHES, TRACING_PATCHES
+    from fxonnx._capture.patches.table import CAPTURE_PATCHES, VALUE_PATCHES
+    from fxonnx._extensions import all_extensions
 
     others = [patch for patch in CAPTURE_PATCHES if patch not in (*TRACING_PATCHES, *SPEED_PATCHES)]
     groups = (
         ("the stages capture and prepare", TRACING_PATCHES),
         ("`torch.export`", others),
         ("`torch.export`, for speed", SPEED_PATCHES),
-        ("`torch.export`, if a model asks tensors for their values", QUESTION_PATCHES),
+        ("`torch.export`, if Python branches on values of tensors", VALUE_PATCHES),
+        (
+            "`torch.export`, for models to which an add-on applies",
+            [row for one in all_extensions() for row in one.patches],
+        ),
         ("`torch.export.load`", LOADING_PATCHES),
     )
     rows = [
