@@ -74,7 +74,10 @@ class Formula:
                 self._names.setdefault(term.name, []).append(term)
             if term.is_anchor or term is self._first:
                 self._paths[term] = [path[1:] for path in _paths(self._root, term)]
-        self._anchors = [(term, _overloads(term)) for term in self._paths if isinstance(term, Call) and term.is_anchor]
+        self._anchors: dict[Any, list[Term]] = {}
+        for term in self._paths:
+            for target in _overloads(term) if term.is_anchor else ():
+                self._anchors.setdefault(target, []).append(term)
 
     def matches(self, graph: torch.fx.Graph, found: Matches) -> Iterator[Match]:
         """Find the formula in a graph, which may be changed meanwhile; near misses are recorded.
@@ -83,12 +86,13 @@ class Formula:
             graph: A functional graph.
             found: The matches of the pattern.
         """
-        for anchor, targets in self._anchors:
-            for target in targets:
-                for node in graph.find_nodes(op="call_function", target=target):
-                    match = self._search(node, anchor, found) if node.users else None
+        for target, anchors in self._anchors.items():
+            for node in graph.find_nodes(op="call_function", target=target):
+                for anchor in anchors if node.users else ():
+                    match = self._search(node, anchor, found)
                     if match is not None:
                         yield match
+                        break
 
     def at(self, node: Any) -> Match | None:
         """Match a node as the end of the formula."""
@@ -109,6 +113,7 @@ class Formula:
         if not anchor.match(node, match):
             return None
         match.begin(node)
+        match.explains = True
         if self._follow(match, anchor):
             reason = self._difference(match)
         elif all(path and path[-1].is_rejected for path in self._paths[anchor]):
@@ -122,7 +127,7 @@ class Formula:
         return None
 
     def _follow(self, match: Match, start: Term) -> bool:
-        return match.first(partial(match.follow, path) for path in self._paths[start])
+        return match.first([partial(match.follow, path) for path in self._paths[start]])
 
     def _difference(self, match: Match) -> str:
         """The reason why a match of the formula's form is none; empty for a match."""
@@ -154,12 +159,16 @@ def _paths(term: Term, start: Term) -> Iterator[_Path]:
 
 
 def _overloads(anchor: Term) -> Sequence[Any]:
-    """The operators of an anchor, which a graph has an index of."""
+    """The operators of an anchor, which a graph has an index of: those of tensors that do not write to an argument."""
     found: list[Any] = []
     for target in anchor.targets if isinstance(anchor, Call) else ():
         if isinstance(target, OpOverloadPacket):
             names: list[str] = target.overloads()  # type: ignore[no-untyped-call]
-            found += [getattr(target, name) for name in names if "out" not in name]
+            found += [each for name in names if _is_functional((each := getattr(target, name))._schema)]
         else:
             found.append(target)
     return found
+
+
+def _is_functional(schema: Any) -> bool:
+    return not schema.is_mutable and "Tensor" in str(schema.arguments[0].type)

@@ -144,10 +144,27 @@ def insert_after(node: torch.fx.Node, target: Any, args: tuple[Any, ...], **kwar
     return new
 
 
-def insert_before(before: torch.fx.Node, target: Any, *args: Any, origin: torch.fx.Node | None = None) -> torch.fx.Node:
-    """Insert a call before a node, with a computed fake value and the provenance of ``origin`` or that node."""
-    vals = torch.fx.map_arg(args, lambda node: node.meta["val"])
-    if target is operator.getitem:
+def insert_before(
+    before: torch.fx.Node,
+    target: Any,
+    *args: Any,
+    origin: torch.fx.Node | None = None,
+    value: torch.Tensor | None = None,
+) -> torch.fx.Node:
+    """Insert a call before a node.
+
+    Args:
+        before: The node.
+        target: The operator.
+        args: Its arguments.
+        origin: The node whose provenance the call gets; by default the one before which it is inserted.
+        value: Its fake value where that is known; by default it is computed, which takes longer than all the rest.
+    """
+    vals = torch.fx.map_arg(args, lambda node: node.meta["val"]) if value is None else ()
+    val: Any
+    if value is not None:
+        val = value
+    elif target is operator.getitem:
         val = vals[0][vals[1]]
     else:
         tensor = next(val for val in pytree.tree_leaves(vals) if isinstance(val, torch.Tensor))

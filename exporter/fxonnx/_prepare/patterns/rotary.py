@@ -185,6 +185,14 @@ def _has_rank_3(table: torch.fx.Node) -> bool:
     return len(dims_of(table) or ()) == 3
 
 
+def _kept_values(y: torch.Tensor, result: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The fake values of all elements and of half of them, if the embedding keeps the shape and dtype of its input."""
+    batch, heads, length, size = result.shape
+    if not all(map(same_size, (batch, length, heads, size), y.shape)) or result.dtype != y.dtype:
+        return None, None
+    return y, y.new_empty((*y.shape[:3], size // 2))
+
+
 def rotate_before_transpose(graph: torch.fx.Graph) -> Matches:
     """Apply embeddings that are not fused to ``[batch, length, heads, size]``, before the heads are transposed.
 
@@ -205,13 +213,22 @@ def rotate_before_transpose(graph: torch.fx.Graph) -> Matches:
             if match.node(f"{name}s") not in tables:
                 tables[match.node(f"{name}s")] = insert_before(joined, aten.unsqueeze.default, match.node(name), 2)
         cosine, sine = (tables[match.node(name)] for name in ("cosines", "sines"))
+        result = value_of(total)
+        kept, part = _kept_values(value_of(y), result)
         first, second = (
-            insert_before(joined, aten.slice.Tensor, y, 3, *edges) for edges in ((0, half), (half, 2 * half))
+            insert_before(joined, aten.slice.Tensor, y, 3, *edges, value=part)
+            for edges in ((0, half), (half, 2 * half))
         )
-        rotated = insert_before(joined, aten.cat.default, [insert_before(joined, aten.neg.default, second), first], 3)
-        products = [insert_before(joined, aten.mul.Tensor, *pair) for pair in ((y, cosine), (rotated, sine))]
-        whole = insert_before(joined, aten.add.Tensor, *products, origin=total)
-        total.replace_all_uses_with(insert_before(joined, aten.transpose.int, whole, 1, 2, origin=total))
+        negative = insert_before(joined, aten.neg.default, second, value=part)
+        rotated = insert_before(joined, aten.cat.default, [negative, first], 3, value=kept)
+        products = [
+            insert_before(joined, aten.mul.Tensor, *pair, value=kept) for pair in ((y, cosine), (rotated, sine))
+        ]
+        whole = insert_before(joined, aten.add.Tensor, *products, origin=total, value=kept)
+        turned = insert_before(
+            joined, aten.transpose.int, whole, 1, 2, origin=total, value=None if kept is None else result
+        )
+        total.replace_all_uses_with(turned)
         found.fused.append(whole)
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, TypeVar, cast
 
@@ -40,6 +40,7 @@ class Match:
         passes: Whether a call is ignored, and its first argument stands for it.
         bound: The values of terms.
         differences: Reasons why the values are not the formula, although they have its form.
+        explains: Whether the reason is recorded.
         reason: The first node that does not have the form of the formula, in the attempt that came furthest.
     """
 
@@ -47,6 +48,7 @@ class Match:
         self.passes = passes
         self.bound: dict[Term, Any] = {}
         self.differences: tuple[str, ...] = ()
+        self.explains = False
         self.reason = ""
         self._names = names
         self._progress = (-1, -1)
@@ -76,7 +78,7 @@ class Match:
 
     def begin(self, node: torch.fx.Node) -> None:
         """Begin at an anchor, whose operands match."""
-        self._path, self._progress = (node,), (-1, -1)
+        self._path = (node,)
 
     def follow(self, path: Sequence[Term]) -> bool:
         """Match the operators of a formula from its anchor, which matches, to its end."""
@@ -94,7 +96,7 @@ class Match:
     def fail(self, reason: Callable[[], str]) -> bool:
         """Record where an attempt ended, if none came further; returns False."""
         progress = len(self._path), len(self.bound)
-        if progress > self._progress:
+        if self.explains and progress > self._progress:
             self._progress, self.reason = progress, reason()
         return False
 
@@ -107,8 +109,15 @@ class Match:
             return self.fail(lambda: f"{value.target} is applied to {source}, where the pattern has {expected}")
         return self.fail(lambda: f"{role} is {_described(value)}, where the pattern has {expected}")
 
-    def first(self, attempts: Iterable[Callable[[], bool]]) -> bool:
+    @property
+    def prunes(self) -> bool:
+        """Whether attempts that cannot match are left out: neither their reasons nor ignored calls matter."""
+        return not self.explains and self.passes is None
+
+    def first(self, attempts: Sequence[Callable[[], bool]]) -> bool:
         """Make attempts up to the first that matches; one with a difference counts only if no other matches."""
+        if len(attempts) < 2:
+            return bool(attempts) and attempts[0]()
         before, state = self._state(), None
         for attempt in attempts:
             if attempt():
@@ -209,6 +218,10 @@ class Term:
         """Its operands or alternatives."""
         return ()
 
+    def admits(self, value: Any) -> bool:
+        """Whether a value may have its form, as far as the value alone shows; cheap."""
+        return True
+
     def play(self, role: str) -> None:
         """Set its role, and that of its alternatives."""
         self.role = role
@@ -258,6 +271,9 @@ class Value(Term):
             return match.fail(lambda: f"{self.name} is {_described(value)}")
         match.bound[self] = value
         return True
+
+    def admits(self, value: Any) -> bool:
+        return self.accepts(value)
 
     def accepts(self, value: Any) -> bool:
         """Whether it may stand for a value."""
@@ -323,6 +339,9 @@ class _Either(Term):
         super().__init__()
         self._alternatives = alternatives
 
+    def admits(self, value: Any) -> bool:
+        return any(term.admits(value) for term in self._alternatives)
+
     def play(self, role: str) -> None:
         for term in self._alternatives:
             term.play(role)
@@ -331,7 +350,10 @@ class _Either(Term):
         return self._alternatives
 
     def matches(self, value: Any, match: Match) -> bool:
-        found = match.first(partial(term.match, value, match) for term in self._alternatives)
+        candidates = self._alternatives
+        if match.prunes:
+            candidates = [term for term in candidates if term.admits(value)]
+        found = match.first([partial(term.match, value, match) for term in candidates])
         if found:
             match.bound[self] = value
         return found
@@ -357,6 +379,8 @@ class Call(Term):
             term.play(f"{name} of {self.label}")
         self._is_commutative = not self.targets.isdisjoint(_COMMUTATIVE) and len(operands) == 2
         self._is_loose = False
+        # Operators exist once, and their hashes are slow.
+        self._ids = frozenset(target if isinstance(target, str) else id(target) for target in targets)
         self._has_names = any(isinstance(target, str) for target in targets)
 
     def loose(self) -> Call:
@@ -379,27 +403,39 @@ class Call(Term):
             return False
         if not self._is_commutative:
             return self._match_operands(operands, match)
-        return match.first(partial(self._match_operands, order, match) for order in (operands, operands[::-1]))
+        orders: Sequence[Sequence[Any]] = (operands, operands[::-1])
+        if match.prunes:
+            orders = [
+                order
+                for order in orders
+                if all(term.admits(each) for term, each in zip(self._operands, order, strict=True))
+            ]
+        return match.first([partial(self._match_operands, order, match) for order in orders])
 
     def _match_operands(self, values: Sequence[Any], match: Match) -> bool:
         return all(term.match(value, match) for term, value in zip(self._operands, values, strict=True))
 
-    def _family(self, target: Any) -> Any:
-        """The operator of an overload; its name if the term has names, of operators that may not be registered."""
+    def admits(self, value: Any) -> bool:
+        if not isinstance(value, torch.fx.Node) or value.op != "call_function":
+            return False
+        return id(value.target) in self._ids or self._family(value.target) in self._ids
+
+    def _family(self, target: Any) -> int | str:
+        """The identity of an overload's operator; its name if the term has names, for operators that may be missing."""
         if self._has_names:
             return str(target).removesuffix(".default").replace(".", "::", 1)
-        return getattr(target, "overloadpacket", None)
+        return id(getattr(target, "overloadpacket", None))
 
     def _arguments(self, value: Any) -> tuple[list[Any], dict[str, Any]] | None:
         """The operands and options of a call of one of the operators; None for others."""
-        if not isinstance(value, torch.fx.Node) or value.op != "call_function":
+        if not self.admits(value):
             return None
         target: Any = value.target
-        if target not in self.targets and self._family(target) not in self.targets:
-            return None
         count = len(self._operands)
-        if not self._options and not value.kwargs and len(value.args) == count:
-            return list(value.args), {}
+        if not self._options and (
+            len(value.args) >= count if self._is_loose else len(value.args) == count and not value.kwargs
+        ):
+            return list(value.args[:count]), {}
         parameters = _parameters(target)
         given = dict(zip((name for name, _ in parameters), value.args, strict=False))
         given.update(value.kwargs)
