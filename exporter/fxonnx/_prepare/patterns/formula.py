@@ -85,7 +85,12 @@ class Formula:
         Args:
             graph: A functional graph.
             found: The matches of the pattern.
+
+        Raises:
+            ValueError: If no operator of the formula is an anchor.
         """
+        if not self._anchors:
+            raise ValueError("a formula that is searched needs an operator with .anchor()")
         for target, anchors in self._anchors.items():
             for node in graph.find_nodes(op="call_function", target=target):
                 for anchor in anchors if node.users else ():

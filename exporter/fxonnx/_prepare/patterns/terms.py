@@ -339,6 +339,11 @@ class _Either(Term):
         super().__init__()
         self._alternatives = alternatives
 
+    def anchor(self: _Self) -> _Self:
+        for term in self.parts():
+            term.anchor()
+        return self
+
     def admits(self, value: Any) -> bool:
         return any(term.admits(value) for term in self._alternatives)
 
