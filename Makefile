@@ -15,7 +15,7 @@ TORCHVISION_2.15 = 0.29.2
 TORCHVISION = $(TORCHVISION_$(basename $(TORCH)))
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $(CONSTRAINTS)
 
-.PHONY: demo quick test nightly matrix fuzz lint docs bench optimum
+.PHONY: demo quick test nightly matrix fuzz lint docs bench optimum web
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/fxonnx demo
@@ -49,6 +49,15 @@ SEEDS ?= 1000:1300
 fuzz: $(VENV)/.installed-test
 	$(VENV)/bin/python -W ignore -m tests.fuzz --seeds $(SEEDS) $(if $(ZERO),--zero) \
 		$(if $(KIND),--kind $(KIND)) $(if $(WITHOUT),--without $(WITHOUT))
+
+# Exported directories in transformers.js, under node and in headless Chromium; make test runs them too once they are installed.
+web: $(VENV)/.installed-test tests/web/node_modules
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q tests/web $(PYTEST_FLAGS)
+
+# The scripts of onnxruntime-node would download builds for CUDA.
+tests/web/node_modules: tests/web/package.json
+	cd tests/web && npm install --ignore-scripts --no-package-lock --no-audit --no-fund
+	touch $@
 
 lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .

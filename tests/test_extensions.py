@@ -20,7 +20,7 @@ import fxonnx
 from fxonnx._extensions import ADD_ONS, active_extensions, all_extensions, extended, extensions_of_graph
 
 PACKAGE = Path(fxonnx.__file__).parent
-ADD_ON_ROOMS = ("quantization", "torchscript", "diagnostics", "genai", "_cli")
+ADD_ON_ROOMS = ("quantization", "torchscript", "diagnostics", "genai", "huggingface", "_cli")
 CORE = [
     path
     for path in sorted(PACKAGE.rglob("*.py"))

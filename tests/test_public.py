@@ -24,7 +24,7 @@ X = (torch.ones(2, 3),)
 @pytest.mark.parametrize("package", [fxonnx, fxonnx_translations], ids=lambda package: package.__name__)
 def test_dir_shows_the_public_names(package: object) -> None:
     names = [name for name in dir(package) if not name.startswith("__")]
-    assert set(names) - {"errors", "genai"} == set(package.__all__)
+    assert set(names) - {"errors", "genai", "huggingface"} == set(package.__all__)
     assert all(hasattr(package, name) for name in dir(package))
 
 
@@ -35,6 +35,7 @@ def test_other_modules_are_private(package: object) -> None:
         "diagnostics",
         "errors",
         "genai",
+        "huggingface",
         "quantization",
         "torchscript",
     }

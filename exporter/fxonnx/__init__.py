@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import genai as genai
+    from . import huggingface as huggingface
     from ._analysis import Analysis, ExportIssue, analyze
     from ._capture.constraints.constraint import Constraint
     from ._capture.data_dependence.assumption import Assumption, AssumptionKind
@@ -213,7 +214,7 @@ if not TYPE_CHECKING:  # a type checker would accept any attribute of a module w
         """Import on first use: torch, onnxscript and sympy take much longer to import than fxonnx."""
         import sys
 
-        if name == "genai":
+        if name in ("genai", "huggingface"):
             return _imported(name)
         if name in _RENAMED:
             import warnings
@@ -241,4 +242,4 @@ if not TYPE_CHECKING:  # a type checker would accept any attribute of a module w
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__doc__", "__version__", "errors", "genai"]
+    return [*__all__, "__doc__", "__version__", "errors", "genai", "huggingface"]

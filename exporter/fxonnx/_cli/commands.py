@@ -1,4 +1,4 @@
-"""Command line: ``fxonnx export``, ``analyze``, ``genai``, ``check``, ``verify``, ``diff``, ``report`` and ``demo``.
+"""Command line: ``export``, ``analyze``, ``hf``, ``genai``, ``check``, ``verify``, ``diff``, ``report`` and ``demo``.
 
 Modules that import torch are imported inside the commands, so that ``fxonnx --help`` is fast.
 """
@@ -159,6 +159,50 @@ def _summary(program: ONNXProgram, verified: bool) -> str:
         name = reference_of(program).name
         checked = ", verified" if name == "model" else f", verified against the {name}"
     return f"{len(program.model.graph)} nodes, {calls}opset {program.model.opset_imports.get('')}{checked}"
+
+
+@app.command("hf")
+def hf_command(
+    model: Annotated[str, typer.Argument(help="A directory with a model of transformers, or an id of the Hub.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The directory to write.")],
+    task: Annotated[str | None, typer.Option(help="The task; by default that of the model's class.")] = None,
+    layout: Annotated[str, typer.Option(help="optimum, transformers.js or sentence-transformers.")] = "optimum",
+    dtype: Annotated[str, typer.Option(help="Comma-separated: fp32, fp16, q8, q4, q4f16.")] = "fp32",
+    opset: Annotated[int | None, typer.Option(help="The ONNX opset.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")] = None,
+    token: Annotated[str | None, typer.Option(help="Token of the Hub.")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that the checkpoint contains.")
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Compare the files with the model in eager torch.")
+    ] = True,
+    debug: Debug = False,
+) -> None:
+    """Export a model of transformers for optimum, transformers.js or sentence-transformers.
+
+    Example: fxonnx hf checkpoint -o model --layout transformers.js --dtype fp32,q8
+
+    Exit code 0 if the directory is written, 1 after an error, 2 for a wrong option.
+    """
+    with _readable_messages(debug), _progress() as on_stage:
+        from ..huggingface import export as export_for_huggingface  # imports torch
+
+        choices: dict[str, Any] = {"layout": layout}
+        exported = export_for_huggingface(
+            model,
+            output,
+            task=task,
+            dtype=dtype,
+            opset_version=opset,
+            verify=verify,
+            revision=revision,
+            token=token,
+            trust_remote_code=trust_remote_code,
+            on_stage=on_stage,
+            **choices,
+        )
+    typer.echo(str(exported))
 
 
 @app.command("genai")

@@ -1,0 +1,171 @@
+"""Comparison of exported files with the model in eager torch, at the example and at other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import ExportError, VerificationError
+from ._components import Component, Inputs, cast
+from ._extra import import_extra
+from ._samples import Sizes, input_names, sample_inputs
+from ._source import Source
+from ._variants import Variant
+
+__all__ = ["FileCheck", "compare_component", "compare_generation", "flatten", "raise_on_failure"]
+
+_EXAMPLE = Sizes(seed=1)
+_OTHERS = (Sizes(3, 12, 1.5, 2), Sizes(3, 12, 2.0, 2), Sizes(3, 12, 1.0, 2))
+_NEW = 12
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """The result of one comparison.
+
+    Attributes:
+        file: Name of the file, or of the whole model.
+        inputs: The sizes of the inputs, or the kind of generation.
+        difference: Largest difference of an output, relative to its largest value; the share of different tokens; None
+            if the model draws random numbers, so that its own results differ from call to call.
+        tolerance: The largest difference that is accepted; None if any is.
+    """
+
+    file: str
+    inputs: str
+    difference: float | None
+    tolerance: float | None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the difference is accepted; one that is not a number never is."""
+        if self.difference is None:
+            return True
+        limit = float("inf") if self.tolerance is None else self.tolerance
+        return self.difference <= limit and self.difference != float("inf")
+
+    def __str__(self) -> str:
+        """One line for the table of an export."""
+        if self.difference is None:
+            return f"{self.inputs}: runs, not compared, since the model draws random numbers"
+        if self.file.startswith("generate"):
+            return f"{self.file}, {self.inputs}: {self.difference:.0%} of the tokens different"
+        return f"{self.inputs}: difference {self.difference:.1e}"
+
+
+def flatten(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    """Name, with dots between the steps of its path, and value of every tensor in an input."""
+    if isinstance(value, Tensor):
+        yield name, value
+        return
+    items = value.items() if isinstance(value, Mapping) else enumerate(value)
+    for key, part in items:
+        yield from flatten(f"{name}.{key}", part)
+
+
+def compare_component(component: Component, program: Any, session: Any, variant: Variant, file: str) -> list[FileCheck]:
+    """Compare a file with its component, at the sizes of the example and at others that the program accepts.
+
+    Args:
+        component: The component in the dtype of the variant.
+        program: The exported program, whose constraints say which sizes are possible.
+        session: A session of ONNX Runtime with the file.
+        variant: Element types of the file.
+        file: Name of the file.
+    """
+    first = component.inputs(_EXAMPLE)
+    calls = [first]
+    for sizes in _OTHERS:
+        other = _possible(component, program, sizes)
+        if other is not None:
+            calls.append(other)
+            break
+    if component.has_branch:
+        calls += [component.inputs(_EXAMPLE, past=0), component.inputs(_EXAMPLE, use_cache=True)]
+    elif "past_key_values" in first:
+        calls.append(component.inputs(_EXAMPLE, past=0))
+    return [_compare(component, session, inputs, variant, file) for inputs in calls]
+
+
+def _possible(component: Component, program: Any, sizes: Sizes) -> Inputs | None:
+    """Inputs of some sizes, if both the model and the exported program accept them."""
+    try:
+        inputs = component.inputs(sizes)
+        with torch.no_grad():
+            component.model(**inputs)
+        program(**inputs)
+    except (RuntimeError, ValueError, IndexError, ExportError):
+        # A model for images of one size raises one of these for others.
+        return None
+    return inputs
+
+
+def _compare(component: Component, session: Any, inputs: Inputs, variant: Variant, file: str) -> FileCheck:
+    with torch.no_grad():
+        expected, again = component.model(**inputs), component.model(**inputs)
+    tensors = dict(pair for name, value in inputs.items() for pair in flatten(name, value))
+    feeds = {value.name: tensors[value.name].numpy() for value in session.get_inputs()}
+    found = session.run(list(expected), feeds)
+    difference: float | None = None
+    if all(torch.equal(value, again[name]) for name, value in expected.items()):
+        pairs = zip(expected.values(), map(torch.from_numpy, found), strict=True)
+        difference = max(_difference(value, result) for value, result in pairs)
+    sizes = ", ".join(f"{name} {'x'.join(map(str, value.shape))}" for name, value in [*tensors.items()][:2])
+    return FileCheck(file, sizes, difference, variant.tolerance)
+
+
+def _difference(expected: Tensor, found: Tensor) -> float:
+    if expected.shape != found.shape:
+        return float("inf")
+    if expected.numel() == 0:
+        return 0.0
+    expected, found = expected.double(), found.double()
+    scale = float(expected.abs().max())
+    difference = float((expected - found).abs().max())
+    return difference / scale if scale else difference
+
+
+def compare_generation(source: Source, loaded: Any, variant: Variant) -> FileCheck:
+    """Generate greedily from a padded batch with the exported directory and with the model.
+
+    Args:
+        source: The model.
+        loaded: The exported directory, loaded by ``load``.
+        variant: Element types of the files.
+    """
+    transformers = import_extra("transformers")
+    model = source.model
+    inputs: dict[str, Any] = sample_inputs(model, input_names(model, source.processors), Sizes(seed=3))
+    if model.config.is_encoder_decoder:
+        if "input_ids" not in inputs:
+            inputs.pop("attention_mask", None)
+    else:
+        inputs = {"input_ids": inputs["input_ids"], "attention_mask": torch.ones_like(inputs["input_ids"])}
+        inputs["attention_mask"][-1, :2] = 0  # padding on the left
+    options = {"max_new_tokens": _NEW, "min_new_tokens": _NEW, "do_sample": False, "num_beams": 1}
+    generate = transformers.GenerationMixin.generate
+    with torch.no_grad():
+        expected = generate(model, **cast(inputs, model.dtype), **options)
+        found = generate(loaded, **inputs, **options)
+    length = min(expected.shape[1], found.shape[1])
+    different = float((expected[:, :length] != found[:, :length]).double().mean())
+    limit = 0.0 if variant.name == "fp32" else None
+    return FileCheck(f"generate{variant.suffix}", f"{_NEW} tokens, batch {len(expected)}", different, limit)
+
+
+def raise_on_failure(checks: list[FileCheck]) -> None:
+    """Raise for the first comparison that failed.
+
+    Raises:
+        VerificationError: If one did.
+    """
+    for check in checks:
+        if not check.passed:
+            raise VerificationError(
+                f"{check.file} differs from the model in eager torch by {check.difference or 0:.2g} ({check.inputs}), "
+                f"more than {check.tolerance}"
+            )

@@ -1,0 +1,304 @@
+"""Components of a model: the modules that become one file each, with their example inputs and dynamic axes."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import ArgumentError
+from ._cross_attention import TRANSLATIONS, reusing_cache
+from ._extra import import_extra
+from ._samples import Sizes, axes_of, input_names, sample_inputs, text_config
+from ._source import Source
+
+__all__ = ["Component", "Inputs", "cast", "components_of"]
+
+Inputs = dict[str, Any]
+_PAST = 5
+
+
+@dataclass(frozen=True)
+class Component:
+    """A module that becomes one file.
+
+    Attributes:
+        name: Name of the file, without suffix.
+        model: The module; its parameters have the names that they have in the whole model.
+        inputs: Makes keyword inputs of given ``Sizes``; for a step of generation, also of a given ``past`` length, and
+            with or without ``use_cache``.
+        dynamic_shapes: Dynamic dims by graph input name or glob pattern.
+        translations: Translations of operators that only this component has.
+        generates: Whether it is a step of generation, with a cache.
+        has_branch: Whether ``use_cache_branch`` decides if the file computes the keys and values of the encoder.
+    """
+
+    name: str
+    model: Any
+    inputs: Callable[..., Inputs]
+    dynamic_shapes: Mapping[str, Mapping[int, str]]
+    translations: Mapping[Any, Any] = field(default_factory=lambda: MappingProxyType({}))
+    generates: bool = False
+    has_branch: bool = False
+
+
+def components_of(source: Source) -> list[Component]:
+    """The components of a model for its task.
+
+    Args:
+        source: The model.
+
+    Raises:
+        ArgumentError: If a model that generates text does not run with a cache.
+    """
+    form = source.task.form
+    if form == "single" and source.model.config.is_encoder_decoder and source.model.can_generate():
+        form = "encoder-decoder"  # speech recognition has both forms
+    if form == "decoder":
+        return [_decoder(source)]
+    return _encoder_and_decoder(source) if form == "encoder-decoder" else [_single(source)]
+
+
+def with_forward(model: Any, forward: Callable[..., Any]) -> Any:
+    """A module with the same parameters and another forward; the model is left unchanged.
+
+    Args:
+        model: The model.
+        forward: Receives the keyword inputs of the component.
+    """
+    replaced = copy.copy(model)
+    replaced.forward = forward
+    return replaced
+
+
+def _single(source: Source) -> Component:
+    model = source.model
+    names = input_names(model, source.processors)
+    example = sample_inputs(model, names, Sizes())
+    axes = {name: axes_of(name, value, model) for name, value in example.items()}
+    outputs = source.task.outputs
+
+    def forward(**inputs: Tensor) -> dict[str, Tensor]:
+        found = model(**cast(inputs, model.dtype), return_dict=True)
+        tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
+        chosen = {name: tensors[name] for name in outputs if name in tensors}
+        parts = {
+            f"{name}.{index}": part
+            for name, value in found.items()
+            if isinstance(value, tuple)
+            for index, part in enumerate(value)
+            if isinstance(part, Tensor)
+        }
+        return _float32(chosen or tensors or parts)
+
+    return Component("model", with_forward(model, forward), partial(sample_inputs, model, names), axes)
+
+
+def cast(inputs: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    """Convert the floating-point tensors among inputs, which are float32 in the files.
+
+    Args:
+        inputs: Inputs by name.
+        dtype: The dtype of the model.
+    """
+    return {
+        name: value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+        for name, value in inputs.items()
+    }
+
+
+def _float32(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.float() if value.is_floating_point() else value for name, value in outputs.items()}
+
+
+def _decoder(source: Source) -> Component:
+    model = source.model
+    transformers = import_extra("transformers")
+    shapes = _cache_shapes(model)
+    has_positions = "position_ids" in inspect.signature(model.forward).parameters
+
+    def forward(past_key_values: list[dict[str, Tensor]], **inputs: Tensor) -> dict[str, Tensor]:
+        cache = transformers.DynamicCache([(layer["key"], layer["value"]) for layer in past_key_values])
+        logits = model(**inputs, past_key_values=cache, use_cache=True, return_dict=True).logits
+        return {"logits": logits.float(), **_present(cache.layers)}
+
+    def inputs(sizes: Sizes, past: int = _PAST) -> Inputs:
+        names = ["input_ids", "position_ids"] if has_positions else ["input_ids"]
+        found: Inputs = sample_inputs(model, names[:1], sizes)
+        ids = found["input_ids"]
+        found["attention_mask"] = torch.ones(ids.shape[0], past + ids.shape[1], dtype=torch.int64)
+        if has_positions:
+            found["position_ids"] = torch.arange(past, past + ids.shape[1]).expand(ids.shape).contiguous()
+        generator = torch.Generator().manual_seed(sizes.seed)
+        found["past_key_values"] = [
+            {
+                name: torch.randn(ids.shape[0], heads, past, size, generator=generator).to(model.dtype)
+                for name, (heads, size) in zip(("key", "value"), layer, strict=True)
+            }
+            for layer in shapes
+        ]
+        return found
+
+    step = {0: "batch_size", 1: "sequence_length"}
+    axes = {
+        "input_ids": step,
+        "attention_mask": {0: "batch_size", 1: "total_sequence_length"},
+        "past_key_values*": {0: "batch_size", 2: "past_sequence_length"},
+    }
+    if has_positions:
+        axes["position_ids"] = step
+    return Component("model", with_forward(model, forward), inputs, axes, generates=True)
+
+
+def _present(layers: Any, kind: str = "") -> dict[str, Tensor]:
+    return {
+        f"present.{index}.{kind}{name}": state
+        for index, layer in enumerate(layers)
+        for name, state in (("key", layer.keys), ("value", layer.values))
+    }
+
+
+def _cache_shapes(model: Any) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Heads and head size of the keys and of the values of each layer.
+
+    Raises:
+        ArgumentError: If the model does not store keys and values in a cache.
+    """
+    transformers = import_extra("transformers")
+    cache = transformers.DynamicCache()
+    ids = torch.ones(1, 1, dtype=torch.int64)
+    name = type(model).__name__
+    try:
+        with torch.no_grad():
+            model(input_ids=ids, attention_mask=ids, past_key_values=cache, use_cache=True)
+    except (TypeError, ValueError, IndexError, AttributeError) as error:
+        raise ArgumentError("model", f"{name} does not run with a DynamicCache: {error}") from error
+    if not cache.layers or not all(isinstance(layer.keys, Tensor) for layer in cache.layers):
+        hint = "models with other states are exported by fxonnx.genai.export"
+        raise ArgumentError("model", f"{name} does not store keys and values in a cache", hint=hint)
+    return [
+        ((layer.keys.shape[1], layer.keys.shape[3]), (layer.values.shape[1], layer.values.shape[3]))
+        for layer in cache.layers
+    ]
+
+
+def _encoder_and_decoder(source: Source) -> list[Component]:
+    model = source.model
+    encoder = model.get_encoder()
+    names = input_names(model, source.processors)
+    if "input_ids" not in names and "input_values" not in names:
+        names = [name for name in names if name != "attention_mask"]
+    parameters = inspect.signature(encoder.forward).parameters
+    names = [name for name in names if name in parameters or "kwargs" in parameters]
+    example = sample_inputs(model, names, Sizes())
+    axes = {name: axes_of(name, value, model) for name, value in example.items()}
+
+    def encode(**inputs: Tensor) -> dict[str, Tensor]:
+        hidden = encoder(**cast(inputs, model.dtype), return_dict=True).last_hidden_state
+        return {"last_hidden_state": hidden.float()}
+
+    first = Component("encoder_model", with_forward(model, encode), partial(sample_inputs, model, names), axes)
+    return [first, _merged_decoder(source, first, has_mask="attention_mask" in names)]
+
+
+def _merged_decoder(source: Source, encoder: Component, has_mask: bool) -> Component:
+    model = source.model
+    transformers = import_extra("transformers")
+    with torch.no_grad():
+        example = encoder.inputs(Sizes())
+        hidden = encoder.model(**example)["last_hidden_state"]
+        output_class = type(model.get_encoder()(**cast(example, model.dtype), return_dict=True))
+    shapes = _cross_shapes(model, output_class(hidden.to(model.dtype)), has_mask)
+
+    def forward(
+        input_ids: Tensor,
+        encoder_hidden_states: Tensor,
+        past_key_values: list[dict[str, dict[str, Tensor]]],
+        use_cache_branch: Tensor,
+        encoder_attention_mask: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        past = [(layer["decoder"]["key"], layer["decoder"]["value"]) for layer in past_key_values]
+        cross = [(layer["encoder"]["key"], layer["encoder"]["value"]) for layer in past_key_values]
+        cache = transformers.EncoderDecoderCache(transformers.DynamicCache(past), transformers.DynamicCache())
+        cache.cross_attention_cache = reusing_cache(cross, use_cache_branch)
+        hidden = output_class(encoder_hidden_states.to(model.dtype))
+        mask = {} if encoder_attention_mask is None else {"attention_mask": encoder_attention_mask}
+        logits = model(
+            decoder_input_ids=input_ids, encoder_outputs=hidden, past_key_values=cache, use_cache=True, **mask
+        ).logits
+        present = {
+            **_present(cache.self_attention_cache.layers, "decoder."),
+            **_present(cache.cross_attention_cache.layers, "encoder."),
+        }
+        order = [
+            f"present.{index}.{part}.{kind}"
+            for index in range(len(past))
+            for part in ("decoder", "encoder")
+            for kind in ("key", "value")
+        ]
+        return {"logits": logits.float(), **{name: present[name] for name in order}}
+
+    def inputs(sizes: Sizes, past: int = _PAST, use_cache: bool = False) -> Inputs:
+        generator = torch.Generator().manual_seed(sizes.seed)
+        with torch.no_grad():
+            states = encoder.model(**encoder.inputs(sizes))["last_hidden_state"]
+        batch, source_length = states.shape[:2]
+        vocabulary = text_config(model).vocab_size
+        found: Inputs = {"input_ids": torch.randint(vocabulary, (batch, 3), generator=generator)}
+        found["encoder_hidden_states"] = states
+
+        def state(shape: tuple[int, int], length: int) -> Tensor:
+            return torch.randn(batch, shape[0], length, shape[1], generator=generator).to(model.dtype)
+
+        found["past_key_values"] = [
+            {
+                part: {"key": state(layer[0], length), "value": state(layer[1], length)}
+                for part, length in (("decoder", past), ("encoder", source_length))
+            }
+            for layer in shapes
+        ]
+        found["use_cache_branch"] = torch.tensor([use_cache])
+        if has_mask:
+            found["encoder_attention_mask"] = encoder.inputs(sizes)["attention_mask"]
+        return found
+
+    source_axes = {0: "batch_size", 1: "encoder_sequence_length"}
+    axes: dict[str, Mapping[int, str]] = {
+        "input_ids": {0: "batch_size", 1: "decoder_sequence_length"},
+        "encoder_hidden_states": source_axes,
+        "past_key_values*decoder*": {0: "batch_size", 2: "past_decoder_sequence_length"},
+        "past_key_values*encoder*": {0: "batch_size", 2: "encoder_sequence_length_out"},
+    }
+    if has_mask:
+        axes["encoder_attention_mask"] = source_axes
+    return Component("decoder_model_merged", with_forward(model, forward), inputs, axes, TRANSLATIONS, True, True)
+
+
+def _cross_shapes(model: Any, output: Any, has_mask: bool) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Heads and head size of the keys and of the values of each layer of the decoder.
+
+    Raises:
+        ArgumentError: If the model does not run with a cache.
+    """
+    transformers = import_extra("transformers")
+    cache = transformers.EncoderDecoderCache(transformers.DynamicCache(), transformers.DynamicCache())
+    hidden = output[0]
+    ids = torch.ones(len(hidden), 1, dtype=torch.int64)
+    mask = {"attention_mask": torch.ones(hidden.shape[:2], dtype=torch.int64)} if has_mask else {}
+    try:
+        with torch.no_grad():
+            model(decoder_input_ids=ids, encoder_outputs=output, past_key_values=cache, use_cache=True, **mask)
+    except (TypeError, ValueError, IndexError, AttributeError) as error:
+        name = type(model).__name__
+        raise ArgumentError("model", f"{name} does not run with an EncoderDecoderCache: {error}") from error
+    layers = cache.self_attention_cache.layers
+    return [
+        ((layer.keys.shape[1], layer.keys.shape[3]), (layer.values.shape[1], layer.values.shape[3])) for layer in layers
+    ]

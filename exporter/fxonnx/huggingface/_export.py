@@ -1,0 +1,263 @@
+"""``fxonnx.huggingface.export``: from a model of transformers to the directory that a runtime loads."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+import torch
+
+from .._export import export as export_model
+from .._warnings import ignoring_warnings
+from ..errors import ArgumentError, SaveError, did_you_mean
+from ._check import FileCheck, compare_component, compare_generation, flatten, raise_on_failure
+from ._components import Component, components_of
+from ._cross_attention import merge_branches
+from ._extra import import_extra
+from ._runner import load
+from ._samples import Sizes
+from ._source import Source, load_source
+from ._variants import Variant, read_variants
+
+__all__ = ["ExportedModel", "Layout", "export"]
+
+Layout: TypeAlias = Literal["optimum", "transformers.js", "sentence-transformers"]
+_FOLDERS: dict[Layout, str] = {"optimum": "", "transformers.js": "onnx", "sentence-transformers": "onnx"}
+_COPIED = ("*.json", "*.txt", "*.model", "*.jinja", "*.spm", "*.tiktoken")
+_NOT_COPIED = ("*.index.json", "adapter_config.json", "quantize_config.json")
+_LARGE = 1 << 30
+_CHUNK = 2_000_000_000
+"""Bytes of an external data file in transformers.js, which reads files below 2 GiB."""
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """The result of ``export``.
+
+    Attributes:
+        path: The directory.
+        task: The name of the task.
+        files: Paths of the ONNX files.
+        checks: Comparisons with the model in eager torch; empty without ``verify``.
+        limits: By file, the sizes that the model does not accept.
+    """
+
+    path: Path
+    task: str
+    files: tuple[Path, ...]
+    checks: tuple[FileCheck, ...]
+    limits: dict[str, tuple[str, ...]]
+
+    def __str__(self) -> str:
+        """A table of files and comparisons."""
+        lines = [f"{self.path}: {self.task}"]
+        for file in self.files:
+            lines.append(f"  {file.relative_to(self.path)}  {file.stat().st_size / 2**20:.1f} MiB")
+            lines += [f"    only for {limit}" for limit in self.limits.get(file.name, ())]
+            lines += [f"    {each}" for each in self.checks if each.file == file.name]
+        names = {file.name for file in self.files}
+        lines += [f"  {each}" for each in self.checks if each.file not in names]
+        return "\n".join(lines)
+
+
+def export(
+    model: Any,
+    out: str | os.PathLike[str],
+    *,
+    task: str | None = None,
+    layout: Layout = "optimum",
+    dtype: str | Sequence[str] = "fp32",
+    processor: Any = None,
+    opset_version: int | None = None,
+    verify: bool = True,
+    revision: str | None = None,
+    token: str | None = None,
+    trust_remote_code: bool = False,
+    on_stage: Callable[[str], None] | None = None,
+) -> ExportedModel:
+    """Export a model of transformers to a directory that optimum, transformers.js or sentence-transformers loads.
+
+    Args:
+        model: A local directory, an id of the Hub, or a model object, which is left unchanged.
+        out: The directory to write. It is complete or not written at all; other files in it are kept.
+        task: The task, for example "text-classification"; by default that of the model's class.
+        layout: "optimum": the ONNX files beside the configuration; "transformers.js" and "sentence-transformers": in
+            the subdirectory ``onnx``.
+        dtype: Names of the files to write, "fp32", "fp16", "q8" (int8 with dynamic activations), "q4" and "q4f16"
+            (weights in 4 bits), also several separated by commas.
+        processor: The tokenizer, image processor or feature extractor, or a processor that holds them; by default those
+            of the model's directory.
+        opset_version: The opset; by default that of ``fxonnx.export``.
+        verify: Compare each file with the model in eager torch at two sizes, and generated tokens.
+        revision: Branch, tag or commit on the Hub.
+        token: Token of the Hub.
+        trust_remote_code: Run code that the checkpoint contains.
+        on_stage: Called with the name of each stage as it begins.
+
+    Returns:
+        The paths of the files, with the comparisons.
+
+    Raises:
+        ArgumentError: If an argument is invalid, or the model cannot be found.
+        VerificationError: With ``verify``, if results differ.
+        SaveError: If ``out`` cannot be written.
+        ExportError: If transformers is not installed, or the export fails.
+    """
+    if layout not in get_args(Layout):
+        known = get_args(Layout)
+        expected = ", ".join(map(repr, known))
+        raise ArgumentError("layout", f"expected {expected}, got {layout!r}", hint=did_you_mean(layout, known))
+    variants = read_variants(dtype)
+    announce = on_stage or _ignore
+    announce("load")
+    source = load_source(model, task, processor, revision, token, trust_remote_code)
+    checks: list[FileCheck] = []
+    limits: dict[str, tuple[str, ...]] = {}
+    with _staged(Path(out)) as staging:
+        folder = staging / _FOLDERS[layout]
+        folder.mkdir(exist_ok=True)
+        _write_configuration(source, staging)
+        for variant in variants:
+            suffix = "" if layout == "optimum" and len(variants) == 1 else variant.suffix
+            served = _in_dtype(source, variant.dtype)
+            components = components_of(served)
+            for component in components:
+                path = folder / f"{component.name}{suffix}.onnx"
+                program = _export_component(component, variant, opset_version, announce)
+                limits[path.name] = tuple(each.text for each in program.record.constraints if each.narrows)
+                announce("save")
+                _save(program, path, layout)
+                if verify:
+                    announce("verify")
+                    checks += compare_component(component, program, _session(path), variant, path.name)
+            if verify and any(component.generates for component in components):
+                checks.append(compare_generation(served, load(staging, file=suffix), variant))
+        raise_on_failure(checks)
+        if layout == "transformers.js":
+            _configure_transformers_js(staging, variants)
+        written = [path.relative_to(staging) for path in sorted(staging.rglob("*.onnx"))]
+    return ExportedModel(
+        Path(out), source.task.name, tuple(Path(out) / each for each in written), tuple(checks), limits
+    )
+
+
+def _ignore(_stage: str) -> None:
+    """Report nothing."""
+
+
+def _in_dtype(source: Source, dtype: torch.dtype) -> Source:
+    if dtype == torch.float32:
+        return source
+    return replace(source, model=copy.deepcopy(source.model).to(dtype))
+
+
+def _export_component(
+    component: Component, variant: Variant, opset_version: int | None, announce: Callable[[str], None]
+) -> Any:
+    inputs = component.inputs(Sizes())
+    announce("export")
+    with ignoring_warnings("the model cannot be exported for all requested sizes"):
+        program = export_model(
+            component.model,
+            kwargs=inputs,
+            input_names=[name for key, value in inputs.items() for name, _ in flatten(key, value)],
+            dynamic_shapes=component.dynamic_shapes,
+            custom_translation_table=component.translations or None,
+            opset_version=opset_version,
+            quantize=variant.quantize,
+        )
+    merge_branches(program.model)
+    return program
+
+
+def _save(program: Any, path: Path, layout: Layout) -> None:
+    """Save a program; transformers.js reads external data in files of less than 2 GiB with names of its own."""
+    size = sum(value.const_value.nbytes for value in program.model.graph.initializers.values())
+    if layout != "transformers.js" or size < _LARGE:
+        program.save(path)
+        return
+    import_extra("onnx_ir").save(program.model, path, external_data=f"{path.name}_data", max_shard_size_bytes=_CHUNK)
+
+
+def _session(path: Path) -> Any:
+    onnxruntime = import_extra("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def _write_configuration(source: Source, directory: Path) -> None:
+    """Write the configurations, and what the processors load."""
+    if source.directory is not None:
+        skipped = {path for pattern in _NOT_COPIED for path in source.directory.glob(pattern)}
+        for pattern in _COPIED:
+            for path in set(source.directory.glob(pattern)) - skipped:
+                shutil.copyfile(path, directory / path.name)
+        for folder in ("1_Pooling", "2_Normalize", "2_Dense"):
+            if (source.directory / folder).is_dir():
+                shutil.copytree(source.directory / folder, directory / folder)
+    else:
+        config = copy.deepcopy(source.model.config)
+        config.architectures = [type(source.model).__name__]
+        config.save_pretrained(directory)
+        if source.model.can_generate():
+            source.model.generation_config.to_json_file(directory / "generation_config.json")
+    for processor in source.processors:
+        if source.directory is None:
+            processor.save_pretrained(directory)
+
+
+def _configure_transformers_js(directory: Path, variants: Sequence[Variant]) -> None:
+    """Add to config.json what transformers.js reads: the chunks of external data, and the dtype to load."""
+    path = directory / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    settings: dict[str, Any] = {}
+    chunks = {file.name: len([*file.parent.glob(f"{file.name}_data*")]) for file in (directory / "onnx").glob("*.onnx")}
+    if any(chunks.values()):
+        settings["use_external_data_format"] = {name: count for name, count in sorted(chunks.items()) if count}
+    names = [variant.name for variant in variants]
+    if "q8" not in names:
+        settings["dtype"] = names[0]  # on WebAssembly, q8 is the default
+    if settings:
+        config["transformers.js_config"] = settings
+    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _staged(out: Path) -> Iterator[Path]:
+    """Yield a temporary directory whose files are moved to ``out`` if the body succeeds.
+
+    Raises:
+        ArgumentError: If ``out`` is a file.
+        SaveError: If files cannot be written there.
+    """
+    out = out.absolute()
+    if out.exists() and not out.is_dir():
+        raise ArgumentError("out", f"{out} is a file", hint="specify a directory")
+    above = next(parent for parent in out.parents if parent.exists())
+    staging = above / f".{out.name}.{secrets.token_hex(4)}.tmp"
+    try:
+        staging.mkdir()
+    except OSError as error:
+        raise SaveError(f"{out} cannot be written: {error.strerror or error}") from error
+    try:
+        yield staging
+        for path in sorted(staging.rglob("*")):
+            target = out / path.relative_to(staging)
+            if path.is_dir():
+                target.mkdir(parents=True, exist_ok=True)
+            else:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(path, target)
+    except OSError as error:
+        raise SaveError(f"{out} cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)

@@ -1,0 +1,273 @@
+"""``load``: a directory of exported files as a model of transformers, whose computation ONNX Runtime does.
+
+The model is the class of transformers without weights, so that ``generate`` and pipelines are transformers' own.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import ArgumentError, did_you_mean
+from ._extra import import_extra
+
+__all__ = ["load"]
+
+_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
+    {
+        "tensor(float)": torch.float32,
+        "tensor(float16)": torch.float16,
+        "tensor(int64)": torch.int64,
+        "tensor(bool)": torch.bool,
+    }
+)
+_SINGLE, _ENCODER, _DECODER = "model", "encoder_model", "decoder_model_merged"
+
+
+def load(
+    directory: str | os.PathLike[str],
+    *,
+    file: str | None = None,
+    providers: Sequence[Any] = ("CPUExecutionProvider",),
+    session_options: Any = None,
+) -> Any:
+    """Load an exported directory as a model of transformers.
+
+    The result is called with the output of the processor, generates with transformers' own ``generate`` (greedy,
+    sampling, beams) and is accepted by ``transformers.pipeline``. It has no weights of its own.
+
+    Args:
+        directory: A directory that ``export`` wrote, with files in it or in its subdirectory ``onnx``.
+        file: The end of the file names, for directories with several dtypes: "" for float32, "_fp16", "_quantized",
+            "_q4" or "_q4f16". None: "" if such a file exists, otherwise the only one that does.
+        providers: Execution providers of ONNX Runtime.
+        session_options: ``onnxruntime.SessionOptions``.
+
+    Raises:
+        ArgumentError: If the directory has no such files.
+    """
+    transformers, onnxruntime = import_extra("transformers"), import_extra("onnxruntime")
+    root = Path(directory)
+    config = _config(root)
+    files = _files(root, file)
+    sessions = {
+        name: _Session(onnxruntime.InferenceSession(str(path), session_options, providers=list(providers)))
+        for name, path in files.items()
+    }
+    model_class = getattr(transformers, config.architectures[0])
+    with torch.device("meta"):
+        model = model_class._from_config(config)
+    model.eval()
+    model.__class__ = _on_cpu(model_class)
+    if _DECODER in sessions:
+        _replace_forward(model.get_encoder(), functools.partial(_encode, sessions[_ENCODER]))
+        _replace_forward(model, functools.partial(_decode_with_encoder, model, sessions[_DECODER]))
+    elif sessions[_SINGLE].caches:
+        _replace_forward(model, functools.partial(_decode, sessions[_SINGLE]))
+    else:
+        _replace_forward(model, functools.partial(_call, sessions[_SINGLE]))
+    if model.can_generate():
+        if (root / "generation_config.json").is_file():
+            model.generation_config = transformers.GenerationConfig.from_pretrained(root)
+        # Some configurations switch the cache off, which the file has.
+        model.generation_config.use_cache = model.config.use_cache = True
+    return model
+
+
+def _config(root: Path) -> Any:
+    transformers = import_extra("transformers")
+    if not (root / "config.json").is_file():
+        hint = did_you_mean(root.name, (each.name for each in root.parent.glob("*"))) if root.parent.is_dir() else None
+        raise ArgumentError("directory", f"{root} has no config.json", hint=hint)
+    return transformers.AutoConfig.from_pretrained(root, local_files_only=True, trust_remote_code=False)
+
+
+def _files(root: Path, suffix: str | None) -> dict[str, Path]:
+    """The files of the model by the name of the component.
+
+    Raises:
+        ArgumentError: If there are none, or those of several dtypes and none is chosen.
+    """
+    found = {
+        path.stem: path for folder in (root / "onnx", root) if folder.is_dir() for path in sorted(folder.glob("*.onnx"))
+    }
+    by_suffix: dict[str, dict[str, Path]] = {}
+    for stem, path in found.items():
+        name = next((each for each in (_DECODER, _ENCODER, _SINGLE) if stem.startswith(each)), None)
+        if name is not None:
+            by_suffix.setdefault(stem.removeprefix(name), {})[name] = path
+    if not by_suffix:
+        raise ArgumentError("directory", f"{root} has no model.onnx and no decoder_model_merged.onnx")
+    if suffix is None:
+        suffix = "" if "" in by_suffix or len(by_suffix) > 1 else next(iter(by_suffix))
+    if suffix not in by_suffix:
+        raise ArgumentError("file", f"expected one of {', '.join(map(repr, sorted(by_suffix)))}, got {suffix!r}")
+    return by_suffix[suffix]
+
+
+def _on_cpu(model_class: Any) -> Any:
+    """A subclass whose tensors are on the CPU, although it has no weights there."""
+    transformers = import_extra("transformers")
+
+    def prepare_cache(self: Any, _config: Any, kwargs: dict[str, Any], _mode: Any, _batch: int, _length: int) -> None:
+        if kwargs.get("past_key_values") is None:
+            cache = transformers.DynamicCache()
+            if self.config.is_encoder_decoder:
+                cache = transformers.EncoderDecoderCache(cache, transformers.DynamicCache())
+            kwargs["past_key_values"] = cache
+
+    members = {
+        "device": property(lambda _: torch.device("cpu")),
+        "dtype": property(lambda _: torch.float32),
+        # A sliding cache has fewer positions than the inputs of the file.
+        "_prepare_cache_for_generation": prepare_cache,
+        "__module__": __name__,
+    }
+    return type(model_class.__name__, (model_class,), members)
+
+
+def _replace_forward(module: Any, forward: Any) -> None:
+    """Give a module another forward with the same signature, which transformers reads."""
+    original = module.forward
+
+    @functools.wraps(original)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        names = list(_parameters(original))
+        return forward(**dict(zip(names, args, strict=False)), **kwargs)
+
+    module.forward = called
+
+
+def _parameters(function: Any) -> Mapping[str, Any]:
+    return inspect.signature(function).parameters
+
+
+class _Session:
+    """A session of ONNX Runtime that takes and returns tensors of torch.
+
+    Args:
+        session: The session.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.inputs = {value.name: value for value in session.get_inputs()}
+        self.outputs = [value.name for value in session.get_outputs()]
+
+    @property
+    def caches(self) -> list[str]:
+        """Names of the inputs that are keys and values of earlier steps."""
+        return [name for name in self.inputs if name.startswith("past_key_values.")]
+
+    def empty(self, name: str, batch: int) -> Tensor:
+        """The keys or values of no steps, (batch, heads, 0, size)."""
+        value = self.inputs[name]
+        return torch.zeros(batch, value.shape[1], 0, value.shape[3], dtype=_DTYPES[value.type])
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        feeds = {
+            name: inputs[name].detach().to(_DTYPES[value.type]).contiguous().numpy()
+            for name, value in self.inputs.items()
+            if name in inputs
+        }
+        results = self._session.run(self.outputs, feeds)
+        return {name: torch.from_numpy(result) for name, result in zip(self.outputs, results, strict=True)}
+
+
+def _call(session: _Session, **inputs: Any) -> Any:
+    given = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
+    if "attention_mask" in session.inputs and "attention_mask" not in given and "input_ids" in given:
+        given["attention_mask"] = torch.ones_like(given["input_ids"])
+    if "token_type_ids" in session.inputs and "token_type_ids" not in given and "input_ids" in given:
+        given["token_type_ids"] = torch.zeros_like(given["input_ids"])
+    return import_extra("transformers").utils.ModelOutput(session(given))
+
+
+def _encode(session: _Session, **inputs: Any) -> Any:
+    transformers = import_extra("transformers")
+    found = _call(session, **inputs)
+    return transformers.modeling_outputs.BaseModelOutput(found["last_hidden_state"])
+
+
+def _states(cache: Any) -> list[tuple[Tensor, Tensor]]:
+    layers = [] if cache is None else cache.layers
+    return [(layer.keys, layer.values) for layer in layers if layer.keys is not None]
+
+
+def _store(cache: Any, layer: int, keys: Tensor, values: Tensor) -> None:
+    """Put the keys and values of all steps into a layer of a cache, without a copy."""
+    if layer < len(cache.layers) and cache.layers[layer].keys is not None:
+        cache.layers[layer].keys, cache.layers[layer].values = keys, values
+    else:
+        cache.update(keys, values, layer)
+
+
+def _decode(session: _Session, **inputs: Any) -> Any:
+    transformers = import_extra("transformers")
+    ids = inputs["input_ids"]
+    cache = inputs.get("past_key_values")
+    cache = transformers.DynamicCache() if cache is None else cache
+    past = _states(cache)
+    length = past[0][0].shape[2] if past else 0
+    feeds: dict[str, Tensor] = {"input_ids": ids}
+    mask = inputs.get("attention_mask")
+    feeds["attention_mask"] = (
+        torch.ones(ids.shape[0], length + ids.shape[1], dtype=torch.int64) if mask is None else mask
+    )
+    feeds["attention_mask"] = feeds["attention_mask"].to(torch.int64)
+    positions = inputs.get("position_ids")
+    if positions is None:
+        positions = torch.arange(length, length + ids.shape[1])[None]
+    feeds["position_ids"] = positions.expand(ids.shape)
+    for name in session.caches:
+        _, index, kind = name.split(".")
+        feeds[name] = past[int(index)][kind == "value"] if past else session.empty(name, len(ids))
+    found = session(feeds)
+    for layer in range(len(session.caches) // 2):
+        _store(cache, layer, found[f"present.{layer}.key"], found[f"present.{layer}.value"])
+    returned = None if inputs.get("use_cache") is False else cache
+    return transformers.modeling_outputs.CausalLMOutputWithPast(logits=found["logits"], past_key_values=returned)
+
+
+def _decode_with_encoder(model: Any, session: _Session, **inputs: Any) -> Any:
+    transformers = import_extra("transformers")
+    hidden = inputs.get("encoder_outputs")
+    if hidden is None:
+        names = _parameters(model.get_encoder().forward)
+        given = {name: inputs[name] for name in names if inputs.get(name) is not None}
+        hidden = model.get_encoder()(**given)
+    states = hidden[0]
+    ids = inputs["decoder_input_ids"]
+    cache = inputs.get("past_key_values")
+    if cache is None:
+        cache = transformers.EncoderDecoderCache(transformers.DynamicCache(), transformers.DynamicCache())
+    past = {"decoder": _states(cache.self_attention_cache), "encoder": _states(cache.cross_attention_cache)}
+    feeds: dict[str, Tensor] = {
+        "input_ids": ids,
+        "encoder_hidden_states": states,
+        "use_cache_branch": torch.tensor([bool(past["encoder"])]),
+    }
+    mask = inputs.get("attention_mask")
+    if "encoder_attention_mask" in session.inputs:
+        feeds["encoder_attention_mask"] = torch.ones(states.shape[:2], dtype=torch.int64) if mask is None else mask
+    for name in session.caches:
+        _, index, part, kind = name.split(".")
+        known = past[part]
+        feeds[name] = known[int(index)][kind == "value"] if known else session.empty(name, len(ids))
+    found = session(feeds)
+    for layer in range(len(session.caches) // 4):
+        for part, stored in (("decoder", cache.self_attention_cache), ("encoder", cache.cross_attention_cache)):
+            _store(stored, layer, found[f"present.{layer}.{part}.key"], found[f"present.{layer}.{part}.value"])
+        cache.is_updated[layer] = True
+    returned = None if inputs.get("use_cache") is False else cache
+    return transformers.modeling_outputs.Seq2SeqLMOutput(
+        logits=found["logits"], past_key_values=returned, encoder_last_hidden_state=states
+    )

@@ -1,0 +1,225 @@
+"""Where a model comes from: a local directory, an id of the Hub, or an object with its processors."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import ArgumentError
+from ._extra import import_extra
+from ._tasks import TASKS, Task, task_by_name, task_of
+
+__all__ = ["Source", "find_checkpoint", "load_source"]
+
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_DOWNLOADED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.py", "*.spm", "*.tiktoken")
+_PROCESSORS = ("AutoTokenizer", "AutoImageProcessor", "AutoFeatureExtractor")
+_PROCESSOR_FILES = {
+    "AutoTokenizer": ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt"),
+    "AutoImageProcessor": ("preprocessor_config.json", "processor_config.json"),
+    "AutoFeatureExtractor": ("preprocessor_config.json", "processor_config.json"),
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model in evaluation mode with what belongs to it.
+
+    Attributes:
+        model: The model, in float32.
+        task: Its task.
+        processors: Tokenizer, image processor and feature extractor, as far as it has them.
+        directory: The checkpoint, if it was loaded from one.
+    """
+
+    model: Any
+    task: Task
+    processors: tuple[Any, ...]
+    directory: Path | None
+
+
+def load_source(
+    model: Any,
+    task: str | None,
+    processor: Any,
+    revision: str | None = None,
+    token: str | None = None,
+    trust_remote_code: bool = False,
+) -> Source:
+    """Load a model and its processors.
+
+    Args:
+        model: A local directory, an id of the Hub, or a model of transformers, which is left unchanged.
+        task: The name of the task; None for that of the model's class.
+        processor: A tokenizer, image processor, feature extractor, or a processor with several of them; a directory
+            with them; None for those in the model's directory.
+        revision: Branch, tag or commit on the Hub.
+        token: Token of the Hub.
+        trust_remote_code: Run code that the checkpoint contains.
+
+    Raises:
+        ArgumentError: If the model cannot be found or loaded, or its task is unknown.
+    """
+    transformers = import_extra("transformers")
+    if not isinstance(model, (str, os.PathLike)):
+        if not isinstance(model, transformers.PreTrainedModel):
+            expected = "expected a directory, an id of the Hub or a model of transformers"
+            raise ArgumentError("model", f"{expected}, got a {type(model).__name__}")
+        found = task_of(model.config, type(model).__name__) if task is None else task_by_name(task)
+        return Source(_in_float32(model), found, _processors(processor, None), None)
+    directory = find_checkpoint(model, revision, token)
+    try:
+        config = transformers.AutoConfig.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError, KeyError) as error:
+        hint = "code in a checkpoint is run only with trust_remote_code=True" if _has_code(directory) else None
+        raise ArgumentError("model", f"{directory} cannot be loaded: {error}", hint=hint) from error
+    architecture = next(iter(getattr(config, "architectures", None) or ()), None)
+    found = task_of(config, architecture) if task is None else task_by_name(task)
+    loaded = _load(directory, config, found, architecture, trust_remote_code)
+    return Source(loaded, found, _processors(processor, directory), directory)
+
+
+def find_checkpoint(model: str | os.PathLike[str], revision: str | None, token: str | None) -> Path:
+    """The directory of a checkpoint, which is downloaded if ``model`` is an id of the Hub.
+
+    Args:
+        model: A local directory, or an id.
+        revision: Branch, tag or commit on the Hub.
+        token: Token of the Hub.
+
+    Raises:
+        ArgumentError: If there is neither a directory nor a downloaded or accessible repository of this name.
+    """
+    directory = Path(model)
+    if directory.is_dir():
+        if not (directory / "config.json").is_file():
+            hint = "pass a directory that save_pretrained or a download of the model has written"
+            raise ArgumentError("model", f"{directory} has no config.json", hint=hint)
+        return directory
+    name = os.fspath(model)
+    if _ID.fullmatch(name) is None:
+        raise ArgumentError("model", f"directory {directory} does not exist")
+    hub = import_extra("huggingface_hub")
+    try:
+        found = hub.snapshot_download(name, revision=revision, token=token, allow_patterns=list(_DOWNLOADED))
+    except (OSError, ValueError, hub.errors.HfHubHTTPError) as error:
+        reason = str(error).splitlines()[0]
+        raise ArgumentError(
+            "model",
+            f"{name} is neither a directory nor in the cache of huggingface_hub, and it cannot be downloaded: {reason}",
+            hint=f"on a machine with network access, run: hf download {name}",
+        ) from error
+    return Path(found)
+
+
+def _has_code(directory: Path) -> bool:
+    return "auto_map" in (directory / "config.json").read_text(encoding="utf-8")
+
+
+def _load(directory: Path, config: Any, task: Task, architecture: str | None, trust_remote_code: bool) -> Any:
+    """Load the weights with the class of the checkpoint, if it is one of the task, or else with the task's class."""
+    transformers = import_extra("transformers")
+    own = getattr(transformers, architecture or "", None)
+    auto_classes = [getattr(transformers, name) for name in task.auto_classes if hasattr(transformers, name)]
+    suitable = [each for each in auto_classes if type(config) in each._model_mapping]
+    if own is not None and any(own in _flat(each._model_mapping[type(config)]) for each in suitable):
+        loader = own
+    elif suitable or trust_remote_code:
+        loader = (suitable or auto_classes)[0]
+    else:
+        possible = [
+            name
+            for name, each in TASKS.items()
+            if any(
+                type(config) in getattr(transformers, auto)._model_mapping
+                for auto in each.auto_classes
+                if hasattr(transformers, auto)
+            )
+        ]
+        raise ArgumentError(
+            "task",
+            f"transformers has no model of type {config.model_type!r} for {task.name}",
+            hint=f"it has models for {', '.join(possible)}" if possible else None,
+        )
+    options: dict[str, Any] = {"trust_remote_code": True} if loader is not own and trust_remote_code else {}
+    try:
+        with _without_progress():
+            loaded, report = loader.from_pretrained(
+                directory,
+                config=config,
+                dtype=torch.float32,
+                local_files_only=True,
+                output_loading_info=True,
+                **options,
+            )
+    except (OSError, ValueError, KeyError) as error:
+        raise ArgumentError("model", f"{directory} cannot be loaded: {error}") from error
+    missing = sorted(name for name in report["missing_keys"] if "pooler." not in name)
+    if missing:
+        others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise ArgumentError(
+            "model",
+            f"{directory} has no weights for {missing[0]}{others}, which {task.name} requires",
+            hint="choose another task, or pass a model object if random weights are intended",
+        )
+    return loaded.eval()
+
+
+def _flat(classes: Any) -> tuple[Any, ...]:
+    return classes if isinstance(classes, tuple) else (classes,)
+
+
+def _in_float32(model: Any) -> Any:
+    """The model itself, or a copy if it is in training mode or has another dtype."""
+    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    if model.training or dtypes - {torch.float32}:
+        return copy.deepcopy(model).eval().float()
+    return model
+
+
+def _processors(processor: Any, directory: Path | None) -> tuple[Any, ...]:
+    """The processors of a directory, or of an object, which may hold several."""
+    if isinstance(processor, (str, os.PathLike)):
+        directory, processor = Path(processor), None
+    if processor is not None:
+        parts = [getattr(processor, name, None) for name in ("tokenizer", "image_processor", "feature_extractor")]
+        given: Iterable[Any] = processor if isinstance(processor, (tuple, list)) else (processor,)
+        return tuple(part for part in parts if part is not None) or tuple(given)
+    if directory is None:
+        return ()
+    return tuple(_stored_processors(directory))
+
+
+def _stored_processors(directory: Path) -> Iterator[Any]:
+    transformers = import_extra("transformers")
+    for name in _PROCESSORS:
+        if not any((directory / file).is_file() for file in _PROCESSOR_FILES[name]):
+            continue
+        try:
+            yield getattr(transformers, name).from_pretrained(directory, local_files_only=True)
+        except (OSError, ValueError, KeyError, ImportError, AttributeError):
+            # preprocessor_config.json is that of one of the two; the other class does not know its type.
+            continue
+
+
+@contextmanager
+def _without_progress() -> Iterator[None]:
+    """transformers would show its progress also where the output is not a terminal."""
+    logging = import_extra("transformers").utils.logging
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

@@ -1,0 +1,143 @@
+"""Tasks: how models of transformers are recognized, loaded, and which outputs the runtimes read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from ..errors import ArgumentError, did_you_mean
+from ._extra import import_extra
+
+__all__ = ["ALIASES", "TASKS", "Task", "task_by_name", "task_of"]
+
+Form = Literal["single", "decoder", "encoder-decoder"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task, by the names of the Hub and of optimum.
+
+    Attributes:
+        name: The name.
+        auto_classes: Classes of transformers that load its models, the preferred one first.
+        outputs: Fields of the model's output that the file has, where the model returns them; all if it returns none.
+        form: "single": one file; "decoder": one file with a cache; "encoder-decoder": an encoder and a decoder.
+    """
+
+    name: str
+    auto_classes: tuple[str, ...]
+    outputs: tuple[str, ...] = ("logits",)
+    form: Form = "single"
+
+
+_HIDDEN = ("last_hidden_state", "pooler_output")
+_IMAGE_TEXT = ("logits_per_image", "logits_per_text", "text_embeds", "image_embeds")
+_SEGMENTS = ("logits", "pred_boxes", "pred_masks", "class_queries_logits", "masks_queries_logits")
+
+_ROWS = (
+    Task("text-classification", ("AutoModelForSequenceClassification",)),
+    Task("token-classification", ("AutoModelForTokenClassification",)),
+    Task("question-answering", ("AutoModelForQuestionAnswering",), ("start_logits", "end_logits")),
+    Task("multiple-choice", ("AutoModelForMultipleChoice",)),
+    Task("text-generation", ("AutoModelForCausalLM",), form="decoder"),
+    Task("text2text-generation", ("AutoModelForSeq2SeqLM",), form="encoder-decoder"),
+    Task("fill-mask", ("AutoModelForMaskedLM",)),
+    Task("image-classification", ("AutoModelForImageClassification",)),
+    Task("object-detection", ("AutoModelForObjectDetection",), ("logits", "pred_boxes")),
+    Task("semantic-segmentation", ("AutoModelForSemanticSegmentation",)),
+    Task(
+        "image-segmentation",
+        ("AutoModelForUniversalSegmentation", "AutoModelForInstanceSegmentation", "AutoModelForImageSegmentation"),
+        _SEGMENTS,
+    ),
+    Task("depth-estimation", ("AutoModelForDepthEstimation",), ("predicted_depth",)),
+    Task("keypoint-detection", ("AutoModelForKeypointDetection",), ("heatmaps",)),
+    Task("image-to-image", ("AutoModelForImageToImage",), ("reconstruction",)),
+    Task("masked-im", ("AutoModelForMaskedImageModeling",), ("reconstruction", "logits")),
+    Task("video-classification", ("AutoModelForVideoClassification",)),
+    Task("zero-shot-image-classification", ("AutoModelForZeroShotImageClassification",), _IMAGE_TEXT),
+    Task(
+        "zero-shot-object-detection",
+        ("AutoModelForZeroShotObjectDetection",),
+        ("logits", "pred_boxes", "text_embeds", "image_embeds"),
+    ),
+    Task("visual-question-answering", ("AutoModelForVisualQuestionAnswering",)),
+    Task("document-question-answering", ("AutoModelForDocumentQuestionAnswering",), ("start_logits", "end_logits")),
+    Task("image-to-text", ("AutoModelForImageTextToText", "AutoModelForVision2Seq"), ("logits",), "encoder-decoder"),
+    Task("audio-classification", ("AutoModelForAudioClassification",)),
+    Task("audio-frame-classification", ("AutoModelForAudioFrameClassification",)),
+    Task("audio-xvector", ("AutoModelForAudioXVector",), ("logits", "embeddings")),
+    Task("automatic-speech-recognition", ("AutoModelForCTC", "AutoModelForSpeechSeq2Seq")),
+    Task("text-to-audio", ("AutoModelForTextToWaveform", "AutoModelForTextToSpectrogram"), ("waveform",)),
+    Task("time-series-forecasting", ("AutoModelForTimeSeriesPrediction",), ("prediction_outputs",)),
+    Task("feature-extraction", ("AutoModel",), (*_HIDDEN, *_IMAGE_TEXT)),
+)
+
+TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in _ROWS})
+"""Tasks by name; of a model whose class has several, the first."""
+
+ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        "sentiment-analysis": "text-classification",
+        "ner": "token-classification",
+        "translation": "text2text-generation",
+        "summarization": "text2text-generation",
+        "image-feature-extraction": "feature-extraction",
+        "sentence-similarity": "feature-extraction",
+        "text-to-speech": "text-to-audio",
+        "instance-segmentation": "image-segmentation",
+    }
+)
+"""Other names of tasks, as pipelines have them."""
+
+_WITH_PAST = "-with-past"
+
+
+def task_by_name(name: str) -> Task:
+    """The task of a name, which may be an alias or end in "-with-past".
+
+    Args:
+        name: The user's argument.
+
+    Raises:
+        ArgumentError: If there is no such task.
+    """
+    plain = name.removesuffix(_WITH_PAST)
+    found = TASKS.get(ALIASES.get(plain, plain))
+    if found is None:
+        known = ", ".join(TASKS)
+        raise ArgumentError("task", f"expected one of {known}; got {name!r}", hint=did_you_mean(plain, TASKS))
+    return found
+
+
+def task_of(config: Any, architecture: str | None) -> Task:
+    """The task of a model's class.
+
+    Args:
+        config: The configuration.
+        architecture: The name of the class; None if the configuration does not have it.
+
+    Raises:
+        ArgumentError: If no task has the class.
+    """
+    for task in TASKS.values():
+        for auto_class in task.auto_classes:
+            if architecture is not None and architecture in _class_names(auto_class, config):
+                return task
+    problem = "the configuration names no class" if architecture is None else f"no task has the class {architecture}"
+    raise ArgumentError(
+        "task",
+        f"{problem} (model type {config.model_type!r})",
+        hint="pass task=, for example task='feature-extraction'",
+    )
+
+
+def _class_names(auto_class: str, config: Any) -> Iterable[str]:
+    """The classes that an auto class loads for a configuration."""
+    found = getattr(import_extra("transformers"), auto_class, None)
+    if found is None:  # auto classes come and go with the version of transformers
+        return ()
+    names = found._model_mapping._model_mapping.get(config.model_type, ())
+    return (names,) if isinstance(names, str) else tuple(names)

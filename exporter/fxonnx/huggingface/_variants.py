@@ -1,0 +1,70 @@
+"""Element types of the exported files, by the names of transformers.js."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from .._quantize_config import QuantizeConfig
+from ..errors import ArgumentError, did_you_mean
+
+__all__ = ["VARIANTS", "Variant", "read_variants"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The element types of one file.
+
+    Attributes:
+        name: The name, as ``dtype`` of transformers.js.
+        suffix: The end of the file name.
+        dtype: Element type of the computation; graph inputs and outputs are float32 except for caches.
+        quantize: Quantization of the weights, if any.
+        tolerance: Largest difference from eager torch, relative to the largest value; None for integers, whose
+            difference is shown.
+    """
+
+    name: str
+    suffix: str
+    dtype: torch.dtype = torch.float32
+    quantize: QuantizeConfig | None = None
+    tolerance: float | None = None
+
+
+VARIANTS: Mapping[str, Variant] = MappingProxyType(
+    {
+        variant.name: variant
+        for variant in (
+            Variant("fp32", "", tolerance=1e-3),
+            Variant("fp16", "_fp16", torch.float16, tolerance=0.05),
+            Variant("q8", "_quantized", quantize=QuantizeConfig("int8", activations="dynamic")),
+            Variant("q4", "_q4", quantize=QuantizeConfig("int4")),
+            Variant("q4f16", "_q4f16", torch.float16, QuantizeConfig("int4")),
+        )
+    }
+)
+
+
+def read_variants(dtype: Any) -> tuple[Variant, ...]:
+    """Read the argument ``dtype``.
+
+    Args:
+        dtype: One name, names separated by commas, or a sequence of names.
+
+    Raises:
+        ArgumentError: If there is no such variant.
+    """
+    names = [name.strip() for name in dtype.split(",")] if isinstance(dtype, str) else [*dtype]
+    for name in names:
+        if name not in VARIANTS:
+            expected = ", ".join(VARIANTS)
+            raise ArgumentError(
+                "dtype", f"expected names of {expected}, got {name!r}", hint=did_you_mean(name, VARIANTS)
+            )
+    if not names:
+        raise ArgumentError("dtype", "at least one is required")
+    return tuple(VARIANTS[name] for name in dict.fromkeys(names))

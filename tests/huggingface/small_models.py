@@ -1,0 +1,80 @@
+"""Small models of transformers with random weights, by type and task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from benchmarks._optimum_models import MODELS
+from fxonnx.huggingface._tasks import TASKS, Task
+from tests.models.torchvision_shim import import_torchvision
+
+import_torchvision()
+
+__all__ = ["TYPES", "main_task", "make_model", "tasks_of"]
+
+_UNKNOWN = {
+    "mctct",
+    "xlm",
+    "nystromformer",
+    "perceiver",
+    "pix2struct",
+    "decision_transformer",
+    "musicgen",
+    "vitpose",
+    "colpali",
+}
+"""Types that transformers 5 does not have any more, or without a class for a task of this package; Nystromformer
+takes texts of one length only."""
+
+TYPES = tuple(name for name in MODELS if name not in _UNKNOWN)
+
+
+def _plain(options: Any) -> Any:
+    """A copy in dicts and lists, which configurations may change."""
+    if isinstance(options, Mapping):
+        return {key: _plain(value) for key, value in options.items()}
+    return list(map(_plain, options)) if isinstance(options, list) else options
+
+
+def _config(model_type: str) -> Any:
+    import transformers
+
+    name = model_type if model_type in transformers.CONFIG_MAPPING else model_type.replace("-", "_")
+    return transformers.CONFIG_MAPPING[name](**_plain(MODELS[model_type]), architectures=[])
+
+
+def tasks_of(model_type: str) -> list[Task]:
+    """The tasks that transformers has a class of this type for."""
+    return [task for task in TASKS.values() if _auto_class(task, _config(model_type)) is not None]
+
+
+def main_task(model_type: str) -> Task:
+    """The task that a type is known for: generation, unless it is an encoder, or else the first one."""
+    generates = "encoder-decoder" if _config(model_type).is_encoder_decoder else "decoder"
+    found = tasks_of(model_type)
+    if generates == "decoder" and TASKS["fill-mask"] in found:
+        return found[0]
+    speech = [task for task in found if task.name == "automatic-speech-recognition" and generates == "encoder-decoder"]
+    return next(iter([*speech, *(task for task in found if task.form == generates), *found]))
+
+
+def _auto_class(task: Task, config: Any) -> Any:
+    import transformers
+
+    found = [getattr(transformers, name, None) for name in task.auto_classes]
+    return next((each for each in found if each is not None and type(config) in each._model_mapping), None)
+
+
+def make_model(model_type: str, task: Task) -> Any:
+    """A model with random weights, of a size that makes its outputs depend on its inputs."""
+    config = _config(model_type)
+    torch.manual_seed(0)
+    model = _auto_class(task, config).from_config(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, 0.2)
+    return model

@@ -1,0 +1,217 @@
+"""``fxonnx.huggingface.export`` and ``load``: the directories, their check, generation, and mistakes of callers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+
+import fxonnx.huggingface
+from fxonnx import ArgumentError, VerificationError
+from fxonnx.huggingface._tasks import TASKS
+from tests.genai.small_models import VOCABULARY, make_tokenizer
+
+from .small_models import TYPES, main_task, make_model
+from .types_table import export_small, row_of, rows_of_page
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small BERT for two labels with its tokenizer."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    directory = tmp_path_factory.mktemp("checkpoint")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    BertForSequenceClassification(BertConfig(vocab_size=VOCABULARY, **sizes)).save_pretrained(directory)
+    make_tokenizer().save_pretrained(directory)
+    return directory
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_types(tmp_path: Path, model_type: str) -> None:
+    """The main task of each type, compared at two sizes and, if it generates, in 12 tokens of a padded batch."""
+    exported = export_small(model_type, tmp_path)
+    assert all(check.passed for check in exported.checks)
+    generates = any("past_key_values" in value.name for file in exported.files for value in onnx.load(file).graph.input)
+    assert generates == exported.checks[-1].file.startswith("generate")
+    assert rows_of_page()[model_type] == row_of(model_type, exported)
+
+
+def test_the_page_lists_all_types() -> None:
+    assert list(rows_of_page()) == list(TYPES)
+    assert len(TYPES) >= 120
+
+
+def test_the_directory_of_transformers_js(checkpoint: Path, tmp_path: Path) -> None:
+    exported = fxonnx.huggingface.export(checkpoint, tmp_path, layout="transformers.js", dtype="fp32,q8,q4,fp16")
+    assert exported.task == "text-classification"
+    assert [file.name for file in exported.files] == [
+        "model.onnx",
+        "model_fp16.onnx",
+        "model_q4.onnx",
+        "model_quantized.onnx",
+    ]
+    assert {file.parent for file in exported.files} == {tmp_path / "onnx"}
+    assert (tmp_path / "tokenizer.json").is_file()
+    assert "transformers.js_config" not in json.loads((tmp_path / "config.json").read_text())
+    model = onnx.load(exported.files[0])
+    assert [value.name for value in model.graph.input] == ["input_ids", "attention_mask"]
+    assert [value.name for value in model.graph.output] == ["logits"]
+    (limit,) = exported.limits["model.onnx"]
+    assert limit == "sequence_length <= 512"
+    assert "only for sequence_length <= 512" in str(exported)
+
+
+def test_a_directory_without_q8_names_the_dtype_to_load(checkpoint: Path, tmp_path: Path) -> None:
+    fxonnx.huggingface.export(checkpoint, tmp_path, layout="transformers.js", verify=False)
+    assert json.loads((tmp_path / "config.json").read_text())["transformers.js_config"] == {"dtype": "fp32"}
+
+
+def test_inputs_follow_the_tokenizer(checkpoint: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    model = AutoModelForSequenceClassification.from_pretrained(checkpoint)
+    exported = fxonnx.huggingface.export(model, tmp_path, verify=False)
+    names = [value.name for value in onnx.load(exported.files[0]).graph.input]
+    assert names == ["input_ids", "attention_mask", "token_type_ids"]  # those of BERT's own tokenizer
+
+
+def test_a_pipeline_runs_the_loaded_directory(checkpoint: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+    fxonnx.huggingface.export(checkpoint, tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    texts = ["the quick brown fox", "a language model predicts the next token"]
+    found, expected = (
+        pipeline("text-classification", model=model, tokenizer=tokenizer)(texts, batch_size=2)
+        for model in (fxonnx.huggingface.load(tmp_path), AutoModelForSequenceClassification.from_pretrained(checkpoint))
+    )
+    assert [each["label"] for each in found] == [each["label"] for each in expected]
+    assert [each["score"] for each in found] == pytest.approx([each["score"] for each in expected], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"do_sample": False}, {"do_sample": False, "num_beams": 3}, {"do_sample": True, "top_k": 5}],
+    ids=["greedy", "beams", "sampling"],
+)
+@pytest.mark.parametrize("model_type", ["llama", "t5", "gemma2"])
+def test_generation(tmp_path: Path, model_type: str, options: dict[str, Any]) -> None:
+    model = make_model(model_type, main_task(model_type))
+    fxonnx.huggingface.export(model, tmp_path, verify=False)
+    loaded = fxonnx.huggingface.load(tmp_path)
+    ids = torch.tensor([[11, 23, 35, 47], [83, 95, 107, 119]])
+    tokens = []
+    for each in (model, loaded):
+        torch.manual_seed(0)
+        tokens.append(each.generate(ids, max_new_tokens=10, min_new_tokens=10, pad_token_id=0, **options))
+    assert torch.equal(*tokens)
+
+
+def test_one_file_computes_and_reuses_the_states_of_the_encoder(tmp_path: Path) -> None:
+    exported = fxonnx.huggingface.export(make_model("t5", main_task("t5")), tmp_path)
+    decoder = onnx.load(tmp_path / "decoder_model_merged.onnx")
+    (branch,) = [node for node in decoder.graph.node if node.op_type == "If"]
+    bodies = {attribute.name: attribute.g for attribute in branch.attribute}
+    assert {node.op_type for node in bodies["then_branch"].node} == {"Identity"}
+    # Two layers, keys and values.
+    assert [node.op_type for node in bodies["else_branch"].node].count("MatMul") == 4
+    assert decoder.graph.output[1].name == "present.0.decoder.key"
+    names = [value.name for value in decoder.graph.input]
+    assert names[:2] == ["input_ids", "encoder_hidden_states"]
+    assert {"use_cache_branch", "encoder_attention_mask", "past_key_values.1.encoder.value"} <= set(names)
+    assert len([check for check in exported.checks if check.file == "decoder_model_merged.onnx"]) == 4
+
+
+def test_the_model_is_left_unchanged(tmp_path: Path) -> None:
+    model = make_model("bert", TASKS["fill-mask"]).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    fxonnx.huggingface.export(model, tmp_path, dtype=("fp16", "q4"))
+    assert model.training
+    assert "forward" not in vars(model)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_other_files_in_the_directory_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    fxonnx.huggingface.export(make_model("bert", TASKS["fill-mask"]), tmp_path, verify=False)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert {path.suffix for path in tmp_path.iterdir()} == {".txt", ".json", ".onnx"}
+
+
+def test_a_wrong_file_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An export that differs from the model raises, and leaves nothing."""
+    from fxonnx.huggingface import _export
+
+    def broken(component: Any, *arguments: Any) -> Any:
+        program = _export.__dict__["original"](component, *arguments)
+        weights = program.model.graph.initializers.values()
+        weight = next(value for value in weights if value.name.endswith("LayerNorm.bias"))
+        weight.const_value = ir.tensor(weight.const_value.numpy() + 1, name=weight.name)
+        return program
+
+    monkeypatch.setattr(_export, "original", _export._export_component, raising=False)
+    monkeypatch.setattr(_export, "_export_component", broken)
+    with pytest.raises(VerificationError, match=r"model\.onnx differs from the model in eager torch by .* \(input_ids"):
+        fxonnx.huggingface.export(make_model("bert", TASKS["fill-mask"]), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"task": "text-clasification"},
+            "task: expected one of .*; got 'text-clasification'\nhint: .*text-classification",
+        ),
+        ({"layout": "transformersjs"}, "layout: expected 'optimum', .*, got 'transformersjs'\nhint: .*transformers.js"),
+        ({"dtype": "fp32,int3"}, "dtype: expected names of fp32, fp16, q8, q4, q4f16, got 'int3'"),
+        ({"dtype": ()}, "dtype: at least one is required"),
+        ({"task": "object-detection"}, "task: transformers has no model of type 'bert' for object-detection"),
+        ({"task": "fill-mask"}, "no weights for cls.predictions.*, which fill-mask requires"),
+    ],
+    ids=["task", "layout", "dtype", "no dtype", "impossible task", "no weights"],
+)
+def test_mistakes(checkpoint: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=f"(?s){message}"):
+        fxonnx.huggingface.export(checkpoint, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_models_that_cannot_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ArgumentError, match=r"(?s)model: org/model is neither a directory nor .*hf download org/model"):
+        fxonnx.huggingface.export("org/model", tmp_path / "out")
+    with pytest.raises(ArgumentError, match=r"model: directory .*/missing does not exist"):
+        fxonnx.huggingface.export(tmp_path / "missing", tmp_path / "out")
+    with pytest.raises(ArgumentError, match=r"model: .* has no config\.json"):
+        fxonnx.huggingface.export(tmp_path, tmp_path / "out")
+    with pytest.raises(ArgumentError, match=r"model: expected a directory, .*, got a Linear"):
+        fxonnx.huggingface.export(torch.nn.Linear(2, 2), tmp_path / "out")
+    with pytest.raises(ArgumentError, match=r"directory: .* has no config\.json"):
+        fxonnx.huggingface.load(tmp_path)
+
+
+def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
+    settings = {"model_type": "mine", "auto_map": {"AutoConfig": "configuration_mine.MineConfig"}}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    (tmp_path / "configuration_mine.py").write_text("raise SystemExit('was run')")
+    with pytest.raises(ArgumentError, match=r"(?s)cannot be loaded: .*hint: .*only with trust_remote_code=True"):
+        fxonnx.huggingface.export(tmp_path, tmp_path / "out")
+
+
+def test_a_file_of_another_dtype_is_loaded_by_its_suffix(checkpoint: Path, tmp_path: Path) -> None:
+    fxonnx.huggingface.export(checkpoint, tmp_path, dtype="fp32,q4", verify=False)
+    ids = {"input_ids": torch.tensor([[5, 6, 7]])}
+    values = [fxonnx.huggingface.load(tmp_path, file=suffix)(**ids).logits for suffix in ("", "_q4")]
+    assert 0 < float((values[0] - values[1]).abs().max()) < 0.1
+    with pytest.raises(ArgumentError, match="file: expected one of '', '_q4', got '_fp16'"):
+        fxonnx.huggingface.load(tmp_path, file="_fp16")
