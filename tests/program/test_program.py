@@ -131,6 +131,8 @@ class Same(torch.nn.Module):
         torch.int32,
         torch.int64,
         torch.uint16,
+        torch.uint32,
+        torch.uint64,
         torch.complex64,
     ],
     ids=str,
