@@ -40,6 +40,21 @@ def imported(path: Path) -> Iterator[str]:
             yield from (name.name.removeprefix("fxonnx.") for name in node.names)
 
 
+PRIVATE_NAMES = {
+    "_warnings",  # texts with the line of the caller
+    "_program.checkpoints",  # the safetensors files of a checkpoint
+    "_program.saving",  # whether a file references the data of another one
+    "_capture.patches.libraries.attention_functions",  # the attention of models of transformers
+}
+"""Modules of the core that add-ons for models of transformers import beside the public names."""
+
+
+@pytest.mark.parametrize("room", ["genai", "huggingface"])
+def test_models_of_transformers_are_exported_by_public_names(room: str) -> None:
+    modules = {module for path in (PACKAGE / room).glob("*.py") for module in imported(path)}
+    assert {module for module in modules if module.startswith("_")} - {"__future__"} <= PRIVATE_NAMES
+
+
 def test_the_core_imports_no_add_on() -> None:
     found = {
         f"{path.relative_to(PACKAGE)}: {module}"

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .._program import ONNXProgram
+from .. import ONNXProgram
 from ..errors import ArgumentError, ExportError, did_you_mean
 from ._loading import LanguageModel
 

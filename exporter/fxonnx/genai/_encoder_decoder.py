@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .. import ONNXProgram
 from .._capture.patches.libraries.attention_functions import attention_function
-from .._program import ONNXProgram
 from .._warnings import warn_user
 from ..errors import ArgumentError, VerificationError
 from ._attention_functions import skip_attention

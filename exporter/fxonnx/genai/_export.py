@@ -10,11 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from .._diagnostics import Diagnostics
-from .._export import export as export_model
-from .._program import ONNXProgram
-from .._quantize_config import QuantizeConfig, WeightDtype
-from .._targets import Target
+from .. import Diagnostics, ONNXProgram, QuantizeConfig, Target
+from .. import export as export_model
 from .._warnings import ignoring_warnings, warn_user
 from ..errors import ArgumentError, did_you_mean
 from ._adapters import ADAPTER_PATTERN, Adapters, load_adapters, save_adapters
@@ -59,7 +56,7 @@ def export(
     chat_template: ChatTemplate = None,
     precision: Precision = "fp32",
     target: Literal["cpu", "cuda"] = "cpu",
-    quantize: QuantizeConfig | WeightDtype | None = None,
+    quantize: QuantizeConfig | Literal["int4", "int8"] | None = None,
     opset_version: int | None = None,
     last_logits: bool = True,
     adapters: Mapping[str, str | os.PathLike[str]] = MappingProxyType({}),

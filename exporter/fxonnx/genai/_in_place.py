@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .._program import ONNXProgram
+from .. import REFERENCE, ONNXProgram
 from .._program.checkpoints import StoredTensor, read_weight_sources
-from .._program.external_data import REFERENCE
 
 __all__ = ["keep_checkpoint_files", "save_beside_weights"]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from .._lower.dead_nodes import eliminate_dead_nodes
-
 __all__ = ["assume_right_padding"]
 
 _LENGTHS, _BIAS = 5, 10
@@ -28,7 +26,9 @@ def assume_right_padding(graph: ir.Graph) -> None:
     for lengths in {node.inputs[_LENGTHS]: None for node in attentions}:
         _count_without_offset(lengths)
     _merge_sums(graph)
-    eliminate_dead_nodes(graph)
+    for node in reversed(graph):
+        if not any(output.uses() or output.is_graph_output() for output in node.outputs):
+            graph.remove(node, safe=True)
     used = {*graph.inputs, *graph.outputs}
     for name, value in [*graph.initializers.items()]:
         if not value.uses() and value not in used:

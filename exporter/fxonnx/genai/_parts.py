@@ -12,10 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._diagnostics import Diagnostics
-from .._export import export as export_model
-from .._program import ONNXProgram
-from .._program.multi_model import save_all
+from .. import Diagnostics, ONNXProgram, save_all
+from .. import export as export_model
 from .._warnings import ignoring_warnings, warn_user
 from ._padding import assume_right_padding
 from ._rounded_weights import rounded_weights

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
-from .._quantize_config import QuantizeConfig
+from .. import QuantizeConfig
 from ..errors import ArgumentError, did_you_mean
 
 __all__ = ["Precision", "PrecisionPlan", "read_precision", "with_quantization"]

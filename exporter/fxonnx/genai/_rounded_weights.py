@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .._program import ONNXProgram
+from .. import ONNXProgram
 from ..quantization.dequantized_weights import dequantized_weights
 
 __all__ = ["rounded_weights"]

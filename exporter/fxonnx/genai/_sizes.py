@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import sympy
 
-from .._capture import Constraint
+from .. import Constraint
 
 __all__ = ["Sizes", "decoder_calls", "narrowing_constraints"]
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
-from .._export import export as export_model
+from .. import export as export_model
 from .._warnings import ignoring_warnings
 from ..errors import ArgumentError, SaveError, did_you_mean
 from ._check import FileCheck, compare_component, compare_generation, flatten, raise_on_failure
