@@ -102,7 +102,7 @@ def _leaf_axes(spec: Any) -> list[Mapping[int, str]]:
 
 
 def count_nodes(result: Any) -> int:
-    """FX nodes of a capture, ONNX nodes with those of all bodies of a program."""
+    """FX nodes of a capture, ONNX nodes with the nodes of all bodies of a program."""
     if isinstance(result, torch.export.ExportedProgram):
         return len(result.graph.nodes)
     model = ir.from_proto(onnx.load_from_string(result.content)) if isinstance(result, _File) else result.model

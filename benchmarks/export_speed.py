@@ -7,7 +7,7 @@ Each repeat runs all of them one after the other in this process, so that all of
 garbage collector runs before each; failed exports are left out. A number is the minimum over the repeats: noise only
 adds time. ``fxonnx/capture`` is the minimum of an exporter's CPU seconds over the minimum of torch.export's own,
 measured separately under the same settings; below it lies nothing that an exporter built on torch.export could save.
-Stages are those of the fastest repeat, in wall seconds. torch runs on one thread: the arithmetic of an export is
+Stages are the fastest repeat's, in wall seconds. torch runs on one thread: the arithmetic of an export is
 small, and threads that wait for work would count as CPU time. Everything is imported and warmed up on one linear layer
 before the first measurement. With ``--dynamic`` the sizes that a model leaves open are dynamic: batch, sequence,
 height, width and the length of the past.

@@ -3,7 +3,7 @@
     python -m benchmarks.growth [--layers 4,16,64,128] [--json growth.json] [--only-ours]
 
 Every measurement has a process of its own, which exports a small model first to have everything imported and warmed
-up, then captures the network with torch.export alone, and then exports it. Seconds are those of the CPU, with torch on
+up, then captures the network with torch.export alone, and then exports it. Seconds are the CPU's, with torch on
 one thread; memory is the peak of the process during the export above the memory before it. The exponent is the slope of
 a line through the logarithms: of the time beyond torch.export, 1 would be linear in the layers.
 """

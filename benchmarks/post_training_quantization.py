@@ -2,7 +2,7 @@
 
 python -m benchmarks.post_training_quantization
 
-All forms run alternately in one process; a time is the shortest one, over that of float32. Weights are random, batch
+All forms run alternately in one process; a time is the shortest one, over float32's. Weights are random, batch
 norms have the statistics of the images. The signal is the difference of an output from the mean over all inputs.
 """
 

@@ -1,4 +1,4 @@
-"""Models quantized with PT2E, for ONNX Runtime: size, time with one thread over that of float32, and integer kernels.
+"""Models quantized with PT2E, for ONNX Runtime: size, time with one thread over float32's, and integer kernels.
 
 python -m benchmarks.quantized_models
 

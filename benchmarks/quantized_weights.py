@@ -1,4 +1,4 @@
-"""Linear layers with quantized weights: size, and time in ONNX Runtime with one thread, over those of float32.
+"""Linear layers with quantized weights: size, and time in ONNX Runtime with one thread, over float32's.
 
 python -m benchmarks.quantized_weights
 

@@ -20,7 +20,7 @@ def _(x: torch.Tensor, slope: float) -> torch.Tensor:
 
 
 def translate_soft_step(op: Any, x: Any, slope: float) -> Any:
-    """Emit ONNX operators; the parameters are those of the custom operator."""
+    """Emit ONNX operators; the parameters are the custom operator's."""
     return op.Clip(op.Add(op.Mul(x, slope), 0.5), 0.0, 1.0)
 
 

@@ -7,7 +7,7 @@ import fxonnx
 
 model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 6 * 6, 5)).eval()
 
-# Keys are names of forward's parameters, here that of nn.Sequential.forward. verify="auto" compares with eager torch at
+# Keys are names of forward's parameters, here of nn.Sequential.forward. verify="auto" compares with eager torch at
 # several batch sizes before export returns.
 program = fxonnx.export(model, (torch.rand(2, 3, 8, 8),), dynamic_shapes={"input": {0: "batch"}}, verify="auto")
 print(program.model.graph.inputs[0])

@@ -46,7 +46,7 @@ class Row:
     Attributes:
         name: Its name on the command line.
         python: The version of Python.
-        versions: The packages whose version is not that of ``constraints.txt``; "" for the newest.
+        versions: The packages whose version is not the one of ``constraints.txt``; "" for the newest.
         further: Tests that it runs beside the quick suite.
     """
 

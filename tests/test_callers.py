@@ -245,7 +245,7 @@ def test_positional_arguments_beyond_those_at_export() -> None:
     torch.testing.assert_close(program(X, Z, Z, Y)[1], model(X, Y, Z, last=Z)[1])
     with pytest.raises(ArgumentError, match="args: got 5 positional arguments, but the model was exported with 1"):
         program(X, Y, Z, Z, Z)
-    # Without a matching parameter in the signature, the order is that of the example inputs.
+    # Without a matching parameter in the signature, the order is as in the example inputs.
     again = fxonnx.export(torch.export.export(model, (X,), {"last": Z, "y": Y}))
     torch.testing.assert_close(again(X, Z, Y)[1], model(X, Y, last=Z)[1])
 

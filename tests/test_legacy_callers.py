@@ -1,4 +1,4 @@
-"""Calls of torch.onnx.export with ``dynamo=False``, whose form is that of the TorchScript exporter."""
+"""Calls of torch.onnx.export with ``dynamo=False``, whose form is the TorchScript exporter's."""
 
 from __future__ import annotations
 

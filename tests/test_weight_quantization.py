@@ -369,7 +369,7 @@ def test_sizes(form: str, most: float) -> None:
 
 @pytest.mark.parametrize("form", ["int4", "int8", "nbits4_asymmetric"])
 def test_weights_given_while_saving(form: str, tmp_path: Path) -> None:
-    """A model without values, saved with those of a checkpoint, is the same file; so is one saved twice."""
+    """A model without values, saved with a checkpoint's, is the same file; so is one saved twice."""
     torch.manual_seed(3)
     model = Language(tied=False).eval()
     options = {**FORMS[form], "options": fxonnx.ExportOptions(metadata="none")}

@@ -57,7 +57,7 @@ TOLERANCES: Mapping[torch.dtype, float] = MappingProxyType(
 @public
 @dataclass(frozen=True)
 class OutputComparison:
-    """The comparison of one graph output with that of the reference.
+    """The comparison of one graph output with the reference's.
 
     Attributes:
         name: Name of the graph output; "-" for all of them.
@@ -95,7 +95,7 @@ def compare(
     atol: float | None = None,
     reference: ReferenceName = "model",
 ) -> list[OutputComparison]:
-    """Compare the outputs of ONNX Runtime with those of the reference; see ``fxonnx.verify``.
+    """Compare the outputs of ONNX Runtime with the reference's; see ``fxonnx.verify``.
 
     Args:
         names: Names of the graph outputs.
@@ -258,10 +258,10 @@ def _number(value: float | None) -> str:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Tolerances, as those of ``verify``.
+    """Tolerances, as in ``verify``.
 
     Attributes:
-        rtol: Relative tolerance; None for that of the dtype.
+        rtol: Relative tolerance; None for the dtype's.
         atol: Absolute tolerance; None for the relative one times the scale of the values.
     """
 

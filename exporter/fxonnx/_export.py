@@ -94,7 +94,7 @@ def export(
         input_names: Names of the first graph inputs; further names rename parameters. A keyword input whose own name is
             among them comes at the place of its name.
         output_names: Names of the first graph outputs.
-        opset_version: Target opset, 7 to 28; 20 by default, or 21 for weights that are tensor subclasses, as those of
+        opset_version: Target opset, 7 to 28; 20 by default, or 21 for weights that are tensor subclasses, as in
             torchao. ONNX Runtime 1.31 runs opsets up to 26.
         external_data: Store the weights of ``f`` in a second file; by default only above 1.5 GiB. See
             ``ONNXProgram.save`` for further values.
@@ -204,7 +204,7 @@ def _with_opset_of(
 
 
 def _own_examples(model: Any, args: Any, kwargs: Any, *specified: Any) -> tuple[Any, ...]:
-    """Complete the caller's arguments by those of an ``ExportableModule``.
+    """Complete the caller's arguments by an ``ExportableModule``'s.
 
     Args:
         model: Any model; without inputs, one with ``example_arguments`` provides them.

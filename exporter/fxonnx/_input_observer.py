@@ -81,7 +81,7 @@ class InputObserver:
     def __call__(
         self, model: torch.nn.Module, store_n_calls: int = 3, method_name: str = "forward"
     ) -> _MethodReplacement:
-        """Observe a method of the model in a ``with`` block, that of the returned value or that of the observer.
+        """Observe a method of the model in a ``with`` block, the returned value's or the observer's.
 
         Args:
             model: The model; the method is replaced on this instance only and restored afterwards.

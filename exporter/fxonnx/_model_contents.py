@@ -83,7 +83,7 @@ def _check_order(graph: ir.Graph | ir.Function) -> None:
 
 
 def _is_sorted(graph: ir.Graph | ir.Function) -> bool:
-    """Whether all nodes, those of subgraphs included, read what was computed before them.
+    """Whether all nodes, also in subgraphs, read what was computed before them.
 
     Raises:
         ValueError: If a value is computed nowhere.

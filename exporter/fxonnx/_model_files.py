@@ -93,7 +93,7 @@ _MAX_DEPTH = 100
 def origin_of(node: ir.Node) -> tuple[str, str]:
     """Return the module path and source line of a node, from the metadata keys of torch.onnx; "" where unknown.
 
-    Without metadata, the module is that of names as ``/features/features.0/Conv``.
+    Without metadata, the module follows from names as ``/features/features.0/Conv``.
     """
     metadata = node.metadata_props
     scopes = text_list(metadata.get("pkg.torch.onnx.name_scopes", "[]"))

@@ -202,7 +202,7 @@ def read_options(
 ) -> Options:
     """Validate the arguments of ``export`` that need no model; see there for each of them.
 
-    ``least_opset`` is the lowest default, ``names`` are those of inputs and outputs, ``rare`` is ``options``.
+    ``least_opset`` is the lowest default, ``names`` are the names of inputs and outputs, ``rare`` is ``options``.
 
     Raises:
         ArgumentError: If an argument has an invalid value or cannot be honoured.

@@ -8,7 +8,7 @@ __all__ = ["is_sequence", "type_text"]
 
 
 def is_sequence(value: ir.Value) -> bool:
-    """Whether a graph input or output is a list of tensors; its dtype and shape are those of an item."""
+    """Whether a graph input or output is a list of tensors; its dtype and shape are an item's."""
     return isinstance(value.type, ir.SequenceType)
 
 

@@ -79,7 +79,7 @@ def test_the_model_runs_in_the_autocast_of_the_caller(
         assert torch.is_autocast_enabled("cpu")
         fxonnx.verify(tmp_path / "m.onnx", model, (other,))
     torch.testing.assert_close(list(program(other)), expected, rtol=0.05, atol=0.05)
-    program.verify((other,))  # the context of the export, not that of the call
+    program.verify((other,))  # the context of the export, not the call's
 
 
 def test_without_autocast_nothing_changes(tmp_path: Path) -> None:

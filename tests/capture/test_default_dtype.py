@@ -1,4 +1,4 @@
-"""``torch.set_default_dtype`` around the export and in forward: results and weights are those of eager torch."""
+"""``torch.set_default_dtype`` around the export and in forward: results and weights are eager torch's."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ def test_other_parameters_count_as_missing(monkeypatch: pytest.MonkeyPatch) -> N
     again = Patch(row.target, row.replacement, row.why)
     with applied([again]):
         assert sys.modules[__name__].replaced(3) == 7
-        # The parameters are those of the original, also while it is replaced.
+        # The parameters are the original's, also while it is replaced.
         assert Patch(row.target, row.replacement, row.why).parameters() == "x, *more, flag, **rest"
     assert sys.modules[__name__].replaced(3) == 3
 

@@ -184,7 +184,7 @@ def test_capture_failure_shows_the_first_error_and_the_users_line() -> None:
 
 class UsesNumPy(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # Fake tensors have no array; TorchDynamo captures functions of NumPy as those of torch.
+        # Fake tensors have no array; TorchDynamo captures functions of NumPy as torch's.
         return x * float(torch.tensor([1.0, 2.0]).numpy().sum())
 
 

@@ -125,7 +125,7 @@ SAME: dict[str, Callable[..., Any]] = {
     "hash": lambda m, x: {x: 1, m.w: 2}[x] == 1,
     "identity": lambda m, x: x.contiguous() is x and x.float() is x and m.w is next(m.parameters()),
 }
-"""Questions whose answer is that of eager torch."""
+"""Questions whose answer is eager torch's."""
 
 
 def check(program: Any, model: nn.Module, *inputs: Tensor) -> None:

@@ -231,7 +231,7 @@ def test_a_step_of_a_language_model_runs_with_a_past_of_any_length(example: tupl
 
 
 class Unnamed(dict[str, Any]):
-    """An output like those of diffusers, registered with pytree without keys."""
+    """An output like diffusers', registered with pytree without keys."""
 
 
 class Wrapped:

@@ -145,7 +145,7 @@ def _graph(module: torch.fx.GraphModule) -> list[Any]:
     nodes: list[Any] = []
     for node in module.graph.nodes:
         meta = {key: value for key, value in node.meta.items() if key != "from_node"}
-        # In subgraphs, lines of generated code are replaced by those of the user.
+        # In subgraphs, lines of generated code are replaced by the user's.
         generated = re.search(
             r'File "<eval_with_key>|File "[^"]+", line \d+, in (?!forward)', trace := meta.get("stack_trace") or ""
         )

@@ -1,4 +1,4 @@
-"""Decoder-only models: tokens in onnxruntime-genai equal those of transformers."""
+"""Decoder-only models: tokens in onnxruntime-genai equal transformers'."""
 
 from __future__ import annotations
 

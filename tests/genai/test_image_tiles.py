@@ -1,4 +1,4 @@
-"""Vision-language models whose images transformers preprocesses: tokens in onnxruntime-genai equal those of transformers."""
+"""Vision-language models whose images transformers preprocesses: tokens in onnxruntime-genai equal transformers'."""
 
 from __future__ import annotations
 

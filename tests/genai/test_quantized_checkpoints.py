@@ -1,4 +1,4 @@
-"""Checkpoints of GPTQ and AWQ in onnxruntime-genai: their integers are those of the model."""
+"""Checkpoints of GPTQ and AWQ in onnxruntime-genai: their integers are the model's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vision-language models in three parts: tokens in onnxruntime-genai equal those of transformers, from images."""
+"""Vision-language models in three parts: tokens in onnxruntime-genai equal transformers', from images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whisper: tokens in onnxruntime-genai equal those of transformers, from features and from audio."""
+"""Whisper: tokens in onnxruntime-genai equal transformers', from features and from audio."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _HEAD = """# Model types of `fxonnx hf`
 Small models with random weights of transformers 5.23, exported by `fxonnx.huggingface.export` for their main task, and
 compared with eager torch at two batch sizes and lengths, or image sizes where the model allows them; models that generate
 also in 12 tokens of a padded batch. `python -m tests.huggingface.types_table` writes this page, and
-tests/huggingface/test_export.py compares its rows with new exports. Sizes that a model does not accept are those of the
+tests/huggingface/test_export.py compares its rows with new exports. Sizes that a model does not accept follow from the
 small configuration.
 
 | Model type | Task | Files | Only for |

@@ -79,7 +79,7 @@ def _compare(model: nn.Module, program: fxonnx.ONNXProgram, examples: Sequence[t
 
 
 def nodes_of(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """All nodes, including those of subgraphs."""
+    """All nodes, including subgraphs."""
     found = []
     for node in graph.node:
         found.append(node)

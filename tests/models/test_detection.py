@@ -163,7 +163,7 @@ def detection(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def prepared(model: nn.Module) -> nn.Module:
-    """Set batch norm statistics like those of a trained network, and well-separated scores."""
+    """Set batch norm statistics as in a trained network, and well-separated scores."""
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
     for norm in norms:
         nn.init.uniform_(norm.weight, 0.8, 1.2)

@@ -1,4 +1,4 @@
-"""Transformers and a diffusion network in half precision: the operators of float32, and errors like those of eager torch."""
+"""Transformers and a diffusion network in half precision: the operators of float32, and errors like eager torch's."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def outputs(result: Any) -> list[Tensor]:
 
 
 def check_errors(name: str, dtype: torch.dtype, program: fxonnx.ONNXProgram) -> None:
-    """Compare with the float32 model: the error is at most twice that of eager torch in the same dtype."""
+    """Compare with the float32 model: the error is at most twice eager torch's in the same dtype."""
     model, inputs = made(name, torch.float32)
     half, half_inputs = made(name, dtype)
     with torch.no_grad():

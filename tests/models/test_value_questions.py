@@ -100,7 +100,7 @@ def mimi_encoder() -> Built:
 
 
 def fsmt() -> Built:
-    """The mask of the decoder is that of the padding, of which there may be none."""
+    """The decoder has the mask of the padding, of which there may be none."""
     heads = {f"{part}_attention_heads": 2 for part in PARTS}
     options = {"src_vocab_size": 50, "tgt_vocab_size": 50, "d_model": 16, "max_position_embeddings": 64}
     model = model_of("FSMT", langs=["en", "de"], **LAYERS, **heads, **options, use_cache=False)

@@ -1,4 +1,4 @@
-"""Nodes of single operators are at most those of torch.onnx, whose exports are kept by the benchmark."""
+"""Nodes of single operators are at most torch.onnx's, whose exports are kept by the benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fusion patterns in half precision: the operators of float32, and errors like those of eager torch."""
+"""Fusion patterns in half precision: the operators of float32, and errors like eager torch's."""
 
 from __future__ import annotations
 

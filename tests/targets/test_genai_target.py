@@ -62,7 +62,7 @@ def built(family: Family, dtype: torch.dtype = torch.float32) -> Any:
     config = AutoConfig.for_model(family.name, **{**SIZES, **family.options})
     model = AutoModelForCausalLM.from_config(config).eval()
     for name, parameter in model.named_parameters():
-        # Larger scores and sinks than those of the initialization, so that masks and softcaps matter.
+        # Larger scores and sinks than the initialization's, so that masks and softcaps matter.
         if "q_proj" in name or "k_proj" in name or "qkv_proj" in name or "sinks" in name:
             torch.nn.init.normal_(parameter, std=0.5)
     return model.to(dtype)

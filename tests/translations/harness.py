@@ -72,7 +72,7 @@ class Case:
         rtol: Relative tolerance, or None for torch.testing's default times 4.
         atol: Absolute tolerance, likewise.
         numerics: "exact" for rows whose inputs or results have NaN that only it preserves.
-        ops: ONNX operators that must be exactly those of the exported graph, in order, if given.
+        ops: ONNX operators that must be exactly the exported graph's, in order, if given.
     """
 
     target: str

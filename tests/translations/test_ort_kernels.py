@@ -45,7 +45,7 @@ CASES = (
         atol=0,
         numerics="exact",
     ),
-    # A result that jumps is that of the rounded numbers.
+    # A result that jumps is the rounded numbers'.
     Case(
         "aten.gt.Scalar",
         lambda x: (x + 256) > 256,

@@ -75,7 +75,7 @@ _FREE = frozenset({"custom", "metadata", "torch_version"})
 
 
 def _texts(data: Any) -> Iterator[tuple[_Path, str]]:
-    """All texts and keys of JSON data with their paths; those of ``_FREE`` entries excepted."""
+    """All texts and keys of JSON data with their paths, except for ``_FREE`` entries."""
     remaining: list[tuple[_Path, Any]] = [((), data)]
     while remaining:
         path, value = remaining.pop()

@@ -138,7 +138,7 @@ def _function_name(call: ast.Call) -> str:
 
 
 def _texts(name: str, call: ast.Call) -> Iterator[ast.Constant]:
-    """The arguments that are texts, checked: those of ``Symbol('s0')`` and ``Float('0.5')``."""
+    """The checked arguments that are texts, as in ``Symbol('s0')`` and ``Float('0.5')``."""
     form = {"Symbol": _IDENTIFIER, "Float": _NUMBER}.get(name)
     for argument in call.args:
         if isinstance(argument, ast.Constant) and isinstance(argument.value, str):

@@ -203,7 +203,7 @@ def state_changes(
 
 
 def _named(model: torch.nn.Module, changes: Sequence[Change]) -> Iterator[_Named]:
-    """The changes with their paths, without those of torch's own attributes."""
+    """The changes with their paths, except for torch's own attributes."""
     places = _places(model)
     for change in changes:
         owner, name, _, _, variable, _ = change

@@ -60,7 +60,7 @@ _departures: ContextVar[dict[Departure, None] | None] = ContextVar("fxonnx_depar
 
 @contextmanager
 def recorded_departures() -> Iterator[dict[Departure, None]]:
-    """Record departures inside the context; those of an outer context so far are among them.
+    """Record departures inside the context, after the departures so far of an outer context.
 
     Yields:
         The departures, in order and without repetitions; filled while the context is active.
@@ -86,7 +86,7 @@ def record_departure(
     Args:
         kind: The way in which the capture departs.
         detail: The construct or function.
-        frame: The frame from which the line is searched; by default that of the caller.
+        frame: The frame from which the line is searched; by default the caller's.
         line: The line, if it is known; "" if there is none.
     """
     found = _departures.get()

@@ -102,7 +102,7 @@ def has_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the values of a tensor can be copied and written: not those of fake, quantized and wrapped tensors."""
+    """Whether the values of a tensor can be copied and written: not of fake, quantized and wrapped tensors."""
     return not (
         tensor.is_meta
         or tensor.is_inference()

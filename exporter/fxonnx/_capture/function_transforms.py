@@ -155,7 +155,7 @@ def _traced(flat: Callable[..., Any], inputs: list[torch.Tensor], symbols: list[
     Raises:
         RetryTransforms: If forward derivatives of constants may be the reason that torch fails, specializes a size or
             inserts an empty constant. They are zero tensors without memory: a view of one is neither a fake tensor nor
-            recorded, and the sizes of a product with one are those of the example.
+            recorded, and the sizes of a product with one are the example's.
     """
 
     def trace(function: Callable[..., Any]) -> torch.fx.GraphModule:

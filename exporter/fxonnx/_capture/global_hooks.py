@@ -21,7 +21,7 @@ _WRAPPERS = ("torch.export.", "torch._export.", "torch._dynamo.", "torch._functo
 
 @contextmanager
 def hooks_for_model_only(model: torch.nn.Module) -> Iterator[None]:
-    """Call global forward hooks and pre-hooks for the modules of a model, and not for those of torch.export.
+    """Call global forward hooks and pre-hooks for the modules of a model, and not for torch.export's.
 
     Args:
         model: The model.

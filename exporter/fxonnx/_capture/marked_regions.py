@@ -30,7 +30,7 @@ def call_region(original: Callable[..., Any], function: Callable[..., Any], *arg
 
 
 def _name(function: Callable[..., Any]) -> str:
-    """The name of the function; that of the class for ``forward``."""
+    """The name of the function; of its class for ``forward``."""
     qualified = str(getattr(function, "__qualname__", type(function).__name__)).rpartition("<locals>.")[2]
     owner, _, name = qualified.rpartition(".")
     return owner or name if name == "forward" else name

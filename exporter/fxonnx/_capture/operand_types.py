@@ -243,7 +243,7 @@ def _conversion(operands: list[_Operand], origins: Mapping[str, tuple[str, bool]
 
 
 def conversion_of_inputs(model: torch.nn.Module, leaves: Sequence[Leaf]) -> str:
-    """The hint for an error of torch about different dtypes: the inputs whose dtype is not that of the weights."""
+    """The hint for an error of torch about different dtypes: the inputs whose dtype is not the weights'."""
     tensors = [(leaf.label, leaf.value) for leaf in leaves if isinstance(leaf.value, torch.Tensor)]
     weights = [parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()]
     wanted = next(iter(weights), tensors[0][1].dtype if tensors else torch.float32)

@@ -137,7 +137,7 @@ class CapturePlan:
         return self.rewriting if self.loops is None else self.loops.rewriting
 
     def changed(self, change: str = "", **values: Any) -> CapturePlan:
-        """The plan of the next attempt: with new values of fields, and without those of the fields after them.
+        """The plan of the next attempt: with new values of fields, and without values of the fields after them.
 
         Args:
             change: The difference, for the report, if it is not the name of the strategy.

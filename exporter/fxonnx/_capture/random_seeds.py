@@ -52,7 +52,7 @@ def unseeded(patches: Callable[[], AbstractContextManager[None]]) -> Iterator[No
 
 
 def manual_seed(original: Callable[..., torch.Generator], seed: Any) -> torch.Generator:
-    """``torch.manual_seed`` in forward: seed the generator of the capture instead of that of the process."""
+    """``torch.manual_seed`` in forward: seed the generator of the capture instead of the process'."""
     state = _seed.get()
     if state is not None:
         is_known = isinstance(seed, int) and not isinstance(seed, bool)

@@ -33,7 +33,7 @@ def reachable_functions(modules: Iterable[torch.nn.Module]) -> list[FunctionType
 
 
 def codes_of(code: CodeType) -> Iterator[CodeType]:
-    """A code object and those of the functions that are defined in it."""
+    """A code object and the code objects of the functions that are defined in it."""
     yield code
     for item in code.co_consts:
         if type(item) is CodeType:

@@ -56,7 +56,7 @@ def _root(
     context: typer.Context,
     show_version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="With --version, those of the libraries, and patches that do not apply.")
+        bool, typer.Option("--verbose", help="With --version, the libraries', and patches that do not apply.")
     ] = False,
 ) -> None:
     """Export PyTorch models to ONNX."""
@@ -165,7 +165,7 @@ def _summary(program: ONNXProgram, verified: bool) -> str:
 def hf_command(
     model: Annotated[str, typer.Argument(help="A directory with a model of transformers, or an id of the Hub.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The directory to write.")],
-    task: Annotated[str | None, typer.Option(help="The task; by default that of the model's class.")] = None,
+    task: Annotated[str | None, typer.Option(help="The task; by default the task of the model's class.")] = None,
     layout: Annotated[str, typer.Option(help="optimum, transformers.js or sentence-transformers.")] = "optimum",
     dtype: Annotated[str, typer.Option(help="Comma-separated: fp32, fp16, q8, q4, q4f16.")] = "fp32",
     opset: Annotated[int | None, typer.Option(help="The ONNX opset.")] = None,
@@ -210,7 +210,7 @@ def genai_command(
     directory: Annotated[Path, typer.Argument(help="The model of transformers: config.json, weights and tokenizer.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The directory to write.")],
     chat_template: Annotated[
-        Path | None, typer.Option(help="A file with a chat template in place of that of the tokenizer.")
+        Path | None, typer.Option(help="A file with a chat template in place of the tokenizer's.")
     ] = None,
     no_chat_template: Annotated[
         bool, typer.Option("--no-chat-template", help="Write no chat template: the model does not chat.")
@@ -233,7 +233,7 @@ def genai_command(
         bool | None, typer.Option("--normalize/--no-normalize", help="Normalize the embeddings.")
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Compare generated tokens with those of transformers.")
+        bool, typer.Option("--verify/--no-verify", help="Compare generated tokens with transformers'.")
     ] = True,
     debug: Debug = False,
 ) -> None:
@@ -377,7 +377,7 @@ def diff_command(
 def report_command(
     model: Annotated[Path, typer.Argument(help="The ONNX file, of any exporter.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Path of the page; that of the model with .html by default.")
+        Path | None, typer.Option("--output", "-o", help="Path of the page; the model's with .html by default.")
     ] = None,
     profile_runtime: Annotated[
         bool, typer.Option("--profile-runtime", help="Run the model in ONNX Runtime's profiler, with random inputs.")

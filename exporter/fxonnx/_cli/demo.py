@@ -1,4 +1,4 @@
-"""``fxonnx demo``: export AlexNet and verify it, without dependencies besides those of fxonnx."""
+"""``fxonnx demo``: export AlexNet and verify it, without dependencies besides fxonnx's."""
 
 from __future__ import annotations
 

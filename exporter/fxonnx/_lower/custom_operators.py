@@ -32,7 +32,7 @@ def emit_custom(
     attributes: Mapping[str, Any],
     outputs: int,
 ) -> tuple[ir.Value, ...]:
-    """Emit a custom operator; its outputs have the first input's element type, or else that of the node's result.
+    """Emit a custom operator; its outputs have the first input's element type, or else the node's result's.
 
     Args:
         op: The op object of the node.

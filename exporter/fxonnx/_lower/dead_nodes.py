@@ -26,7 +26,7 @@ def subgraphs(node: ir.Node) -> list[ir.Graph]:
 
 
 def eliminate_dead_nodes(body: ir.Graph) -> None:
-    """Dead code elimination in a subgraph, before that of the nodes that compute its outer values."""
+    """Dead code elimination in a subgraph, before the nodes that compute its outer values."""
     outputs = set(body.outputs)
     for node in reversed(body):
         if any(output in outputs or output.uses() for output in node.outputs):

@@ -244,7 +244,7 @@ class _GraphLowering:
         self._annotate(node, mark)
 
     def _lower_subgraph(self, op: Op, body: torch.fx.Node, inputs: Sequence[Any]) -> list[Any]:
-        """Lower a subgraph; its unsupported operators are reported together with those of the main graph."""
+        """Lower a subgraph; its unsupported operators are reported together with the main graph's."""
         owner = body.graph.owning_module
         module = None if owner is None else find_attribute(owner, str(body.target))
         if not isinstance(module, torch.fx.GraphModule):

@@ -97,7 +97,7 @@ def _names(scopes: Sequence[tuple[str, str]], name: str, target: str) -> dict[st
 def call_metadata(
     scopes: Sequence[tuple[str, str]], name: str, target: str, nodes: Sequence[Mapping[str, str]]
 ) -> dict[str, str]:
-    """The metadata of a call of a function, as detailed as that of the nodes which it replaces.
+    """The metadata of a call of a function, as detailed as in the nodes that it replaces.
 
     Args:
         scopes: Key and class of the enclosing modules, outermost first.

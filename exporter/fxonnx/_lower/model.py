@@ -496,7 +496,7 @@ def _return_updates(
 def _identity(value: ir.Value, builder: Builder, name: str) -> ir.Value:
     _check_identity(value, builder, name)
     copy = ir.Value(name=name, type=value.type)
-    # ONNX Runtime lacks kernels of Identity for these types, but has those of a Cast to the same type.
+    # ONNX Runtime lacks kernels of Identity for these types, but has kernels of a Cast to the same type.
     op_type, attributes = "Identity", []
     if value.dtype is not None and value.dtype in builder.missing_kernels.get("Identity", ()):
         op_type, attributes = "Cast", [ir.AttrInt64("to", int(value.dtype))]

@@ -71,7 +71,7 @@ class _Function:
     Attributes:
         domain: Its domain.
         name: Its name.
-        order: The order of its inputs, as positions among those of the regions.
+        order: The order of its inputs, as positions among the regions'.
         outputs: Its outputs, as positions among the values of the regions.
     """
 
@@ -209,7 +209,7 @@ def _partition(nodes: Sequence[ir.Node], regions: Sequence[Region], least_nodes:
                 interface = interface_of(own)
                 kinds.setdefault(interface.structure, []).append(interface)
         _adopt(kinds)
-        # Names and metadata of a function are those of its first call.
+        # A function has the names and metadata of its first call.
         found = [sorted(kind, key=lambda member: order[member.region.scope]) for kind in kinds.values()]
         if not best or _saved_in_total(found) > _saved_in_total(best):
             best = found

@@ -71,7 +71,7 @@ class Region:
     Attributes:
         scope: The scope.
         kind: ``SCOPES`` or ``REGIONS``.
-        depth: Position of the scope among those of the nodes.
+        depth: Position of the scope among the nodes'.
         nodes: The nodes.
     """
 
@@ -175,7 +175,7 @@ def full_name_of(value: ir.Value) -> str:
 
 
 def nodes_after(nodes: Sequence[ir.Node], region: Sequence[ir.Node]) -> list[ir.Node] | None:
-    """The nodes between those of a region that depend on it; None if a node of the region depends on these.
+    """The nodes between the nodes of a region that depend on it; None if a node of the region depends on these.
 
     Args:
         nodes: All nodes of the graph, in topological order.

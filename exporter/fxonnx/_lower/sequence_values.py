@@ -95,7 +95,7 @@ def _element_type(value: ir.Value, builder: Builder, what: str) -> ir.DataType:
 def _append(
     builder: Builder, op_type: str, given: ir.Value, attributes: dict[str, int], result: ir.Value, dims: Sequence[Any]
 ) -> None:
-    """Append a node that makes or takes a sequence, whose shape is that of an item."""
+    """Append a node that makes or takes a sequence, whose shape is an item's."""
     metadata = {"namespace": f"{result.name}: {op_type}"}
     node = ir.Node("", op_type, [given], [ir.AttrInt64(*item) for item in attributes.items()], outputs=[result])
     node.metadata_props.update(metadata)

@@ -275,7 +275,7 @@ def _missing_dtype_argument(
     node: torch.fx.Node, target: OpOverload, effect: _AutocastEffect
 ) -> dict[str, torch.dtype | None]:
     """The ``dtype`` argument with which the call, after the casts, returns the dtypes it has under autocast."""
-    # The dtypes of recurrent layers are those of real tensors; their kernels specialize the dims of fake ones.
+    # Recurrent layers have the dtypes of real tensors; their kernels specialize the dims of fake ones.
     if target in _RECURRENT or dtypes_of(evaluate(node)) == effect.dtypes:
         return {}
     if any(argument.name == "dtype" for argument in target._schema.arguments) and "dtype" not in node.kwargs:

@@ -283,7 +283,7 @@ def _evaluate(function: _Function, scalars: Sequence[torch.Tensor], buffers: Seq
     """Evaluate a function of 0-dim tensors for all positions."""
     result = function.result
     if function.is_elementwise:
-        # All 0-dim tensors get rank 4, so that their dtypes are promoted as those of 0-dim tensors are.
+        # All 0-dim tensors get rank 4, so that their dtypes are promoted as for 0-dim tensors.
         given = [*scalars, *map(_of_rank_4, buffers)]
         return _run(function.module, dict(zip(function.placeholders, given, strict=True)), result, _of_rank_4)
 

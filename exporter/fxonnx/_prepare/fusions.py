@@ -70,7 +70,7 @@ class FusionRecord:
     near_misses: tuple[NearMiss, ...] = ()
 
     def joined(self, others: Iterable[FusionRecord]) -> FusionRecord:
-        """This record together with those of subgraphs, by pattern."""
+        """This record together with the subgraphs', by pattern."""
         records = [self, *others]
         if len(records) == 1:
             return self

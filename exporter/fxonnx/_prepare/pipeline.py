@@ -42,7 +42,7 @@ class Prepared:
 
     Attributes:
         exported_program: The captured program, unchanged.
-        graph: The functional graph; its placeholders are those of the signature.
+        graph: The functional graph; its placeholders are the signature's.
         signature: Inputs and outputs of the program.
         constants: Tensors of the graph's ``get_attr`` nodes.
         derived: Nodes computed from weights only, with their recipes.

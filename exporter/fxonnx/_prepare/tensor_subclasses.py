@@ -252,7 +252,7 @@ class _Unwrapping:
             self._set(node, result, nodes_between(before, node))
 
     def _set(self, node: torch.fx.Node, result: Any, made: Any) -> None:
-        """Replace the uses of a node by its result; those of subclasses are replaced with their own calls."""
+        """Replace the uses of a node by its result; subclasses are replaced with their own calls."""
         self._replaced.add(node)
         if isinstance(result, _Wrapped):
             self._wrapped[node] = result

@@ -257,7 +257,7 @@ def _is_derivable(
         return True
     operands = [source.meta["val"] for source in inputs if isinstance(source.meta.get("val"), torch.Tensor)]
     widened = [operand.dtype for operand in operands if operand.dtype in _STORAGE_DTYPES and operand.dtype != val.dtype]
-    # The bytes stay the same ones, but those of a sub-byte integer would no longer be packed.
+    # The bytes stay the same ones, but a sub-byte integer would no longer be packed.
     is_view = (
         target is aten.view.dtype
         and operands[0].element_size() == val.element_size()

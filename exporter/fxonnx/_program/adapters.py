@@ -325,12 +325,12 @@ def _factor(fqn: str) -> str | None:
 
 
 def _rescaled(tensor: torch.Tensor, ratio: float, fqn: str) -> torch.Tensor:
-    """Multiply the second factor, so that the scaling of the exported model gives that of the adapter."""
+    """Multiply the second factor, so that the scaling of the exported model gives the adapter's."""
     return tensor * ratio if ratio != 1 and _factor(fqn) in _FACTORS_B else tensor
 
 
 def _ratio_of_config(source: AdapterSource, fqn: str, name: str, adapter: str | None, given: _Given) -> float:
-    """The scaling of an adapter in PEFT's format, relative to that of the exported model."""
+    """The scaling of an adapter in PEFT's format, relative to the exported model's."""
     config, layer = given.config or {}, _layer_of(fqn)
     if _factor(fqn) not in _FACTORS_B or layer is None:
         return 1.0

@@ -82,7 +82,7 @@ class GraphInterface:
             kwargs: Keyword arguments, in any order.
 
         Returns:
-            A value for each graph input in order, without those of states.
+            A value for each graph input in order, without the states.
 
         Raises:
             ArgumentError: If the arguments do not match the exported ones or their sizes violate a constraint.

@@ -17,7 +17,7 @@ def check_level(level: Any, exported: MetadataLevel) -> None:
     """Check a level of metadata for a file.
 
     Args:
-        level: The level; None for that of the model.
+        level: The level; None for the model's.
         exported: The level of the export.
 
     Raises:

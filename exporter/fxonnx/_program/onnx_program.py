@@ -163,7 +163,7 @@ class ONNXProgram:
             outputs: The graph outputs of a call, with or without the states at the end.
 
         Raises:
-            ArgumentError: If the number of outputs differs from that of the graph.
+            ArgumentError: If the number of outputs differs from the graph's.
         """
         extra = len(self.interface.states) + self.record.returns_check
         own = len(self.model.graph.outputs) - extra
@@ -183,7 +183,7 @@ class ONNXProgram:
             The values, in the order of ``value_names``: tensors, and lists of tensors for sequences.
 
         Raises:
-            ArgumentError: If a name is not that of a value, or the inputs do not match the exported ones.
+            ArgumentError: If a name is not the name of a value, or the inputs do not match the exported ones.
         """
         return compute_values(self.model, value_names, self.interface.bind(args, kwargs or {}), self._sessions.factory)
 
@@ -280,11 +280,11 @@ class ONNXProgram:
                 they exceed 1.5 GiB in total. "safetensors": in ``<name>.safetensors``. ``fxonnx.REFERENCE``: reference
                 the safetensors files given as ``weights``, which must be in the directory of the model or below; only
                 derived weights are stored in ``<name>.data``.
-            weights: Weights to store instead of those of the program: a safetensors file, the index file of a sharded
+            weights: Weights to store instead of the program's: a safetensors file, the index file of a sharded
                 checkpoint, a directory, a state_dict, or a list of these, in which later ones override earlier ones.
                 Files are read one tensor at a time; the program itself is not modified.
             inline: Whether to store the flat graph of a model with functions.
-            metadata: Provenance of nodes in the file, at most that of the export, which is the default: "full", "names"
+            metadata: Provenance of nodes in the file, at most the export's, which is the default: "full", "names"
                 (module scopes and operators, without FX nodes and stack traces) or "none".
 
         Raises:
@@ -316,7 +316,7 @@ class ONNXProgram:
             path: The file; an existing one is replaced atomically.
             weights: Values of all adapter weights: a directory saved by PEFT, a safetensors file or a state_dict. Names
                 may lack a prefix and the name of the adapter, as in PEFT's files. The scaling of a PEFT directory is
-                converted to that of the exported model, and a smaller rank is padded with zeros; the values of a
+                converted to the exported model's, and a smaller rank is padded with zeros; the values of a
                 state_dict are stored as they are. By default, the default values of the program.
             adapter: Instead of ``weights``, the name of an adapter of the exported PEFT model.
 

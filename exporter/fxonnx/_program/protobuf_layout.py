@@ -126,7 +126,7 @@ def lay_out_model(
         format: Format of the external data file.
         base: Directory of the model file, if tensors of safetensors files in it are to be referenced instead of copied.
         offsets: Offsets of the ``external_tensors`` in an external data file shared by several models.
-        metadata: The level of the metadata that is stored; None for that of the model.
+        metadata: The level of the metadata that is stored; None for the model's.
 
     Raises:
         SaveError: If an initializer has no value, or a referenced file is not in ``base`` or below.

@@ -31,7 +31,7 @@ class LayerReport:
         dtype: Element type of the weight, "int4" or "int8".
         float_bytes: Bytes of the weight before the quantization.
         quantized_bytes: Bytes of the integers, scales and zero points; tied layers share them.
-        relative_error: Norm of the difference of the output from that of the model before the quantization, divided by
+        relative_error: Norm of the difference of the output from the model's before the quantization, divided by
             the norm of that output; None if the output is not a value of the main graph. The errors of preceding layers
             are included.
     """

@@ -115,7 +115,7 @@ class Reference:
         return ""
 
     def changed_weights(self) -> list[str]:
-        """Names of the weights of the model whose values are not those of the program."""
+        """Names of the weights of the model whose values are not the program's."""
         applied = self.program.interface.applied_weights
         if not isinstance(self.model, torch.nn.Module) or (applied and not self.is_given):
             return []
@@ -223,7 +223,7 @@ def _run_model(
 
 
 def _call(model: Callable[..., Any], replaced: dict[str, torch.Tensor], given: Any) -> Any:
-    """Call a model with other weights; those of scripted modules are written, and restored by the caller."""
+    """Call a model with other weights; in scripted modules they are written, and restored by the caller."""
     if not replaced or not isinstance(model, torch.nn.Module):
         return model(*given[0], **given[1])
     if not any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
@@ -236,7 +236,7 @@ def _call(model: Callable[..., Any], replaced: dict[str, torch.Tensor], given: A
 
 
 def _replaced_weights(program: VerifiableProgram, model: Any, *, is_given: bool) -> dict[str, torch.Tensor]:
-    """Weights with which the program computes instead of those of the model: applied and dequantized ones."""
+    """Weights with which the program computes instead of the model's: applied and dequantized ones."""
     if not isinstance(model, torch.nn.Module):
         return {}
     quantized = dequantized(program)

@@ -69,7 +69,7 @@ def save(
         external_data: Whether tensors above 256 bytes are stored in ``<name>.data``; None: above 1.5 GiB of weights;
             "safetensors": in ``<name>.safetensors``; REFERENCE: in ``<name>.data``, except for tensors that are in a
             safetensors file already.
-        metadata: The level of the metadata that is stored; None for that of the model.
+        metadata: The level of the metadata that is stored; None for the model's.
 
     Raises:
         ArgumentError: If ``external_data`` has another value, or ``destination`` is neither a path nor a binary file.

@@ -183,7 +183,7 @@ def as_tensor(value: Any, graph_input: ir.Value) -> torch.Tensor:
     if isinstance(value, (bool, int, float)):
         found: torch.dtype | None = torch.tensor(value).dtype
         if isinstance(value, float) and dtype.is_floating_point:
-            # Python floats have no dtype; they take that of the graph input.
+            # Python floats have no dtype; they take the graph input's.
             found = dtype
         tensor = torch.tensor(value, dtype=found)
     elif isinstance(value, torch.Tensor):
@@ -224,7 +224,7 @@ def _with_values(tensor: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def from_numpy(array: np.ndarray[Any, Any], name: str) -> torch.Tensor:
-    """Convert an array of any element type that ONNX and torch have, those of ml_dtypes included.
+    """Convert an array of any element type that ONNX and torch have, ml_dtypes included.
 
     Raises:
         ArgumentError: If torch has no dtype for the array.

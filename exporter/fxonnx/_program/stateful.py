@@ -43,7 +43,7 @@ def read_states(model: ir.Model) -> tuple[StatePair, ...]:
     """Read the state pairs from the metadata of a model.
 
     Raises:
-        ArgumentError: If they are not those of a model that fxonnx exported.
+        ArgumentError: If they do not belong to a model that fxonnx exported.
     """
     text = model.metadata_props.get(STATE_KEY)
     if text is None:
@@ -105,7 +105,7 @@ class StatefulSession:
             state: FQN to initial value, for all or some of the states; the others are those at export.
 
         Raises:
-            ArgumentError: If a name is not that of a state, or a value has another dtype or shape.
+            ArgumentError: If a name is not the name of a state, or a value has another dtype or shape.
         """
         new = {}
         for name, pair in self._pairs.items():

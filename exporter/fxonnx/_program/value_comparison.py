@@ -110,11 +110,11 @@ class ValueDifference:
 @public
 @dataclass(frozen=True)
 class Comparison:
-    """Outputs of a program in ONNX Runtime beside those of the model, and intermediate values beside the captured ones.
+    """Outputs of a program in ONNX Runtime beside the model's, and intermediate values beside the captured ones.
 
     Attributes:
         outputs: One row for each graph output, as ``verify`` returns them.
-        values: The intermediate values that were compared with those of the captured program, in graph order; empty if
+        values: The intermediate values that were compared with the captured program's, in graph order; empty if
             its outputs agree with ONNX Runtime.
         paths: For each output that differs, the compared values from the first difference to it, in graph order.
         sizes: The sizes of dynamic dims at which the difference was found.

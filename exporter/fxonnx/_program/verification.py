@@ -93,7 +93,7 @@ def verify(
     changes them.
 
     A saved file is compared with a model at given inputs, in the mode in which the model is; its quantized weights are
-    those of the file, which the model does not compute with.
+    the file's, which the model does not compute with.
 
     Args:
         program: The exported program, or the path of a saved model, which requires a model and inputs.
@@ -102,7 +102,7 @@ def verify(
         kwargs: Keyword inputs.
         model: The model to compare with, with its own weights; by default the one that was exported, with the weights
             of ``apply_weights``.
-        sizes: Sizes of the dynamic dims to verify instead of those of the inputs: dicts of dim name to size, in which
+        sizes: Sizes of the dynamic dims to verify instead of the inputs': dicts of dim name to size, in which
             omitted dims keep the size of the inputs; or "auto" for the inputs' own sizes, 1, primes and large sizes
             within the constraints. Inputs of other sizes are random with a fixed seed, in the value range of the given
             ones.
@@ -177,9 +177,9 @@ def compare_with_model(
     rtol: float | None = None,
     atol: float | None = None,
 ) -> Comparison:
-    """Compare outputs with the model and, if one differs, all values with those of the captured program.
+    """Compare outputs with the model and, if one differs, all values with the captured program's.
 
-    See ``ONNXProgram.compare``; the arguments are those of ``verify``.
+    See ``ONNXProgram.compare``, with the arguments of ``verify``.
     """
     run = _Run(program, reference_of(program, model), Tolerance(rtol, atol))
     outputs: list[OutputComparison] = []
@@ -195,7 +195,7 @@ def compare_with_model(
 
 @dataclass(frozen=True)
 class _Trial:
-    """Sizes to verify at, None for those of the inputs, and whether the model may fail at them."""
+    """Sizes to verify at, None for the inputs', and whether the model may fail at them."""
 
     sizes: Mapping[str, int] | None = None
     may_fail: bool = False
@@ -223,7 +223,7 @@ class _Run:
     tolerance: Tolerance
 
     def bind(self, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] | None) -> BoundCall:
-        """Bind arguments, by default those of the example, and check that they are of the exported structure."""
+        """Bind arguments, by default the example's, and check that they are of the exported structure."""
         program, capture = self.program, self.program.record.capture
         if args is None and kwargs is None:
             if program.record.example_inputs is None:
@@ -286,7 +286,7 @@ class _Run:
         )
 
     def compare(self, expected: Sequence[Any], actual: Sequence[Any]) -> list[OutputComparison]:
-        """Compare outputs with those of the reference."""
+        """Compare outputs with the reference's."""
         names = [str(value.name) for value in self.program.model.graph.outputs]
         rtol, atol = self.tolerance.rtol, self.tolerance.atol
         if atol is None and self.program.record.options.quantize is not None and always_rounds(self.program.model):

@@ -27,7 +27,7 @@ SEED = 0
 
 
 def auto_sizes(limits: SizeLimits, inputs: Sequence[Any]) -> list[dict[str, int]]:
-    """Choose sizes of all dims within the constraints: those of the examples, 1, primes and large ones.
+    """Choose sizes of all dims within the constraints: the examples', 1, primes and large ones.
 
     Besides all dims at 1, each dim is 1 alone with the others as in the examples, since some models fail if all are 1.
 

@@ -101,7 +101,7 @@ class _Checker:
         self._profile = profile
 
     def findings(self) -> Iterator[TargetFinding]:
-        """Yield the findings of the model, of its nodes and of those of its functions."""
+        """Yield the findings of the model, of its nodes and of its functions' nodes."""
         newest = self._profile.newest_opset
         opset = self._model.opset_imports.get("", 0)
         if opset > newest:

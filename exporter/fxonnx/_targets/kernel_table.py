@@ -83,7 +83,7 @@ class KernelTable:
             op_type: The operator.
             dtype: Element type of the values that ``variable`` stands for.
             opset: Version of the operator's domain.
-            variable: Type variable of the operator's schema; by default that of the first input with a choice of types.
+            variable: Type variable of the operator's schema; by default of the first input with a choice of types.
             domain: The operator's domain.
         """
         kernel = self.find(op_type, opset, domain)
@@ -142,7 +142,7 @@ def formal_parameters(op_type: str, opset: int, domain: str = "") -> FormalParam
 
 
 def _only_type(texts: Collection[str]) -> ir.DataType | None:
-    """The element type, if there is one only and it is that of a tensor."""
+    """The element type, if there is one only and it is a tensor's."""
     (text, *others) = texts
     return None if others or not text.startswith("tensor(") else _data_type(text[7:-1])
 

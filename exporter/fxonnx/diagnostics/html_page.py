@@ -152,7 +152,7 @@ def _fusions(program: ONNXProgram) -> Iterator[dict[str, Any]]:
 
 
 def _near_misses(program: ONNXProgram) -> Iterator[dict[str, Any]]:
-    """The near misses of fusion patterns; those of repeated layers, of one line and for one reason, are one entry."""
+    """The near misses of fusion patterns; repeated layers, of one line and for one reason, are one entry."""
     grouped: dict[tuple[str, str, str], list[str]] = {}
     for miss in program.record.near_misses:
         grouped.setdefault((miss.pattern, miss.line, miss.reason), []).append(miss.module or "the model")

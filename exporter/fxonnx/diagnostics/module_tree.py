@@ -84,7 +84,7 @@ class ModuleTree:
 
     @property
     def contents(self) -> list[GraphNode | ModuleTree]:
-        """The module's own nodes and its submodules in graph order; a submodule's place is that of its first node."""
+        """The module's own nodes and its submodules in graph order; a submodule has the place of its first node."""
         return sorted([*self.nodes, *self.children.values()], key=lambda one: one.index)
 
     @property

@@ -60,7 +60,7 @@ class RuntimeProfile:
             in graph order.
         operators: Operator of the graph that ONNX Runtime runs, after its optimizations, to time; the slowest first.
         not_attributed: The time of nodes that ONNX Runtime inserted between modules.
-        total: The time of all nodes: the sum of ``modules`` and ``not_attributed``, and that of ``operators``.
+        total: The time of all nodes: the sum of ``modules`` and ``not_attributed``, and of ``operators``.
         repetitions: The number of runs.
     """
 
@@ -217,7 +217,7 @@ def _run(
 
 
 def _kernels(events: Sequence[Mapping[str, Any]]) -> Iterator[_Kernel]:
-    """The kernels of all runs but the first, with their own time: that of a loop is without its body."""
+    """The kernels of all runs but the first, with their own time: of a loop, without its body."""
     runs = sorted(event["ts"] for event in events if event["name"] == "model_run")
     nodes = [event for event in events if event.get("cat") == "Node" and event["name"].endswith(_KERNEL)]
     nodes = sorted((event for event in nodes if event["ts"] >= runs[1]), key=lambda event: (event["ts"], -event["dur"]))

@@ -1,6 +1,6 @@
 """Language models for onnxruntime-genai: a directory with the model, its configuration and its tokenizer.
 
-``export`` writes everything that onnxruntime-genai loads and compares the generated tokens with those of transformers::
+``export`` writes everything that onnxruntime-genai loads and compares the generated tokens with transformers'::
 
     fxonnx.genai.export("checkpoint", "out")
 

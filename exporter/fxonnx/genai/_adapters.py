@@ -105,7 +105,7 @@ def _checked(name: str, directory: Path) -> Path:
 
 
 def save_adapters(program: ONNXProgram, adapters: Adapters, out: Path) -> None:
-    """Write a file for each adapter; the default values of the program become those of the base model.
+    """Write a file for each adapter; the default values of the program become the base model's.
 
     Raises:
         ArgumentError: If an adapter has other layers than the exported one, or is not a sum of products.

@@ -1,4 +1,4 @@
-"""Attention functions in place of those of transformers while a part is captured."""
+"""Attention functions in place of transformers' while a part is captured."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def with_chat_template(tokenizer: Any, chat_template: ChatTemplate, family: Fami
 
     Args:
         tokenizer: A tokenizer of transformers.
-        chat_template: A template, a file with one, False for none, or None for that of the tokenizer.
+        chat_template: A template, a file with one, False for none, or None for the tokenizer's.
         family: The family of the model.
 
     Raises:

@@ -70,7 +70,7 @@ def export_embedding(loaded: LanguageModel, request: Request) -> None:
 
     Raises:
         ArgumentError: If the pooling is not known, or a module is not supported.
-        VerificationError: If the embeddings differ from those of eager torch.
+        VerificationError: If the embeddings differ from eager torch's.
     """
     pooling, modules = request.pooling, list[nn.Module]()
     if loaded.directory is not None:
@@ -94,7 +94,7 @@ def export_reranker(loaded: LanguageModel, request: Request) -> None:
         request: The arguments of the export.
 
     Raises:
-        VerificationError: If the logits differ from those of eager torch.
+        VerificationError: If the logits differ from eager torch's.
     """
     reranker = Reranker(loaded.model)
     _export(reranker, loaded, ("logits", "scores") if reranker.has_scores else ("logits",), request)

@@ -97,7 +97,7 @@ def export_encoder_decoder(loaded: LanguageModel, request: Request) -> None:
 
     Raises:
         ArgumentError: If the model does not run with a cache.
-        VerificationError: If the logits differ from those of transformers.
+        VerificationError: If the logits differ from transformers'.
     """
     warn_user(
         f"onnxruntime-genai cannot run {type(loaded.model).__name__}: it supports only Whisper and marian-ssru as "

@@ -75,15 +75,15 @@ def export(
             unchanged.
         out: The directory to write: the ONNX files, genai_config.json, generation_config.json and the tokenizer's
             files. It is complete or not written at all; other files in it are kept.
-        tokenizer: The tokenizer, or its directory; by default that of the model's directory.
-        chat_template: A Jinja template, or a file with one, in place of that of the tokenizer; False for a decoder-only
+        tokenizer: The tokenizer, or its directory; by default the one in the model's directory.
+        chat_template: A Jinja template, or a file with one, in place of the tokenizer's; False for a decoder-only
             model that does not chat, whose tokenizer has none.
         precision: "fp32", "fp16" or "bf16": the dtype of weights and activations; "int4": weights of linear layers in
             4 bits, computed in float32 on the CPU and in float16 with CUDA.
         target: The device that onnxruntime-genai runs the model on.
         quantize: Quantization of the weights in more detail, as for ``fxonnx.export``. By default, a checkpoint of
             GPTQ, AWQ or compressed-tensors keeps its integers.
-        opset_version: The opset; by default that of the target.
+        opset_version: The opset; by default the target's.
         last_logits: Compute the logits of the last token of each row only, which generation needs.
         adapters: Name to directory of LoRA adapters, as PEFT writes them. Each becomes a file ``<name>.onnx_adapter``
             for ``Adapters`` of onnxruntime-genai; without an active adapter the model is the base model.
@@ -91,8 +91,8 @@ def export(
             "mean_sqrt_len" or "weighted_mean"; by default the one in modules.json of sentence-transformers, if the
             directory has it.
         normalize: Normalize the embeddings; by default if modules.json specifies it.
-        verify: Compare greedily generated tokens in onnxruntime-genai with those of transformers; embeddings and scores
-            in ONNX Runtime with those of eager torch.
+        verify: Compare greedily generated tokens in onnxruntime-genai with transformers'; embeddings and scores
+            in ONNX Runtime with eager torch's.
         on_stage: Called with the name of each stage as it begins.
 
     Returns:

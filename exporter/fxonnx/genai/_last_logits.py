@@ -14,7 +14,7 @@ __all__ = ["last_logits_only"]
 
 @contextmanager
 def last_logits_only(model: Any) -> Iterator[None]:
-    """In the body, the model returns one logit vector per row: that of the last token that is not padding.
+    """In the body, the model returns one logit vector per row, for the last token that is not padding.
 
     onnxruntime-genai pads shorter prompts of a batch on the right, so that the last position may be padding. Models
     without an output embedding are left alone; onnxruntime-genai then selects from all logits.

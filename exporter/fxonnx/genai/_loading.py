@@ -66,10 +66,10 @@ def load_language_model(
 
     Args:
         model: A local directory, or a model of transformers, which is left unchanged.
-        tokenizer: A tokenizer of transformers, or a directory; None for that of the model's directory.
+        tokenizer: A tokenizer of transformers, or a directory; None for the one in the model's directory.
         dtype: The dtype to export.
         is_embedding: Whether the hidden states are to be pooled, whatever the directory specifies.
-        chat_template: A chat template or a file in place of that of the tokenizer, or False for none.
+        chat_template: A chat template or a file in place of the tokenizer's, or False for none.
         check: Called with the family before the weights are loaded.
 
     Raises:

@@ -34,7 +34,7 @@ class Part:
         calls: Sizes by dim name that onnxruntime-genai calls the part with.
         input_names: Names of the first graph inputs.
         output_names: Names of the first graph outputs.
-        options: Arguments of ``fxonnx.export`` in place of those of the request.
+        options: Arguments of ``fxonnx.export`` in place of the request's.
         context: Entered for the export.
     """
 
@@ -58,10 +58,10 @@ class Request:
         options: Arguments of ``fxonnx.export``.
         last_logits: Compute the logits of the last position only.
         adapters: Name to directory of LoRA adapters.
-        pooling: The pooling of an embedding model, in place of that of its directory.
+        pooling: The pooling of an embedding model, in place of its directory's.
         normalize: Whether embeddings are normalized, in place of the setting of its directory.
         tolerance: Two tokens are equally good if their logits differ by at most this part of the range of all logits.
-        verify: Compare results with those of transformers.
+        verify: Compare results with transformers'.
         announce: Called with the name of each stage as it begins.
         checkpoint: The directory of the model if the files are moved there; its own files are kept.
     """

@@ -284,7 +284,7 @@ def _chunk_scan(
     """``mamba2_chunk_scan`` of tensors [batch, tokens, heads or groups, size]."""
     steps = functional.softplus(dt + dt_bias)
     if dt_limit != (0.0, float("inf")):
-        # transformers limits the steps of prompts, but not those of single tokens.
+        # transformers limits the steps of prompts, but not of single tokens.
         is_prompt = torch.ones_like(step.valid[0]).sum() > 1
         steps = torch.where(is_prompt, steps.clamp(*dt_limit), steps)
     steps = step.masked(steps.float())

@@ -36,7 +36,7 @@ def has_sentence_modules(directory: Path) -> bool:
 
 
 def model_directory(directory: Path) -> Path:
-    """The directory of the model and its tokenizer inside of that of an embedding model."""
+    """The directory of the model and its tokenizer inside of an embedding model's."""
     if has_sentence_modules(directory):
         for name, path in _modules(directory):
             if name == "Transformer":

@@ -69,7 +69,7 @@ _REASONS: Mapping[str, str] = MappingProxyType(
 
 
 class TokenEmbedding(nn.Module):
-    """The embedding of the tokens, with those of images and videos replaced by image features in order.
+    """The embedding of the tokens, in which image features replace images and videos in order.
 
     Such tokens beyond the features keep their embedding: the model may generate them.
 
@@ -106,7 +106,7 @@ def export_vision_language(loaded: LanguageModel, request: Request) -> None:
 
     Raises:
         ArgumentError: If onnxruntime-genai or fxonnx does not support the vision tower.
-        VerificationError: If the tokens differ from those of transformers.
+        VerificationError: If the tokens differ from transformers'.
     """
     model_type = loaded.model.config.model_type
     if model_type not in VISION_TOWERS:

@@ -34,7 +34,7 @@ class VisionTower(ABC):
 
     Attributes:
         genai_type: The type in genai_config.json.
-        image_mean: Mean of the colors, unless the image processor has another one; by default that of CLIP.
+        image_mean: Mean of the colors, unless the image processor has another one; by default CLIP's.
         image_std: Their standard deviation.
         patch_size: Pixels of a patch in each direction.
         merge_size: Patches that become one image token, in each direction.
@@ -173,7 +173,7 @@ class Mistral3(VisionTower):
 
 
 class PixtralFeatures(nn.Module):
-    """``get_image_features`` for one image, whose size is that of the tensor.
+    """``get_image_features`` for one image, whose size is the tensor's.
 
     Args:
         model: A ``Mistral3ForConditionalGeneration``.
@@ -226,7 +226,7 @@ class LightOnOcr(Mistral3):
 
 
 class LightOnOcrFeatures(nn.Module):
-    """``get_image_features`` for one image, whose size is that of the tensor.
+    """``get_image_features`` for one image, whose size is the tensor's.
 
     Args:
         model: A ``LightOnOcrForConditionalGeneration``.
@@ -259,7 +259,7 @@ class QwenFeatures(nn.Module):
     def forward(self, pixel_values: Tensor, image_grid_thw: Tensor) -> Tensor:
         merge = self.visual.config.spatial_merge_size
         tokens = pixel_values.shape[0] // merge**2
-        # Without the slice, the count of patches is not known to be a multiple of those of a token.
+        # Without the slice, the count of patches is not known to be a multiple of a token's.
         pixel_values = pixel_values[: tokens * merge**2].to(self.visual.dtype)
         patch = torch.arange(tokens * merge**2, device=pixel_values.device)
         token, inner = patch // merge**2, patch % merge**2
@@ -398,7 +398,7 @@ class Qwen2_5(Qwen):
 class Qwen3(Qwen):
     """The tower of Qwen3-VL, whose features of further layers the decoder adds after its first layers.
 
-    onnxruntime-genai passes on one tensor of features: those of further layers follow in each row.
+    onnxruntime-genai passes on one tensor of features: further layers follow in each row.
     """
 
     genai_type = "qwen3_vl"

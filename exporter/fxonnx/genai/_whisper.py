@@ -84,7 +84,7 @@ def export_whisper(loaded: LanguageModel, request: Request) -> None:
 
     Raises:
         ArgumentError: If the model is not for 30 seconds of audio.
-        VerificationError: If the tokens differ from those of transformers.
+        VerificationError: If the tokens differ from transformers'.
     """
     config = loaded.model.config
     frames = 2 * config.max_source_positions

@@ -88,14 +88,14 @@ def export(
     Args:
         model: A local directory, an id of the Hub, or a model object, which is left unchanged.
         out: The directory to write. It is complete or not written at all; other files in it are kept.
-        task: The task, for example "text-classification"; by default that of the model's class.
+        task: The task, for example "text-classification"; by default the task of the model's class.
         layout: "optimum": the ONNX files beside the configuration; "transformers.js" and "sentence-transformers": in
             the subdirectory ``onnx``.
         dtype: Names of the files to write, "fp32", "fp16", "q8" (int8 with dynamic activations), "q4" and "q4f16"
             (weights in 4 bits), also several separated by commas.
         processor: The tokenizer, image processor or feature extractor, or a processor that holds them; by default those
             of the model's directory.
-        opset_version: The opset; by default that of ``fxonnx.export``.
+        opset_version: The opset; by default the default of ``fxonnx.export``.
         verify: Compare each file with the model in eager torch at two sizes, and generated tokens.
         revision: Branch, tag or commit on the Hub.
         token: Token of the Hub.

@@ -94,7 +94,7 @@ def _files(root: Path, suffix: str | None) -> dict[str, Path]:
     """The files of the model by the name of the component.
 
     Raises:
-        ArgumentError: If there are none, or those of several dtypes and none is chosen.
+        ArgumentError: If there are none, or none of the suffix.
     """
     found = {
         path.stem: path for folder in (root / "onnx", root) if folder.is_dir() for path in sorted(folder.glob("*.onnx"))

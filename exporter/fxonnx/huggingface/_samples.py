@@ -27,7 +27,7 @@ class Sizes:
     Attributes:
         batch: Rows of each input.
         tokens: Length of texts.
-        scale: Factor of the sizes of images and the length of audio, relative to those of the configuration.
+        scale: Factor of the sizes of images and the length of audio, relative to the configuration's.
         seed: Seed of the values.
     """
 

@@ -58,7 +58,7 @@ def load_source(
 
     Args:
         model: A local directory, an id of the Hub, or a model of transformers, which is left unchanged.
-        task: The name of the task; None for that of the model's class.
+        task: The name of the task; None for the task of the model's class.
         processor: A tokenizer, image processor, feature extractor, or a processor with several of them; a directory
             with them; None for those in the model's directory.
         revision: Branch, tag or commit on the Hub.
@@ -208,7 +208,7 @@ def _stored_processors(directory: Path) -> Iterator[Any]:
         try:
             yield getattr(transformers, name).from_pretrained(directory, local_files_only=True)
         except (OSError, ValueError, KeyError, ImportError, AttributeError):
-            # preprocessor_config.json is that of one of the two; the other class does not know its type.
+            # preprocessor_config.json belongs to one of the two; the other class does not know its type.
             continue
 
 

@@ -60,7 +60,7 @@ class ChannelWeight:
         return DerivedTensor(name, self._sources, self._bias_codes, ir.DataType.INT32, (self._outputs,))
 
     def bias_scales(self, name: str) -> DerivedTensor:
-        """The scales of the bias: those of the products of integers."""
+        """The scales of the bias, as of the products of integers."""
         return DerivedTensor(name, self._sources, self._bias_scales, ir.DataType.FLOAT, (self._outputs,))
 
     def _scales(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

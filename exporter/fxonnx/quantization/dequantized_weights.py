@@ -24,7 +24,7 @@ class DequantizedWeights:
     """The values of quantized parameters.
 
     Attributes:
-        products: FQN to value, for all uses but those of embeddings.
+        products: FQN to value, for all uses but embeddings.
         tables: FQN to value in embeddings, if it is another one.
     """
 

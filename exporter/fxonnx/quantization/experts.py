@@ -30,8 +30,8 @@ def expert_block_size(wanted: int, in_features: Sequence[int]) -> int | None:
 
 
 def expert_attributes(bits: int, block_size: int, accuracy_level: int) -> dict[str, int]:
-    """Return the attributes of QMoE in addition to those of MoE."""
-    # Without prepacked weights, the layout is that of MatMulNBits on all providers.
+    """Return the attributes of QMoE in addition to MoE's."""
+    # Without prepacked weights, all providers have the layout of MatMulNBits.
     return {
         "expert_weight_bits": bits,
         "block_size": block_size,

@@ -126,7 +126,7 @@ def use_explicit_zero_points(builder: Builder) -> int:
 def use_integer_biases(builder: Builder) -> int:
     """Store the biases of quantized products as int32 with DequantizeLinear, in place, where no QuantizeLinear follows.
 
-    The scale of a bias is that of the products, the scale of the activations times that of the weight; the rounding
+    The scale of a bias is the products', the scale of the activations times the weight's; the rounding
     error is at most half of it. A bias that does not fit, or whose values are not known yet, stays a float. So does one
     that is added to a MatMul with dynamic sizes, which ONNX Runtime does not make a Gemm.
 

@@ -138,7 +138,7 @@ class PackedWeight:
             is_permuted: Whether to sort the input features by their groups, as ``order`` does.
 
         Raises:
-            ValueError: If the tensors are not those of the format, or the order is needed.
+            ValueError: If the tensors do not have the format, or the order is needed.
         """
         groups = self._groups()
         if groups is None:
@@ -165,7 +165,7 @@ class PackedWeight:
         """Compute the weight, whose groups may be any input features.
 
         Raises:
-            ValueError: If the tensors are not those of the format.
+            ValueError: If the tensors do not have the format.
         """
         found, groups = self._read(dtype), self._groups()
         if groups is None:
@@ -233,7 +233,7 @@ class PackedTensor(DerivedTensor):
 
 
 def packed_rows(tensor: TorchTensor | DerivedTensor, *, is_transposed: bool) -> list[PackedTensor]:
-    """Return the packed weights whose output features are those of a tensor, in order; none for other tensors.
+    """Return the packed weights whose output features are a tensor's, in order; none for other tensors.
 
     Args:
         tensor: The tensor.

@@ -44,7 +44,7 @@ class Weight:
     Attributes:
         tensor: The stored parameter, or the tensor derived from parameters.
         is_transposed: For products, whether its shape is (in_features, out_features); for tables, always False.
-        tied_names: For each parameter that it is computed from, its FQN and those of the parameters tied to it.
+        tied_names: For each parameter that it is computed from, its FQN and the FQNs of the parameters tied to it.
         out_features: Number of outputs of the product, or of rows of the table.
         in_features: Number of inputs of the product, or of columns of the table.
     """
@@ -73,7 +73,7 @@ class Weight:
 
 
 def parameter_names(exported_program: torch.export.ExportedProgram) -> dict[Any, tuple[str, ...]]:
-    """Map the storage of each parameter, and that of its transpose, to the names of all parameters tied to it."""
+    """Map the storage of each parameter, and of its transpose, to the names of all parameters tied to it."""
     names: dict[Any, tuple[str, ...]] = {}
     parameters = exported_program.graph_signature.parameters
     for name, tensor in exported_program.state_dict.items():
@@ -565,7 +565,7 @@ def _keys_of_sources(tensor: Any) -> Iterator[Any]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Whether a pattern matches a parameter's name, that of its module, or of a module that contains it."""
+    """Whether a pattern matches the name of a parameter, of its module, or of a module that contains it."""
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[:count]), pattern) for count in range(1, len(parts) + 1))
 

@@ -53,7 +53,7 @@ _LOCK = RLock()
 
 @public
 def install() -> None:
-    """Replace ``torch.onnx.export`` and related functions by those of fxonnx until ``uninstall``.
+    """Replace ``torch.onnx.export`` and related functions by fxonnx's until ``uninstall``.
 
     Scripts written for torch.onnx then run unchanged. Replaces ``export``, ``ONNXProgram``, ``is_in_onnx_export``,
     ``InputObserver``, ``ExportableModule`` and functions of older torch versions. Idempotent.
@@ -116,7 +116,7 @@ def torch_onnx_export(
 ) -> ONNXProgram:
     """Export a model with the keywords of torch.onnx.export; ``install`` puts this function in its place.
 
-    Keywords that ``export`` has as well have the same meaning there; those of ``Diagnostics`` and ``ExportOptions`` are
+    Keywords of ``export`` have the same meaning there; the fields of ``Diagnostics`` and ``ExportOptions`` are
     keywords here. Older versions of torch.onnx.export accept those before ``kwargs`` by position.
 
     Args:
@@ -328,7 +328,7 @@ class ExportableModule(torch.nn.Module, abc.ABC):
         return None
 
     def to_onnx(self, **options: Any) -> ONNXProgram:
-        """Export the module; the options are those of ``torch_onnx_export`` and override the module's."""
+        """Export the module; the options of ``torch_onnx_export`` override the module's."""
         return torch_onnx_export(self, **options)
 
 

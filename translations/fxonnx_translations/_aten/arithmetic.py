@@ -358,7 +358,7 @@ def _power_by_squaring(op: Op, base: ir.Value, exponent: int) -> ir.Value:
 def _integer_power(op: Op, base: ir.Value, exponent: ir.Value) -> ir.Value:
     """Repeated squaring with a tensor of exponents; negative powers are 0, except for the bases 1 and -1."""
     dtype, wide = op.dtype_of(base), ir.DataType.INT64
-    # The low bits of a wider product are those of the narrow one.
+    # A wider product has the low bits of the narrow one.
     base, exponent = op.cast(base, wide), op.cast(exponent, wide)
     zero, one, two = op.const(0), op.const(1), op.const(2)
     nothing = op.Mul(op.Add(base, exponent), zero)

@@ -138,9 +138,9 @@ def _attention(
 
 
 def attention_type(op: Op, dtype: ir.DataType, attn_mask: ir.Value | None) -> ir.DataType:
-    """Return the element type in which ONNX's Attention gives torch's results: that of the operands, or FLOAT.
+    """Return the element type in which ONNX's Attention gives torch's results: the operands', or FLOAT.
 
-    torch's kernels of half-precision types compute scores in float32, those of ONNX Runtime round them. This is a matter
+    torch's kernels of half-precision types compute scores in float32, ONNX Runtime's round them. This is a matter
     of precision, except for a row of the mask whose elements are all large: the scores vanish in the sum.
     """
     if dtype not in HALF_FLOATS:

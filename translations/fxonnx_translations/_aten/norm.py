@@ -103,7 +103,7 @@ def batch_norm(
 ) -> ir.Value:
     """aten::batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps, bool cudnn_enabled) -> Tensor
 
-    With ``training`` the statistics are those of the batch.
+    With ``training`` the statistics are the batch's.
     """
     dtype = _computed_in(op, "BatchNormalization", op.dtype_of(input))
     value = op.widened(input, dtype)

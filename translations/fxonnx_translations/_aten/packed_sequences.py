@@ -60,7 +60,7 @@ def _positions(op: Op, mask: ir.Value, elements: Dim) -> ir.Value:
 
 
 def _lengths_of(op: Op, data: ir.Value, batch_sizes: ir.Value, batch: Dim) -> _Lengths:
-    """Return the lengths of a packed sequence; those of an input of the model are computed from its batch sizes."""
+    """Return the lengths of a packed sequence; for an input of the model they are computed from its batch sizes."""
     known = batch_sizes.meta.get(_LENGTHS_KEY)
     if isinstance(known, _Lengths):
         return known

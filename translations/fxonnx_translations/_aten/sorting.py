@@ -393,7 +393,7 @@ def histc(op: Op, self: ir.Value, bins: int = 100, min: Operand = 0, max: Operan
         return op.expand(op.const(0, dtype), (bins,))
     one = op.const(1.0, wide)
     if min == max:
-        # The default range is that of the values; an empty range is extended by one on both sides.
+        # The default range is the values'; an empty range is extended by one on both sides.
         low, high = op.ReduceMin(values, [0], keepdims=0), op.ReduceMax(values, [0], keepdims=0)
         if not isinstance(min, (int, float)) or min != 0:
             low, high = op.operand(min, wide), op.operand(max, wide)

@@ -33,7 +33,7 @@ class _Float8:
 
 
 def bit_cast(op: Op, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """Return the elements of another type with the same bits; those of NaN are the ones that torch's casts return.
+    """Return the elements of another type with the same bits; NaN has the bits that torch's casts return.
 
     Raises:
         Unsupported: If the type has another size, or the opset has no BitCast for types of more than 8 bits.
@@ -67,7 +67,7 @@ def _from_codes(op: Op, codes: ir.Value, dtype: ir.DataType) -> ir.Value:
 
 
 def _codes(op: Op, self: ir.Value) -> ir.Value:
-    """Return the bytes of float8 numbers; those of NaN are the ones that torch's casts return."""
+    """Return the bytes of float8 numbers; NaN has the bits that torch's casts return."""
     dtype = op.dtype_of(self)
     value = op.Cast(self, to=FLOAT)
     if dtype == FLOAT8E8M0:

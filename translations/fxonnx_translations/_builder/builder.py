@@ -41,7 +41,7 @@ class Unsupported(Exception):
 
 
 class Builder(onnxscript.GraphBuilder):
-    """Builder of one ONNX graph; a subgraph has its own builder, whose parent is that of the enclosing graph.
+    """Builder of one ONNX graph; a subgraph has its own builder, whose parent is the enclosing graph's.
 
     Args:
         graph: The empty graph to fill, with its opset imports set.
@@ -52,7 +52,7 @@ class Builder(onnxscript.GraphBuilder):
         exact_numerics: Whether results agree with torch's for NaN and signed zeros as well, at the cost of more nodes; a
             subgraph's builder has the value of its parent.
         missing_kernels: Operator to the element types that are computed in a wider type, because the target has no
-            kernel; a subgraph has those of the enclosing graph.
+            kernel; a subgraph has the enclosing graph's.
         computes_float64: Whether the target computes float64 in float64; likewise.
     """
 
@@ -366,7 +366,7 @@ class Builder(onnxscript.GraphBuilder):
 
     def rounded(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Return the result of an operator, computed in a wider type, in its own type."""
-        # The numbers are those of the type, but saturation would make infinity finite.
+        # The numbers are the type's, but saturation would make infinity finite.
         saturate = {"saturate": 0} if dtype in FLOAT8 else {}
         result = self.value_of("Cast", value, to=dtype, **saturate)
         node = result.producer()

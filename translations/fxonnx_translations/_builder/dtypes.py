@@ -99,7 +99,7 @@ def overflow_of(dtype: ir.DataType) -> float:
 
 
 def from_torch(dtype: torch.dtype) -> ir.DataType:
-    """Return the ONNX element type for ``dtype``; that of a complex dtype is the type of its real part.
+    """Return the ONNX element type for ``dtype``; for a complex dtype, of its real part.
 
     Raises:
         NoElementTypeError: If there is none.

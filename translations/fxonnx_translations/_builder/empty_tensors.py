@@ -163,7 +163,7 @@ def _sizes_of_states(node: ir.Node, builder: Builder) -> Iterator[Dim]:
 
 
 def _spatial(node: ir.Node, builder: Builder) -> Iterator[Dim]:
-    """Channels and spatial sizes, also those of the result; the batch may be empty."""
+    """Channels and spatial sizes, also the result's; the batch may be empty."""
     yield from _dims(builder, node.inputs[0])[1:]
     yield from _dims(builder, node.outputs[0])[2:]
 
@@ -177,7 +177,7 @@ def _reduced(node: ir.Node, builder: Builder) -> Iterator[Dim]:
 
 
 def _reduced_numbers(node: ir.Node, builder: Builder) -> Iterator[Dim]:
-    """The axes of a minimum of numbers; that of no flags, as integers, is the largest integer, which is true."""
+    """The axes of a minimum of numbers; without flags, as integers, it is the largest integer, which is true."""
     cast = node.inputs[0].producer() if node.inputs[0] is not None else None
     if cast is None or cast.op_type != "Cast" or cast.inputs[0] is None or cast.inputs[0].dtype != ir.DataType.BOOL:
         yield from _reduced(node, builder)

@@ -143,7 +143,7 @@ def storage_key(tensor: torch.Tensor, name: str) -> Hashable:
 
 
 def values_of(tensor: TorchTensor | DerivedTensor) -> torch.Tensor:
-    """Return the values of a weight, without a copy, or those of a derived weight, computed now."""
+    """Return the values of a weight, without a copy, or of a derived weight, computed now."""
     if isinstance(tensor, DerivedTensor):
         return tensor.torch()
     raw = tensor.raw

@@ -178,7 +178,7 @@ class Op(onnxscript.OpBuilder):
         """Return the element type.
 
         Raises:
-            Unsupported: If the type is not known, such as that of a sequence.
+            Unsupported: If the type is not known, such as a sequence's.
         """
         if value.dtype is None:
             raise Unsupported(f"the element type of {value.name} is not known")
@@ -334,7 +334,7 @@ class Op(onnxscript.OpBuilder):
         """Return the ``op`` for translating the same FX node on one part of its complex numbers: its results are real.
 
         Args:
-            dtype: dtype of the results, if it differs from that of the parts.
+            dtype: dtype of the results, if it differs from the parts'.
         """
         results = []
         for result in self.results:

@@ -1,7 +1,7 @@
 """Sub-byte element types: ONNX packs their elements in bytes.
 
 torch keeps each element of ``int4``, ``uint4``, ``int2`` and ``uint2`` in a byte of its own, signed ones sign-extended. An
-element of ``float4_e2m1fn_x2`` is a pair of numbers: the last dim of the ONNX tensor is twice that of the torch tensor.
+element of ``float4_e2m1fn_x2`` is a pair of numbers: the last dim of the ONNX tensor is twice the torch tensor's.
 """
 
 from __future__ import annotations

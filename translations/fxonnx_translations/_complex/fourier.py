@@ -171,7 +171,7 @@ def _real_signal(op: Op, value: ir.Value, axis: int, length: Dim, *, inverse: bo
     half = length // 2 + 1 if isinstance(length, int) else None
     if op.opset < _DFT_SINCE or half is None or not isinstance(given, int) or given > half:
         return op.parts(_transform(op, _whole_spectrum(op, value, axis, length), axis, inverse=inverse))[0]
-    # The numbers of the other half are conjugates: the real part of the result is that of twice the first half, except
+    # The numbers of the other half are conjugates: the real part of the result is the real part of twice the first half, except
     # for the numbers that are their own conjugates.
     factors = np.full([given, *[1] * (op.rank_of(value) - 1 - axis)], 2.0)
     factors[0] = 1

@@ -91,7 +91,7 @@ def linalg_solve_ex(
     (real, imaginary), lu = solved(op, matrix, right, left=left or is_vector)
     if is_vector:
         real, imaginary = op.Squeeze(real, [-1]), op.Squeeze(imaginary, [-1])
-    # The factors are those of the real matrix of twice the size.
+    # The real matrix of twice the size has the same factors.
     return [join(op, real, imaginary), None, None, _info(op, lu, matrix)]
 
 

@@ -126,7 +126,7 @@ def quantize(
 
 
 def _open(low: Any, high: Any, dtype: ir.DataType) -> tuple[float, float]:
-    """The limits; infinite where they are those of the type, at which QuantizeLinear saturates."""
+    """The limits; infinite where they are the type's, at which QuantizeLinear saturates."""
     least, most = RANGES[dtype]
     return -math.inf if low <= least else low, math.inf if high >= most else high
 

@@ -1,4 +1,4 @@
-"""Weights of 4-bit floating-point numbers in blocks, such as those of NVFP4."""
+"""Weights of 4-bit floating-point numbers in blocks, such as NVFP4."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _UNIT = frozenset({"Sigmoid", "HardSigmoid", "Softmax"})
 
 
 def is_within(op: Op, x: ir.Value, scale: ir.Value, zero_point: ir.Value, limits: tuple[float, float]) -> bool:
-    """Whether QuantizeLinear of a value gives integers within limits, before it saturates at those of its type.
+    """Whether QuantizeLinear of a value gives integers within limits, before it saturates at its type's.
 
     Args:
         op: The op object.

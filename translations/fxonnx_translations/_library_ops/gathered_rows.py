@@ -16,7 +16,7 @@ __all__ = ["gathered_rows"]
 
 _INT4, _UINT4, _INT8, _UINT8 = ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.UINT8
 _GATHERED = {_INT8: _INT8, _UINT8: _UINT8, _INT4: _INT8, _UINT4: _UINT8}
-"""Element types of stored codes to those of their gathered rows."""
+"""Element types of stored codes to the types of their gathered rows."""
 _ELEMENTWISE = frozenset({"Cast", "Sub", "Mul"})
 
 
@@ -109,7 +109,7 @@ def _dequantized_rows(op: Op, node: ir.Node, indices: ir.Value) -> ir.Value:
 
 
 def _gathered_codes(op: Op, value: ir.Value, indices: ir.Value) -> ir.Value:
-    """Return rows of stored codes or parameters; those of 4 bits as integers of 8 bits."""
+    """Return rows of stored codes or parameters; 4 bits as integers of 8 bits."""
     if value.dtype not in (_INT4, _UINT4):
         return op.Gather(value, indices, axis=0)
     pairs = derive_stored(op.builder, [value], "pairs", _in_pairs)

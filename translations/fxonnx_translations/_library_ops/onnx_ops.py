@@ -115,9 +115,7 @@ def _check_version(op: Op, op_type: str, version: int | None) -> None:
     if here is None:
         raise Unsupported(missing_operator_message(op_type, op.opset))
     if version is not None and since_version(op_type, version) != here:
-        raise Unsupported(
-            f"{op_type} is requested as of opset {version}, whose version differs from that of opset {op.opset}"
-        )
+        raise Unsupported(f"{op_type} is requested as of opset {version}, whose version differs in opset {op.opset}")
 
 
 # ---- rotary_embedding

@@ -58,7 +58,7 @@ class _Layout:
     Attributes:
         axis: The axis of the channels or of the blocks; None for one scale.
         block_size: Elements of a block along the axis; 0 for one scale per channel.
-        shape: Shape of the scales: one number, a vector, or that of the codes with one scale per block.
+        shape: Shape of the scales: one number, a vector, or the shape of the codes with one scale per block.
         repeats: How often each scale is repeated along each axis, if it is not one for the whole axis.
     """
 
@@ -90,7 +90,7 @@ def dequantize_stored(
         op: The op object.
         codes: Stored integers or float8 numbers, one per element.
         scale: Stored floating-point numbers: of rank 0; of rank 1 along ``axis``; or of the rank of the codes, where each
-            axis has the size 1, that of the codes, or the number of its blocks.
+            axis has the size 1, the codes', or the number of its blocks.
         zero_point: None, or stored numbers in a shape as ``scale`` may have.
         axis: The axis of scales of rank 1.
         block_size: Elements of a block, if the last one may be shorter.
@@ -228,7 +228,7 @@ def _computed_in(op: Op, result: ir.DataType) -> ir.DataType:
 
 
 def _in_all_axes(shape: tuple[int, ...], rank: int, axis: int | None) -> tuple[int, ...]:
-    """Return the shape of scales with the rank of the codes, if it is not that of one number."""
+    """Return the shape of scales with the rank of the codes, if it is not one number."""
     if math.prod(shape) == 1:
         return (1,) * rank
     if len(shape) == 1 and axis is not None:
@@ -255,7 +255,7 @@ def _layout(codes: Sequence[int], shapes: Sequence[Sequence[int]], block_size: i
     blocked = [at for at in range(rank) if counts[at] != codes[at]]
     if not blocked:
         return None
-    # The scales of the other axes are repeated: rather those of one number for the whole axis.
+    # The scales of the other axes are repeated: rather one number for the whole axis.
     axis = max(blocked, key=lambda at: (counts[at] > 1, at))
     size = _fused_size(blocks[axis], codes[axis])
     shape = tuple(-(-codes[at] // size) if at == axis else codes[at] for at in range(rank))

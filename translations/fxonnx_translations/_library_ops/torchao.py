@@ -24,7 +24,7 @@ _EIGHT_BITS = (ir.DataType.INT8, UINT8)
 
 
 def _limits(dtype: torch.dtype, quant_min: float | None, quant_max: float | None) -> tuple[float, float]:
-    """Return the smallest and the largest code: by default those of the dtype, which may have fewer than 8 bits."""
+    """Return the smallest and the largest code: by default the dtype's, which may have fewer than 8 bits."""
     bits = re.fullmatch(r"torch\.(u?)int(\d+)", str(dtype))
     if bits is None:
         raise Unsupported(f"codes of {dtype}")

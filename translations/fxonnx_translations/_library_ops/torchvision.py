@@ -130,7 +130,7 @@ def _sampled_axis(op: Op, start: ir.Value, extent: ir.Value, windows: int, ratio
     if ratio <= 0:
         counted = op.And(counted, op.Less(number, counts))
     last = op.Sub(size, 1.0)
-    # Excluded samples, including those of empty regions, may be out of range: they read position 0.
+    # Excluded samples, also of empty regions, may be out of range: they read position 0.
     places = op.Min(op.Max(op.Where(counted, places, op.const(0.0, dtype)), 0.0), last)
     low = op.Floor(places)
     high = op.Min(op.Add(low, 1.0), last)
@@ -150,7 +150,7 @@ def _sum_of_samples(op: Op, rows: ir.Value, base: ir.Value, y: _SampledAxis, x: 
 
     Args:
         op: The op object.
-        rows: The values [positions, channels], where positions are those of all feature maps, concatenated.
+        rows: The values [positions, channels], where positions are of all feature maps, concatenated.
         base: First position of the feature map of each window, broadcastable to [regions, windows, 1, windows, 1].
         y: Samples along the vertical axis.
         x: Samples along the horizontal axis.

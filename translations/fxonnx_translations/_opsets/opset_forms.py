@@ -1,4 +1,4 @@
-"""Opset forms: rewrite an operator call from the newest form to that of an older opset (axes as an attribute ...).
+"""Opset forms: rewrite an operator call from the newest form to an older opset's (axes as an attribute ...).
 
 Operators that an opset does not have at all are in ``op_polyfills``.
 """

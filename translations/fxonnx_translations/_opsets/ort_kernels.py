@@ -165,7 +165,7 @@ def wider_type(
     allowed = schema.allowed.get(variable)
     missing = missing_kernels.get(op_type, frozenset())
     in_schema = allowed is None or dtype in allowed
-    # A concrete type, such as that of a condition, cannot be replaced.
+    # A concrete type, such as a condition's, cannot be replaced.
     if in_schema and (dtype not in missing or allowed is None or len(allowed) == 1):
         return None
     for wider in _candidates(op_type, dtype):

@@ -1,6 +1,6 @@
 """Constraints: the sizes for which a captured program is equivalent to the model, in the user's dim names.
 
-torch traces one path through the model, that of the example sizes, and specializes on the guards of this path. For
+torch traces one path through the model, for the example sizes, and specializes on the guards of this path. For
 sizes that violate a guard, the program may compute something different from the model.
 """
 

@@ -77,7 +77,7 @@ def copy_guards(program: ExportedProgram, values: Mapping[sympy.Symbol, Any]) ->
 
 
 def _has_own_strides(view: Node) -> bool:
-    """Whether ``as_strided`` has strides that the model derived from those of the tensor.
+    """Whether ``as_strided`` has strides that the model derived from the tensor's.
 
     They are right in any layout. Such models, Longformer for example, split or merge inner strides only.
     """

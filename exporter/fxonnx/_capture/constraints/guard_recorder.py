@@ -292,7 +292,7 @@ def record_nonempty(size: torch.SymInt) -> None:
     """Record that the model asks whether a size is 0, which torch takes for decided.
 
     Args:
-        size: The size; that of the example is not 0.
+        size: The size, which is not 0 in the example.
     """
     recorder = _recorder.get()
     if recorder is not None:
@@ -503,7 +503,7 @@ def _distinguishes_zero_or_one(guard: sympy.Basic) -> bool:
 
 
 def _is_product(ratio: sympy.Expr, factor: int | None) -> bool:
-    """Whether a ratio, such as that of two strides, is a product of sizes and ``factor`` (None: any number)."""
+    """Whether a ratio, for example of two strides, is a product of sizes and ``factor`` (None: any number)."""
     number, rest = ratio.as_coeff_Mul()
     if not number.is_Integer or (factor is not None and number != factor):
         return False

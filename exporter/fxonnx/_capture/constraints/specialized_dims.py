@@ -266,7 +266,7 @@ def check_specialized(limits: SizeLimits, leaves: Sequence[Leaf], log: GuardLog)
     if specialized:
         dims = specialized_dims_error(specialized, log).specialized
         raise SpecializedDimsError(
-            # torch's own line is that of one guard.
+            # torch names the line of one guard.
             [
                 replace(dim, lines=lines[dim.label] if len(lines[dim.label]) > 1 else dim.lines or lines[dim.label])
                 for dim in dims

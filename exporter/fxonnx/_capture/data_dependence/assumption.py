@@ -35,7 +35,7 @@ class AssumptionKind(enum.Enum):
     CHECK = "check"
     """The other branch only raises an error or writes a log message."""
     EXAMPLE = "example"
-    """The value is that of the example inputs."""
+    """The value is the example inputs'."""
     UNPROVED = "unproved"
     """No input at which the capture was compared with the model reached the line; see ``ONNXProgram.proof``."""
 

@@ -120,7 +120,7 @@ def _wanted_of_operand(test: ast.expr, position: _Position, *, wanted: bool) -> 
         return not wanted if _is_at(test, position) else _wanted_of_operand(test.operand, position, wanted=not wanted)
     if isinstance(test, ast.BoolOp):
         operands = [operand for operand in test.values if _contains(operand, position)]
-        # The position of the whole expression is that of the jump after the last operand.
+        # The whole expression has the position of the jump after the last operand.
         return _wanted_of_operand(operands[0] if len(operands) == 1 else test.values[-1], position, wanted=wanted)
     # A comparison or a call as a whole; a guard inside of it is on another value.
     return wanted if _is_at(test, position) else None

@@ -1,4 +1,4 @@
-"""Values of tensors during the capture: constants of the model, and on request those of the example inputs.
+"""Values of tensors during the capture: constants of the model, and on request the example inputs'.
 
 A fake tensor has a shape but no value, so that ``if mask.any()`` fails in torch.export even for a mask that ``forward``
 creates. Inside ``concrete_values``, operators whose operands have concrete values are also run on these, and a guard on

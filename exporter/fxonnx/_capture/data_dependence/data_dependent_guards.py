@@ -27,7 +27,7 @@ _GUARDS = (
 
 
 def is_data_dependent(error: BaseException | None) -> bool:
-    """Whether an error of torch, or one of its causes, is that of a guard on the value of a tensor."""
+    """Whether an error of torch, or one of its causes, stems from a guard on the value of a tensor."""
     return any(isinstance(cause, _GUARDS) for cause in _causes(error))
 
 

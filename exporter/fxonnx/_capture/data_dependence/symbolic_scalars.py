@@ -143,7 +143,7 @@ def _ceil(self: Any) -> Any:
 
 
 def _compared(relation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """A relation of two numbers as one of their difference, whose sign is that of its numerator."""
+    """A relation of two numbers as one of their difference, which has the sign of its numerator."""
 
     def compare(self: Any, other: Any) -> Any:
         if isinstance(self, _BOOLS) and relation is operator.ne and other == 0:

@@ -289,7 +289,7 @@ def expand_var_keyword(signature: Signature, keywords: Mapping[str, Any]) -> tup
 
 
 def user_input_names(program: ExportedProgram) -> list[str]:
-    """Placeholder names of the user inputs, including those of constants."""
+    """Placeholder names of the user inputs, including constants."""
     return [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
 
 

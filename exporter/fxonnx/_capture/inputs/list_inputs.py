@@ -195,10 +195,10 @@ class _SpecReader:
         return self._lists[id(value)][1] if self.is_list(value) else value
 
     def read(self, value: Any, spec: Any, label: str) -> Any:
-        """The spec with those of stacked tensors."""
+        """The spec with the specs of stacked tensors."""
         if isinstance(spec, TensorList):
             self.specs_read += 1
-            # The list is kept, so that its id is not that of another object.
+            # The list is kept, so that no other object gets its id.
             self._lists[id(value)] = (value, stacked(value, label))
             return spec.stacked_dims(self._lists[id(value)][1], label)
         if isinstance(spec, Mapping) and isinstance(value, Mapping):

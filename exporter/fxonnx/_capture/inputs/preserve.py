@@ -56,7 +56,7 @@ class Snapshot:
     sequences: list[tuple[Any, list[Any]]] = field(default_factory=list)
     sets: list[tuple[Any, frozenset[Any]]] = field(default_factory=list)
     empty: list[Any] = field(default_factory=list)
-    """Containers without elements: most of those of a module, which are compared faster than the others."""
+    """Containers without elements: most of a module's, which are compared faster than the others."""
     tensors: list[tuple[torch.Tensor, torch.Tensor, int]] = field(default_factory=list)
     requires_grad: list[tuple[torch.Tensor, bool]] = field(default_factory=list)
     seen: set[int] = field(default_factory=set)

@@ -88,7 +88,7 @@ def _weights_by_memory(model: torch.nn.Module) -> dict[int, list[str]]:
 
 
 def _view(tensor: torch.Tensor) -> object:
-    """The elements of memory that are those of a tensor; the id of a tensor without memory."""
+    """The elements of memory that a tensor covers; the id of a tensor without memory."""
     memory = _memory_of(tensor)
     return (memory, tensor.storage_offset(), tensor.shape, tensor.stride()) if memory else (id(tensor),)
 
@@ -126,7 +126,7 @@ def reject_shared_writes(program: ExportedProgram, shared: Sequence[SharedMemory
 
 
 def _placeholders(program: ExportedProgram) -> tuple[list[torch.fx.Node], Mapping[str, torch.fx.Node]]:
-    """The placeholders of the user inputs, in order, and those of parameters and buffers by FQN."""
+    """The placeholders of the user inputs, in order, and of parameters and buffers by FQN."""
     inputs, weights = [], {}
     nodes = program.graph.find_nodes(op="placeholder")
     for spec, node in zip(program.graph_signature.input_specs, nodes, strict=True):

@@ -61,7 +61,7 @@ def create_graph_module(original: Callable[..., Any], root: Any, graph: torch.fx
 class UserStacks:
     """The class ``CapturedTraceback`` for ``torch.fx.proxy``, which only formats the frames from ``forward`` on.
 
-    torch resolves the source lines of all frames of the process, and then drops those of its own files. In the
+    torch resolves the source lines of all frames of the process, and then drops its own files. In the
     subgraphs of ``cond`` and loops, the innermost frames are code that TorchDynamo has generated, with the number of
     the compilation as file name: they are replaced by the user's lines that the code was generated from.
 

@@ -148,7 +148,7 @@ def _count(layer: nn.RNNBase) -> int:
 
 
 def _batch_size(batch_sizes: Tensor, known: Size | None = None) -> Any:
-    """Return the batch size of a packed sequence, and record that of a packed input of the model."""
+    """Return the batch size of a packed sequence, and record it for a packed input of the model."""
     found: Any = recorded_batch_size(batch_sizes)
     if found is None:
         found = batch_sizes[0].item() if known is None else known

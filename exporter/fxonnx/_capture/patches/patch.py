@@ -383,7 +383,7 @@ class GlobalPatch(Patch):
         return ""
 
     def read(self) -> Any:
-        """Current value of the name, or ``MISSING`` where it is that of builtins."""
+        """Current value of the name, or ``MISSING`` where it is a builtin."""
         return self.namespace.get(self.target, MISSING)
 
     def write(self, value: Any) -> None:

@@ -181,7 +181,7 @@ def combinations(original: Callable[..., Tensor], self: Tensor, r: int = 2, with
     """``aten::combinations``, whose own kernel selects from all tuples by a mask."""
     if r < 1 or self.dim() != 1:
         return original(self, r, with_replacement)
-    # The positions are a constant, so that the size must be that of the example.
+    # The positions are a constant, so that the size must be the example's.
     size = int(self.shape[0])
     return self.new_empty([math.comb(size + r - 1 if with_replacement else size, r) if size else 0, r])
 

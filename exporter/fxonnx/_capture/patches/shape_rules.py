@@ -318,7 +318,7 @@ def _group_norm(
         return None
     if not (_is_vector(mode, weight, input, channels) and _is_vector(mode, bias, input, channels)):
         return None
-    # The layout of other results is that of intermediate tensors.
+    # Other results have the layout of intermediate tensors.
     keeps_layout = _is_contiguous(input) or (weight is not None and input._has_symbolic_sizes_strides)
     result = _new_like(mode, input) if keeps_layout else None
     return None if result is None else (result, _new(mode, input, (N, group)), _new(mode, input, (N, group)))

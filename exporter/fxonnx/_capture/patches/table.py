@@ -528,7 +528,7 @@ def _patches_of(extensions: Iterable[Extension]) -> Iterator[Patch]:
 
 
 def all_patches() -> tuple[Patch, ...]:
-    """The rows of all tables, and those of the add-ons."""
+    """The rows of all tables, with the add-ons'."""
     own = (*CAPTURE_PATCHES, *VALUE_PATCHES, *REWRITING_PATCHES, *SEED_PATCHES, *LOADING_PATCHES)
     return (*own, *_patches_of(all_extensions()))
 

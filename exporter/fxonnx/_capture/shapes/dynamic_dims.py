@@ -150,7 +150,7 @@ class AlignedCalls:
         """Leaf label to value of another call.
 
         Raises:
-            ArgumentError: If the leaves do not match those of the aligned calls.
+            ArgumentError: If the leaves do not match the aligned calls.
         """
         explicit = {*self.inputs.kwargs, *_explicit_keywords(self.signature, [(args, kwargs)])}
         inputs = _bind_call(

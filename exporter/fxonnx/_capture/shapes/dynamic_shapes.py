@@ -97,7 +97,7 @@ class DynamicShapes:
         """Convert to the ``dynamic_shapes`` argument of torch.export.
 
         Args:
-            dim_of: Conversion of a spec to that of torch.export.
+            dim_of: Conversion of a spec to torch.export's.
         """
         if self.is_static:
             return None

@@ -164,7 +164,7 @@ def _paths(term: Term, start: Term) -> Iterator[_Path]:
 
 
 def _overloads(anchor: Term) -> Sequence[Any]:
-    """The operators of an anchor, which a graph has an index of: those of tensors that do not write to an argument."""
+    """The operators of an anchor, indexed in a graph: operators on tensors that do not write to an argument."""
     found: list[Any] = []
     for target in anchor.targets if isinstance(anchor, Call) else ():
         if isinstance(target, OpOverloadPacket):

@@ -1,6 +1,6 @@
 """Fuse causal attention with a cache to GroupQueryAttention, whose cache may be a buffer of a fixed length.
 
-The lengths of all sequences come from the padding mask: the shape of the past is that of the buffer.
+The lengths of all sequences come from the padding mask: the shape of the past is the buffer's.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Shared:
         valid: The padding mask, 1 for tokens.
         queries: The number of new tokens.
         biases: Bias of the scores by dtype.
-        tables: Table of the tokens of one call to that of all positions.
+        tables: Table of the tokens of one call to the table of all positions.
     """
 
     lengths: torch.fx.Node

@@ -97,7 +97,7 @@ def _is_gate(match: Match) -> bool:
 _FORMULA = Formula(
     _mixture,
     (_has_one_dtype, "tokens, logits and result have different dtypes"),
-    (_has_consistent_sizes, "the sizes are not those of the experts"),
+    (_has_consistent_sizes, "the sizes differ from the experts'"),
     (_is_gate, "the gate is bounded differently, or has an odd size"),
     near=never,
     passes=is_same_dtype_cast,

@@ -1,4 +1,4 @@
-"""Insert ONNX operators, those of ONNX Runtime's own domain in particular."""
+"""Insert ONNX operators, in particular of ONNX Runtime's own domain."""
 
 from __future__ import annotations
 

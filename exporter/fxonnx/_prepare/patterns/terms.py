@@ -223,7 +223,7 @@ class Term:
         return True
 
     def play(self, role: str) -> None:
-        """Set its role, and that of its alternatives."""
+        """Set its role, and its alternatives'."""
         self.role = role
 
     def __add__(self, other: Any) -> Call:

@@ -76,7 +76,7 @@ class _SortedPacking:
         inverses: The inverse permutations of the order.
         restored: Selections that bring results back into the original order.
         states: Initial states in the sorted order.
-        reordered: Results whose order changes: those of the packing, layers, and what is computed from them.
+        reordered: Results whose order changes: the packing, layers, and what is computed from them.
     """
 
     packing: torch.fx.Node

@@ -38,7 +38,7 @@ class Coverage:
                 self._loops[names[1]] = unproved(self._line(names[1], node), "a different number of iterations")
 
     def _line(self, name: str, node: torch.fx.Node) -> str:
-        """The first line of a subgraph; that of its operator if the subgraph is empty."""
+        """The first line of a subgraph, or of its operator if the subgraph is empty."""
         graph: Any = self.module.get_submodule(name).graph
         traced = [one for one in graph.nodes if one.op == "call_function" and one.meta.get("stack_trace")]
         return source_line(traced[0] if traced else node)

@@ -140,7 +140,7 @@ class _Prover:
             check_assumptions(self._capture, call.inputs, {})
         except ArgumentError:
             return None
-        # First, because the model's own loops may not end for other values than those of the example.
+        # First, because the model's own loops may not end for other values than the example's.
         limit = None if variation.label == "example" else _MAX_ITERATIONS
         actual = _outcome(lambda: self._program.run(args, kwargs, limit))
         if isinstance(actual, TooManyCalls):

@@ -67,7 +67,7 @@ class Proof:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the captured program is that of plain torch.export."""
+        """Whether the captured program is plain torch.export's."""
         return not self.departures
 
     def metadata(self) -> dict[str, str]:

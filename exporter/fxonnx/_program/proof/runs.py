@@ -101,7 +101,7 @@ class ModelRunner:
         Args:
             args: Positional inputs, as the captured program takes them.
             kwargs: Keyword inputs.
-            is_seeded: Whether the random numbers are those of the runs of the captured program.
+            is_seeded: Whether the runs of the captured program draw the same random numbers.
             is_export: Whether ``is_in_onnx_export`` is true, on which the model may branch.
             limit: The number of calls of torch's functions after which the run ends.
 

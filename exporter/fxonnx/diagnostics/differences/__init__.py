@@ -1,4 +1,4 @@
-"""First difference: where the values of a model in ONNX Runtime begin to differ from those of the captured program."""
+"""First difference: where the values of a model in ONNX Runtime begin to differ from the captured program's."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def compare_values(
         runtime: The model and its inputs.
         exported_program: The captured program.
         call: Positional and keyword arguments of the same call.
-        weights: FQN to weights that replace those of the program.
+        weights: FQN to weights that replace the program's.
         tolerance: The tolerances.
         wrong_outputs: Names of the graph outputs that differ, with their positions.
     """

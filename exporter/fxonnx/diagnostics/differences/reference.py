@@ -95,7 +95,7 @@ def placeholder_values(
         exported_program: The captured program.
         args: Positional arguments, bound.
         kwargs: Keyword arguments, bound.
-        weights: FQN to weights that replace those of the program.
+        weights: FQN to weights that replace the program's.
     """
     written = written_placeholders(exported_program.graph)
     leaves = iter(pytree.tree_leaves((tuple(args), dict(kwargs))))

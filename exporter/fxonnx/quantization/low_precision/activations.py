@@ -1,6 +1,6 @@
 """Quantizers of activations: Div, Round, Clip and Mul by one scale, as the fake quantization that they are.
 
-QuantizeLinear divides, rounds to even and saturates like them, if the limits are those of its type and the zero point
+QuantizeLinear divides, rounds to even and saturates like them, if the limits are its type's and the zero point
 is 0; other quantizers are left as they are.
 """
 
@@ -68,7 +68,7 @@ def replace_activation_quantizers(
         # A size is not a tensor: it has no dtype.
         if dtype_of(node) != torch.float32 or dtype_of(scale) != torch.float32:
             continue
-        # One number, of any rank up to that of the input: its broadcasting does not change the shape.
+        # One number, of any rank up to the input's: its broadcasting does not change the shape.
         if element_count(scale.meta["val"]) != 1 or scale.meta["val"].dim() > codes.meta["val"].dim():
             continue
         found = _quantizer(codes, scale, ranges, number_of)

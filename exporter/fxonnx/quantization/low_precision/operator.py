@@ -37,7 +37,7 @@ def values_of_blocks(parameter: Tensor, positions: Tensor, *checked: Tensor) -> 
 
     Args:
         parameter: The scales or zero points.
-        positions: The position of that of each block.
+        positions: The position of each block's.
         *checked: Pairs of an index tensor of the model, and its elements at the export.
 
     Raises:

@@ -82,7 +82,7 @@ _LESS = frozenset({aten.lt.Tensor, aten.lt.Scalar, aten.le.Tensor, aten.le.Scala
 _UNINITIALIZED = frozenset({aten.empty.memory_format})
 _INFINITE = math.inf
 _OF_FIRST = MOVEMENTS | _CASTS | _ROUNDINGS | {aten.view.dtype}
-"""The range of the result depends on that of the first argument only."""
+"""The range of the result depends on the first argument's only."""
 
 
 class Ranges:
@@ -103,7 +103,7 @@ class Ranges:
     def of(self, value: Any) -> tuple[float, float] | None:
         """Return the smallest and the largest possible element; None if elements may not be integers.
 
-        Ends may be infinite, as those of ``round``.
+        Ends may be infinite, as of ``round``.
         """
         if isinstance(value, (bool, int)):
             return int(value), int(value)
@@ -112,7 +112,7 @@ class Ranges:
         if not isinstance(value, Node) or not isinstance(value.meta.get("val"), torch.Tensor):
             return None
         if value not in self._known:
-            # Ranges are computed from those of the inputs, which are known then.
+            # Ranges are computed from the inputs', which are known then.
             for node in uncomputed(value, self._known, self._inputs):
                 self._known[node] = self._computed(node)
         known: tuple[float, float] | None = self._known[value]

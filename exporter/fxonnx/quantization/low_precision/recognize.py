@@ -1,7 +1,7 @@
 """Recognize ``(codes - zero_points) * scales``, computed from weights only, and replace it by its operands.
 
 The codes may be unpacked from integers by shifts and masks, as GPTQ, AWQ, HQQ and compressed-tensors do, looked up in a
-table, as those of MXFP4, or rounded from a floating-point weight by a quantizer. How they are computed does not matter:
+table, as in MXFP4, or rounded from a floating-point weight by a quantizer. How they are computed does not matter:
 interval analysis proves their range, and they are computed while the model is saved. Everything else is left as it is.
 """
 

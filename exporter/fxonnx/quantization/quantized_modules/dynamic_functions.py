@@ -132,7 +132,7 @@ def _embedding_bag(
 # ---- recurrent layers
 
 _UNROLLED = 8
-"""The longest sequence whose steps are nodes of the graph; longer ones, and those of dynamic length, become a loop."""
+"""The longest sequence whose steps are nodes of the graph; longer or dynamic ones become a loop."""
 
 _Step = Callable[[Tensor, Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
 """A cell: gates of the input, gates of the hidden state, and the states; returns the new states."""

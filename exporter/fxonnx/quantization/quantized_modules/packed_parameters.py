@@ -246,7 +246,7 @@ def _add_channels(module: nn.Module, name: str, value: Tensor) -> Callable[[], P
 
 
 def _codes(value: Tensor) -> Tensor:
-    """The integers of a quantized tensor; those of 4 bits are stored in pairs, the lower half first."""
+    """The integers of a quantized tensor; of 4 bits, they are stored in pairs, the lower half first."""
     codes = value.int_repr()
     if value.dtype != torch.quint4x2:
         return codes

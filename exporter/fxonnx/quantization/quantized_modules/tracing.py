@@ -31,7 +31,7 @@ _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
 
 
 class _QuantizedFunctions(TorchFunctionMode):
-    """Functions that torch.export cannot trace: those of packed parameters and those that create quantized tensors."""
+    """Functions that torch.export cannot trace: of packed parameters, and functions that create quantized tensors."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

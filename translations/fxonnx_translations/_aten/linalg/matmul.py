@@ -173,8 +173,8 @@ class _Product:
 
     Attributes:
         flip_left: Whether to transpose the last two axes of the first operand.
-        flip_right: Whether to transpose those of the second operand.
-        flip_result: Whether to transpose those of the result.
+        flip_right: Whether to transpose the second operand's.
+        flip_result: Whether to transpose the result's.
     """
 
     flip_left: bool

@@ -1,7 +1,7 @@
 """Adaptive and fractional pooling: pooling to a given number of windows.
 
 Window ``i`` of ``n`` over an axis of size ``s`` is ``[floor(i*s/n), ceil((i+1)*s/n))``. If the windows have equal sizes
-and distances, they are those of a pooling operator; if not, the elements of each window are gathered.
+and distances, a pooling operator has them; if not, the elements of each window are gathered.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def _window_starts(op: Op, sample: ir.Value, size: Dim, count: int, kernel: int)
 
     Args:
         op: The op object.
-        sample: Random numbers [batch, channels, 1] from [0, 1); their type is that of the computation.
+        sample: Random numbers [batch, channels, 1] from [0, 1); their type is the computation's.
         size: Size of the axis.
         count: Number of windows.
         kernel: Size of a window.

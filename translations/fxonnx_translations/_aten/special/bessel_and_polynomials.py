@@ -219,7 +219,7 @@ _AIRY_AT_0, _AIRY_SLOPE_AT_0 = 0.355028053887817239260, -0.258819403792806798405
 
 
 def _airy_series() -> tuple[list[float], list[float]]:
-    """The coefficients of Ai's Taylor series in x^3, and those of its odd part, which is x times another one."""
+    """The coefficients of Ai's Taylor series in x^3, and of its odd part, which is x times another one."""
     even, odd = [_AIRY_AT_0], [_AIRY_SLOPE_AT_0]
     for k in range(1, 16):
         even.append(even[-1] / ((3 * k - 1) * (3 * k)))
@@ -294,7 +294,7 @@ BESSEL_FUNCTIONS = tuple(
 First = Callable[[Op, ir.Value], ir.Value]
 """Emits the polynomial of degree 1."""
 Next = Callable[[Op, ir.Value, ir.Value, ir.Value, ir.Value], ir.Value]
-"""``next(op, x, k, q, p)`` emits the polynomial of degree k + 1 from those of degrees k and k - 1; k is a 0-dim float."""
+"""``next(op, x, k, q, p)`` emits the polynomial of degree k + 1 from the ones of degrees k and k - 1; k is a 0-dim float."""
 
 
 def _line(slope: float, offset: float, op: Op, x: ir.Value) -> ir.Value:

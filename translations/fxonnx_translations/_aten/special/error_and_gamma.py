@@ -54,7 +54,7 @@ def special_erfcx(op: Op, self: ir.Value) -> ir.Value:
     return in_float(op, _erfcx, self)
 
 
-# Rational starting values (those of MATLAB's erfinv): for |y| <= 0.7 in y^2, beyond in sqrt(-log((1 - |y|) / 2)).
+# Rational starting values (as in MATLAB's erfinv): for |y| <= 0.7 in y^2, beyond in sqrt(-log((1 - |y|) / 2)).
 _CENTRAL = (
     (0.886226899, -1.645349621, 0.914624893, -0.140543331),
     (1.0, -2.118377725, 1.442710462, -0.329097515, 0.012229801),

@@ -73,7 +73,7 @@ def installed_version(distribution: str) -> Version | None:
 def is_newer(distribution: str) -> bool:
     """Whether the installed version is newer than those with which the suite has been run, or unknown.
 
-    The targets of older ones are known: they may differ from those of the newest version, or be absent from it.
+    The targets of older ones are known: they may differ in the newest version, or be absent from it.
     """
     found, newest = installed_version(distribution), recorded_versions().get(distribution)
     return found is None or newest is None or found.release > Version(newest).release

@@ -18,7 +18,7 @@ ORIGINAL = "_fxonnx_original"
 SIGNATURES = Path(__file__).with_name("signatures.json")
 """The parameters of the targets, and the newest tested version of each library.
 
-``python -m fxonnx._capture.patches.installed`` adds those of the installed versions.
+``python -m fxonnx._capture.patches.installed`` adds the installed versions'.
 """
 
 

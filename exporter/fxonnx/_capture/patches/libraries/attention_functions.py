@@ -1,4 +1,4 @@
-"""Attention functions in place of those of transformers while a model or a part of it is captured."""
+"""Attention functions in place of transformers' while a model or a part of it is captured."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Replacements of functions of transformers and torchao that branch on dynamic sizes.
 
 FastSpeech2Conformer repeats every token by its predicted duration, in a loop over the batch, and then chooses a table
-of positions by the resulting unbacked length. torchao's quantization compares sizes with those of blocks.
+of positions by the resulting unbacked length. torchao's quantization compares sizes with block sizes.
 """
 
 from __future__ import annotations
@@ -99,13 +99,13 @@ LIBRARY_PATCHES: tuple[Patch, ...] = (
     Patch(
         "torchao.quantization.quant_primitives:_get_reduction_params",
         reduction_axes,
-        "it branches on whether dynamic sizes are 1 or those of a block",
+        "it branches on whether dynamic sizes are 1 or a block's",
         optional=True,
     ),
     Patch(
         "torchao.quantization.quantize_.workflows.int8.int8_tensor:int_scaled_matmul",
         int_scaled_matmul,
-        "it asserts that a dynamic number of rows is that of the scales, which specializes it",
+        "it asserts that a dynamic number of rows is the scales', which specializes it",
         optional=True,
     ),
 )

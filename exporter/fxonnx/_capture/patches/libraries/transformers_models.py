@@ -125,7 +125,7 @@ def combine_image_text_embeddings(
 def visual_embed(
     original: Callable[..., Any], self: Any, pixel_values: Tensor, pixel_mask: Tensor, max_image_length: Any = 200
 ) -> Any:
-    """ViLT's embedding of the patches of images of different sizes: those of the image first, and then padding.
+    """ViLT's embedding of the patches of images of different sizes: first the image's, and then padding.
 
     transformers takes both in a random order, which has no effect on the other tokens. With ``max_image_length``, it
     takes a random part of the patches: this is left to transformers.

@@ -29,7 +29,7 @@ def encode(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """``forward`` of a vision tower; its other parameters differ between models."""
     given = inspect.signature(original).bind(*args, **kwargs).arguments
     tower = given["self"]
-    # Other implementations take the lengths of the segments, such as those of the caller of a part of a model.
+    # Other implementations take the lengths of the segments, for example from the caller of a part of a model.
     if tower.config._attn_implementation not in ("eager", "sdpa") or not is_open(given["grid_thw"]):
         return original(*args, **kwargs)
     with attention_function(tower, attend_within_lengths):

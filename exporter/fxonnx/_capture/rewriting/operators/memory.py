@@ -58,7 +58,7 @@ def recorded_memory() -> Iterator[SharedMemory]:
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """The id of a tensor's storage; inside vmap, that of the whole batch."""
+    """The id of a tensor's storage; inside vmap, the whole batch's."""
     while functorch.is_functorch_wrapped_tensor(tensor):
         tensor = functorch.get_unwrapped(tensor)
     return int(tensor.untyped_storage()._cdata)

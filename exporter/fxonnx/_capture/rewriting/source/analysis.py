@@ -140,7 +140,7 @@ def mutated_containers(nodes: Sequence[ast.AST], regions: Iterable[str] = ()) ->
 
 
 def with_called(nodes: Sequence[ast.stmt], regions: Mapping[str, ast.FunctionDef]) -> list[ast.stmt]:
-    """Statements, and those of the generated functions that they call."""
+    """Statements, and the statements of the generated functions that they call."""
     made = list(nodes)
     pending, seen = list(nodes), set[str]()
     while pending:
