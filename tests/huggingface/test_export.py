@@ -13,6 +13,7 @@ import torch
 
 import fxonnx.huggingface
 from fxonnx import ArgumentError, VerificationError
+from fxonnx.huggingface._external_data import split_external_data
 from fxonnx.huggingface._tasks import TASKS
 from tests.genai.small_models import VOCABULARY, make_tokenizer
 
@@ -215,3 +216,51 @@ def test_a_file_of_another_dtype_is_loaded_by_its_suffix(checkpoint: Path, tmp_p
     assert 0 < float((values[0] - values[1]).abs().max()) < 0.1
     with pytest.raises(ArgumentError, match="file: expected one of '', '_q4', got '_fp16'"):
         fxonnx.huggingface.load(tmp_path, file="_fp16")
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "q4"])
+@pytest.mark.parametrize("model_type", ["llama", "bert", "t5"])
+def test_checkpoints_are_converted_without_loading_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str, dtype: str
+) -> None:
+    """The same files as from loaded weights, here of a checkpoint in another dtype."""
+    from fxonnx.huggingface import _source
+
+    checkpoint, first, second = (tmp_path / name for name in ("checkpoint", "first", "second"))
+    make_model(model_type, main_task(model_type)).bfloat16().save_pretrained(checkpoint)
+
+    def fails(*_: Any) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_source, "_load", fails)
+        fxonnx.huggingface.export(checkpoint, first, dtype=dtype, verify=False)
+    monkeypatch.setattr(_source, "without_weights", lambda *_: None)
+    fxonnx.huggingface.export(checkpoint, second, dtype=dtype, verify=False)
+    names = sorted(path.name for path in first.glob("*.onnx"))
+    assert names
+    assert [(first / name).read_bytes() == (second / name).read_bytes() for name in names] == [True] * len(names)
+
+
+def test_buffers_that_cannot_be_computed_again_need_the_weights() -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from fxonnx.huggingface._meta import _compute_buffers
+
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(hidden_size=32, num_attention_heads=4, num_hidden_layers=1, vocab_size=9))
+        model.model.register_buffer("mine", torch.arange(3), persistent=False)
+    assert not _compute_buffers(model)
+
+
+def test_external_data_has_the_names_of_transformers_js(tmp_path: Path) -> None:
+    import numpy as np
+    import onnxruntime
+
+    path, x = tmp_path / "model.onnx", torch.rand(2, 64)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)).eval()
+    fxonnx.export(model, (x,)).save(path, external_data=True)
+    split_external_data(path, chunk=20_000)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["model.onnx", "model.onnx_data", "model.onnx_data_1"]
+    (found,) = onnxruntime.InferenceSession(str(path)).run(None, {"input": x.numpy()})
+    np.testing.assert_allclose(found, model(x).detach().numpy(), rtol=1e-4, atol=1e-5)

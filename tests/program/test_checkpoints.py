@@ -336,3 +336,20 @@ def test_save_all_stores_shared_weights_once(model: nn.Module, tmp_path: Path) -
 
 def _tensor(value: Any) -> Any:
     return value.const_value
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_floats_of_another_type_are_converted(dtype: torch.dtype, tmp_path: Path) -> None:
+    """A checkpoint in half precision for a model in float32; other types must be the model's."""
+    model, x = nn.Linear(4, 3).eval(), torch.rand(2, 4)
+    stored = {name: value.to(dtype) for name, value in model.state_dict().items()}
+    save_file(stored, tmp_path / "half.safetensors")
+    with torch.device("meta"):
+        empty = nn.Linear(4, 3).eval()
+    fxonnx.export(empty, (x,)).save(tmp_path / "m.onnx", weights=tmp_path / "half.safetensors")
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"))
+    expected = nn.functional.linear(x, stored["weight"].float(), stored["bias"].float())
+    torch.testing.assert_close(torch.from_numpy(session.run(None, {"input": x.numpy()})[0]), expected)
+    save_file({name: value.to(torch.int32) for name, value in stored.items()}, tmp_path / "int.safetensors")
+    with pytest.raises(ArgumentError, match=r"'weight' in .* is torch.int32 of shape \[3, 4\], expected torch.float32"):
+        fxonnx.export(empty, (x,)).save(tmp_path / "m.onnx", weights=tmp_path / "int.safetensors")

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 
 from fxonnx_translations._builder.dtypes import from_torch
-from fxonnx_translations._builder.initializers import DerivedTensor
+from fxonnx_translations._builder.initializers import DerivedTensor, derive
 
 from .._extensions import add_on
 from .._inner_tensors import unwrapped
@@ -83,8 +83,16 @@ class StoredTensor:
     shape: tuple[int, ...]
 
     def initializer(self, name: str, dtype: torch.dtype) -> DerivedTensor:
-        """The tensor as an initializer, read each time its bytes are requested."""
-        return FileTensor(name, self)
+        """The tensor as an initializer, read each time its bytes are requested.
+
+        Args:
+            name: Initializer name.
+            dtype: Element type of the weight in the model, to which floating-point numbers are converted.
+        """
+        tensor = FileTensor(name, self)
+        if self.dtype == dtype or not (self.dtype.is_floating_point and dtype.is_floating_point):
+            return tensor
+        return derive(name, [tensor], partial(torch.Tensor.to, dtype=dtype))
 
     def load(self) -> torch.Tensor:
         """Read the tensor; complex numbers become real tensors with a last dimension of 2."""

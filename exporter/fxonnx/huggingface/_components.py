@@ -19,7 +19,7 @@ from ._extra import import_extra
 from ._samples import Sizes, axes_of, input_names, sample_inputs, text_config
 from ._source import Source
 
-__all__ = ["Component", "Inputs", "cast", "components_of"]
+__all__ = ["Component", "Inputs", "cast", "components_of", "has_weights"]
 
 Inputs = dict[str, Any]
 _PAST = 5
@@ -165,6 +165,20 @@ def _present(layers: Any, kind: str = "") -> dict[str, Tensor]:
     }
 
 
+def has_weights(model: Any) -> bool:
+    """Whether a model has the values of its weights, unlike one whose weights stay in the checkpoint.
+
+    Args:
+        model: The model.
+    """
+    return not any(parameter.is_meta for parameter in model.parameters())
+
+
+def _runnable(model: Any) -> Any:
+    """The model, or one without any values, of which a call has the shapes only."""
+    return model if has_weights(model) else copy.deepcopy(model).to("meta")
+
+
 def _cache_shapes(model: Any) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Heads and head size of the keys and of the values of each layer.
 
@@ -173,11 +187,12 @@ def _cache_shapes(model: Any) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """
     transformers = import_extra("transformers")
     cache = transformers.DynamicCache()
-    ids = torch.ones(1, 1, dtype=torch.int64)
+    runnable = _runnable(model)
+    ids = torch.ones(1, 1, dtype=torch.int64, device=runnable.device)
     name = type(model).__name__
     try:
         with torch.no_grad():
-            model(input_ids=ids, attention_mask=ids, past_key_values=cache, use_cache=True)
+            runnable(input_ids=ids, past_key_values=cache, use_cache=True)
     except (TypeError, ValueError, IndexError, AttributeError) as error:
         raise ArgumentError("model", f"{name} does not run with a DynamicCache: {error}") from error
     if not cache.layers or not all(isinstance(layer.keys, Tensor) for layer in cache.layers):
@@ -211,11 +226,9 @@ def _encoder_and_decoder(source: Source) -> list[Component]:
 def _merged_decoder(source: Source, encoder: Component, has_mask: bool) -> Component:
     model = source.model
     transformers = import_extra("transformers")
-    with torch.no_grad():
-        example = encoder.inputs(Sizes())
-        hidden = encoder.model(**example)["last_hidden_state"]
-        output_class = type(model.get_encoder()(**cast(example, model.dtype), return_dict=True))
-    shapes = _cross_shapes(model, output_class(hidden.to(model.dtype)), has_mask)
+    encoded = _encode(model, encoder.inputs(Sizes()))
+    output_class = type(encoded)
+    shapes = _cross_shapes(model, encoded, has_mask)
 
     def forward(
         input_ids: Tensor,
@@ -247,8 +260,9 @@ def _merged_decoder(source: Source, encoder: Component, has_mask: bool) -> Compo
 
     def inputs(sizes: Sizes, past: int = _PAST, use_cache: bool = False) -> Inputs:
         generator = torch.Generator().manual_seed(sizes.seed)
-        with torch.no_grad():
-            states = encoder.model(**encoder.inputs(sizes))["last_hidden_state"]
+        states = _encode(model, encoder.inputs(sizes))[0].float()
+        if states.is_meta:
+            states = torch.randn(states.shape, generator=generator)
         batch, source_length = states.shape[:2]
         vocabulary = text_config(model).vocab_size
         found: Inputs = {"input_ids": torch.randint(vocabulary, (batch, 3), generator=generator)}
@@ -281,6 +295,16 @@ def _merged_decoder(source: Source, encoder: Component, has_mask: bool) -> Compo
     return Component("decoder_model_merged", with_forward(model, forward), inputs, axes, TRANSLATIONS, True, True)
 
 
+def _encode(model: Any, inputs: Inputs) -> Any:
+    """The output of the encoder; without weights, of its shape only."""
+    runnable = _runnable(model)
+    given = {name: value.to(runnable.device) for name, value in cast(inputs, model.dtype).items()}
+    if runnable is not model:
+        given.pop("attention_mask", None)  # whose values transformers asks for
+    with torch.no_grad():
+        return runnable.get_encoder()(**given, return_dict=True)
+
+
 def _cross_shapes(model: Any, output: Any, has_mask: bool) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Heads and head size of the keys and of the values of each layer of the decoder.
 
@@ -289,12 +313,14 @@ def _cross_shapes(model: Any, output: Any, has_mask: bool) -> list[tuple[tuple[i
     """
     transformers = import_extra("transformers")
     cache = transformers.EncoderDecoderCache(transformers.DynamicCache(), transformers.DynamicCache())
-    hidden = output[0]
-    ids = torch.ones(len(hidden), 1, dtype=torch.int64)
-    mask = {"attention_mask": torch.ones(hidden.shape[:2], dtype=torch.int64)} if has_mask else {}
+    runnable, hidden = _runnable(model), output[0]
+    ids = torch.ones(len(hidden), 1, dtype=torch.int64, device=hidden.device)
+    mask = (
+        {"attention_mask": torch.ones(hidden.shape[:2], dtype=torch.int64)} if has_mask and has_weights(model) else {}
+    )
     try:
         with torch.no_grad():
-            model(decoder_input_ids=ids, encoder_outputs=output, past_key_values=cache, use_cache=True, **mask)
+            runnable(decoder_input_ids=ids, encoder_outputs=output, past_key_values=cache, use_cache=True, **mask)
     except (TypeError, ValueError, IndexError, AttributeError) as error:
         name = type(model).__name__
         raise ArgumentError("model", f"{name} does not run with an EncoderDecoderCache: {error}") from error

@@ -19,8 +19,9 @@ from .. import export as export_model
 from .._warnings import ignoring_warnings
 from ..errors import ArgumentError, SaveError, did_you_mean
 from ._check import FileCheck, compare_component, compare_generation, flatten, raise_on_failure
-from ._components import Component, components_of
+from ._components import Component, components_of, has_weights
 from ._cross_attention import merge_branches
+from ._external_data import split_external_data
 from ._extra import import_extra
 from ._runner import load
 from ._samples import Sizes
@@ -33,9 +34,6 @@ Layout: TypeAlias = Literal["optimum", "transformers.js", "sentence-transformers
 _FOLDERS: dict[Layout, str] = {"optimum": "", "transformers.js": "onnx", "sentence-transformers": "onnx"}
 _COPIED = ("*.json", "*.txt", "*.model", "*.jinja", "*.spm", "*.tiktoken")
 _NOT_COPIED = ("*.index.json", "adapter_config.json", "quantize_config.json")
-_LARGE = 1 << 30
-_CHUNK = 2_000_000_000
-"""Bytes of an external data file in transformers.js, which reads files below 2 GiB."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,8 @@ def export(
         processor: The tokenizer, image processor or feature extractor, or a processor that holds them; by default those
             of the model's directory.
         opset_version: The opset; by default the default of ``fxonnx.export``.
-        verify: Compare each file with the model in eager torch at two sizes, and generated tokens.
+        verify: Compare each file with the model in eager torch at two sizes, and generated tokens. Without it, a
+            checkpoint in safetensors is not loaded: its weights are converted one at a time while the files are saved.
         revision: Branch, tag or commit on the Hub.
         token: Token of the Hub.
         trust_remote_code: Run code that the checkpoint contains.
@@ -118,7 +117,7 @@ def export(
     variants = read_variants(dtype)
     announce = on_stage or _ignore
     announce("load")
-    source = load_source(model, task, processor, revision, token, trust_remote_code)
+    source = load_source(model, task, processor, revision, token, trust_remote_code, with_weights=verify)
     checks: list[FileCheck] = []
     limits: dict[str, tuple[str, ...]] = {}
     with _staged(Path(out)) as staging:
@@ -134,7 +133,7 @@ def export(
                 program = _export_component(component, variant, opset_version, announce)
                 limits[path.name] = tuple(each.text for each in program.record.constraints if each.narrows)
                 announce("save")
-                _save(program, path, layout)
+                _save(program, path, layout, source)
                 if verify:
                     announce("verify")
                     checks += compare_component(component, program, _session(path), variant, path.name)
@@ -178,13 +177,11 @@ def _export_component(
     return program
 
 
-def _save(program: Any, path: Path, layout: Layout) -> None:
-    """Save a program; transformers.js reads external data in files of less than 2 GiB with names of its own."""
-    size = sum(value.const_value.nbytes for value in program.model.graph.initializers.values())
-    if layout != "transformers.js" or size < _LARGE:
-        program.save(path)
-        return
-    import_extra("onnx_ir").save(program.model, path, external_data=f"{path.name}_data", max_shard_size_bytes=_CHUNK)
+def _save(program: Any, path: Path, layout: Layout, source: Source) -> None:
+    """Save a program, with the weights of the checkpoint if the model was exported without them."""
+    program.save(path, weights=None if has_weights(source.model) else source.directory)
+    if layout == "transformers.js":
+        split_external_data(path)
 
 
 def _session(path: Path) -> Any:

@@ -15,6 +15,7 @@ import torch
 
 from ..errors import ArgumentError
 from ._extra import import_extra
+from ._meta import without_weights
 from ._tasks import TASKS, Task, task_by_name, task_of
 
 __all__ = ["Source", "find_checkpoint", "load_source"]
@@ -53,6 +54,7 @@ def load_source(
     revision: str | None = None,
     token: str | None = None,
     trust_remote_code: bool = False,
+    with_weights: bool = True,
 ) -> Source:
     """Load a model and its processors.
 
@@ -64,6 +66,8 @@ def load_source(
         revision: Branch, tag or commit on the Hub.
         token: Token of the Hub.
         trust_remote_code: Run code that the checkpoint contains.
+        with_weights: Load the weights. Otherwise, the parameters of a checkpoint in safetensors are on the meta device,
+            if it has them under the names of the model.
 
     Raises:
         ArgumentError: If the model cannot be found or loaded, or its task is unknown.
@@ -85,7 +89,10 @@ def load_source(
         raise ArgumentError("model", f"{directory} cannot be loaded: {error}", hint=hint) from error
     architecture = next(iter(getattr(config, "architectures", None) or ()), None)
     found = task_of(config, architecture) if task is None else task_by_name(task)
-    loaded = _load(directory, config, found, architecture, trust_remote_code)
+    loader = _loader(config, found, architecture, trust_remote_code)
+    loaded = None if with_weights or trust_remote_code else without_weights(directory, config, loader)
+    if loaded is None:
+        loaded = _load(directory, config, found, loader, trust_remote_code)
     return Source(loaded, found, _processors(processor, directory), directory)
 
 
@@ -126,32 +133,37 @@ def _has_code(directory: Path) -> bool:
     return "auto_map" in (directory / "config.json").read_text(encoding="utf-8")
 
 
-def _load(directory: Path, config: Any, task: Task, architecture: str | None, trust_remote_code: bool) -> Any:
-    """Load the weights with the class of the checkpoint, if it is one of the task, or else with the task's class."""
+def _loader(config: Any, task: Task, architecture: str | None, trust_remote_code: bool) -> Any:
+    """The class of the checkpoint, if it is one of the task, or else the task's class.
+
+    Raises:
+        ArgumentError: If transformers has no class of this type for the task.
+    """
     transformers = import_extra("transformers")
     own = getattr(transformers, architecture or "", None)
     auto_classes = [getattr(transformers, name) for name in task.auto_classes if hasattr(transformers, name)]
     suitable = [each for each in auto_classes if type(config) in each._model_mapping]
     if own is not None and any(own in _flat(each._model_mapping[type(config)]) for each in suitable):
-        loader = own
-    elif suitable or trust_remote_code:
-        loader = (suitable or auto_classes)[0]
-    else:
-        possible = [
-            name
-            for name, each in TASKS.items()
-            if any(
-                type(config) in getattr(transformers, auto)._model_mapping
-                for auto in each.auto_classes
-                if hasattr(transformers, auto)
-            )
-        ]
-        raise ArgumentError(
-            "task",
-            f"transformers has no model of type {config.model_type!r} for {task.name}",
-            hint=f"it has models for {', '.join(possible)}" if possible else None,
-        )
-    options: dict[str, Any] = {"trust_remote_code": True} if loader is not own and trust_remote_code else {}
+        return own
+    if suitable or trust_remote_code:
+        return (suitable or auto_classes)[0]
+    names = [(each.name, auto) for each in TASKS.values() for auto in each.auto_classes if hasattr(transformers, auto)]
+    possible = dict.fromkeys(name for name, auto in names if type(config) in getattr(transformers, auto)._model_mapping)
+    raise ArgumentError(
+        "task",
+        f"transformers has no model of type {config.model_type!r} for {task.name}",
+        hint=f"it has models for {', '.join(possible)}" if possible else None,
+    )
+
+
+def _load(directory: Path, config: Any, task: Task, loader: Any, trust_remote_code: bool) -> Any:
+    """Load the weights.
+
+    Raises:
+        ArgumentError: If they cannot be loaded, or the checkpoint does not have all of them.
+    """
+    is_auto = hasattr(loader, "_model_mapping")
+    options: dict[str, Any] = {"trust_remote_code": True} if is_auto and trust_remote_code else {}
     try:
         with _without_progress():
             loaded, report = loader.from_pretrained(
