@@ -15,7 +15,7 @@ TORCHVISION_2.15 = 0.29.2
 TORCHVISION = $(TORCHVISION_$(basename $(TORCH)))
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $(CONSTRAINTS)
 
-.PHONY: demo quick test nightly matrix fuzz lint docs bench optimum web
+.PHONY: demo quick test nightly matrix fuzz lint docs bench optimum optimum-runtimes web
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/fxonnx demo
@@ -79,6 +79,10 @@ OPTIMUM_FLAGS ?=
 optimum: .venv-optimum/.installed
 	OMP_NUM_THREADS=1 .venv-optimum/bin/python -W ignore -m benchmarks.optimum_exports $(OPTIMUM_FLAGS)
 
+# Directories of fxonnx hf in ORTModelFor* of optimum and in sentence-transformers, compared with torch.
+optimum-runtimes: .venv-optimum/.installed
+	OMP_NUM_THREADS=1 .venv-optimum/bin/python -W ignore -m benchmarks.huggingface_runtimes
+
 .venv-optimum/.installed: VENV = .venv-optimum
 .venv-optimum/.installed: CONSTRAINTS = .venv-optimum/constraints.txt
 .venv-optimum/.installed: pyproject.toml constraints.txt
@@ -87,7 +91,7 @@ optimum: .venv-optimum/.installed
 	echo 'transformers==4.57.6' >> $(CONSTRAINTS)
 	$(PIP) $(TORCH_FLAGS) torch
 	$(PIP) --editable '.[cli]'
-	$(PIP) transformers 'optimum-onnx[onnxruntime]==0.1.0' pillow scipy
+	$(PIP) transformers 'optimum-onnx[onnxruntime]==0.1.0' sentence-transformers==5.1.2 pillow scipy
 	touch $@
 
 # torch goes first and alone, so that nothing else decides which build of it is installed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +14,8 @@ import torch
 import fxonnx.genai
 from tests.models.torchvision_shim import import_torchvision
 
-import_torchvision()
+with suppress(ModuleNotFoundError):  # the environment of optimum has none
+    import_torchvision()
 # torch remembers the functions that create tensors when a device is first the default one. transformers replaces some of
 # them while it loads a model and does the same, after which linspace would ignore the device.
 with torch.device("meta"):

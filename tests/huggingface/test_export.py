@@ -16,6 +16,7 @@ from fxonnx import ArgumentError, VerificationError
 from fxonnx.huggingface._external_data import split_external_data
 from fxonnx.huggingface._tasks import TASKS
 from tests.genai.small_models import VOCABULARY, make_tokenizer
+from tests.genai.small_models import make_model as make_genai_model
 
 from .small_models import TYPES, main_task, make_model
 from .types_table import export_small, row_of, rows_of_page
@@ -264,3 +265,29 @@ def test_external_data_has_the_names_of_transformers_js(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["model.onnx", "model.onnx_data", "model.onnx_data_1"]
     (found,) = onnxruntime.InferenceSession(str(path)).run(None, {"input": x.numpy()})
     np.testing.assert_allclose(found, model(x).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_layout_of_onnxruntime_genai(tmp_path: Path) -> None:
+    model = make_genai_model("llama")
+    exported = fxonnx.huggingface.export(
+        model, tmp_path, layout="genai", dtype="q4", processor=make_tokenizer(), verify=False
+    )
+    assert [file.name for file in exported.files] == ["model.onnx"]
+    assert (tmp_path / "genai_config.json").is_file()
+    with pytest.raises(ArgumentError, match='dtype: with layout="genai", expected one of fp32, fp16, q4, got q8'):
+        fxonnx.huggingface.export(model, tmp_path, layout="genai", dtype="q8", processor=make_tokenizer())
+
+
+def test_the_command_line(checkpoint: Path, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from fxonnx._cli.commands import app
+
+    options = ["--layout", "transformers.js", "--dtype", "fp32,q4"]
+    done = CliRunner().invoke(app, ["hf", str(checkpoint), "-o", str(tmp_path / "out"), *options])
+    assert done.exit_code == 0, done.output
+    assert "onnx/model_q4.onnx" in done.output
+    assert "only for sequence_length <= 512" in done.output
+    failed = CliRunner().invoke(app, ["hf", str(checkpoint), "-o", str(tmp_path / "other"), "--dtype", "int3"])
+    assert failed.exit_code == 1
+    assert "dtype: expected names of fp32" in failed.output

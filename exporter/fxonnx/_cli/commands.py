@@ -166,7 +166,7 @@ def hf_command(
     model: Annotated[str, typer.Argument(help="A directory with a model of transformers, or an id of the Hub.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The directory to write.")],
     task: Annotated[str | None, typer.Option(help="The task; by default the task of the model's class.")] = None,
-    layout: Annotated[str, typer.Option(help="optimum, transformers.js or sentence-transformers.")] = "optimum",
+    layout: Annotated[str, typer.Option(help="optimum, transformers.js, sentence-transformers or genai.")] = "optimum",
     dtype: Annotated[str, typer.Option(help="Comma-separated: fp32, fp16, q8, q4, q4f16.")] = "fp32",
     opset: Annotated[int | None, typer.Option(help="The ONNX opset.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")] = None,

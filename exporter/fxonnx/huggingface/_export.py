@@ -7,10 +7,11 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -25,13 +26,16 @@ from ._external_data import split_external_data
 from ._extra import import_extra
 from ._runner import load
 from ._samples import Sizes
-from ._source import Source, load_source
+from ._source import Source, find_checkpoint, load_source
 from ._variants import Variant, read_variants
 
 __all__ = ["ExportedModel", "Layout", "export"]
 
-Layout: TypeAlias = Literal["optimum", "transformers.js", "sentence-transformers"]
-_FOLDERS: dict[Layout, str] = {"optimum": "", "transformers.js": "onnx", "sentence-transformers": "onnx"}
+Layout: TypeAlias = Literal["optimum", "transformers.js", "sentence-transformers", "genai"]
+_FOLDERS: Mapping[Layout, str] = MappingProxyType(
+    {"optimum": "", "transformers.js": "onnx", "sentence-transformers": "onnx"}
+)
+_GENAI_PRECISIONS: Mapping[str, Any] = MappingProxyType({"fp32": "fp32", "fp16": "fp16", "q4": "int4"})
 _COPIED = ("*.json", "*.txt", "*.model", "*.jinja", "*.spm", "*.tiktoken")
 _NOT_COPIED = ("*.index.json", "adapter_config.json", "quantize_config.json")
 
@@ -88,7 +92,7 @@ def export(
         out: The directory to write. It is complete or not written at all; other files in it are kept.
         task: The task, for example "text-classification"; by default the task of the model's class.
         layout: "optimum": the ONNX files beside the configuration; "transformers.js" and "sentence-transformers": in
-            the subdirectory ``onnx``.
+            the subdirectory ``onnx``; "genai": the files of ``fxonnx.genai.export``, which has further options.
         dtype: Names of the files to write, "fp32", "fp16", "q8" (int8 with dynamic activations), "q4" and "q4f16"
             (weights in 4 bits), also several separated by commas.
         processor: The tokenizer, image processor or feature extractor, or a processor that holds them; by default those
@@ -116,6 +120,10 @@ def export(
         raise ArgumentError("layout", f"expected {expected}, got {layout!r}", hint=did_you_mean(layout, known))
     variants = read_variants(dtype)
     announce = on_stage or _ignore
+    if layout == "genai":
+        return _export_for_genai(
+            model, Path(out), variants, (processor, revision, token, opset_version), verify, announce
+        )
     announce("load")
     source = load_source(model, task, processor, revision, token, trust_remote_code, with_weights=verify)
     checks: list[FileCheck] = []
@@ -146,6 +154,37 @@ def export(
     return ExportedModel(
         Path(out), source.task.name, tuple(Path(out) / each for each in written), tuple(checks), limits
     )
+
+
+def _export_for_genai(
+    model: Any, out: Path, variants: Sequence[Variant], options: tuple[Any, ...], verify: bool, announce: Any
+) -> ExportedModel:
+    """Call ``fxonnx.genai.export``, which has further options.
+
+    Raises:
+        ArgumentError: If several dtypes are requested, or one that onnxruntime-genai does not have.
+    """
+    from ..genai import export as export_for_genai
+
+    processor, revision, token, opset_version = options
+    names = [variant.name for variant in variants]
+    if len(names) > 1 or names[0] not in _GENAI_PRECISIONS:
+        expected = ", ".join(_GENAI_PRECISIONS)
+        raise ArgumentError("dtype", f'with layout="genai", expected one of {expected}, got {", ".join(names)}')
+    if isinstance(model, (str, os.PathLike)):
+        model = find_checkpoint(model, revision, token)
+    precision = _GENAI_PRECISIONS[names[0]]
+    announce("export")
+    export_for_genai(
+        model,
+        out,
+        tokenizer=processor,
+        precision=precision,
+        opset_version=opset_version,
+        verify=verify,
+        on_stage=announce,
+    )
+    return ExportedModel(out, "text-generation", tuple(sorted(out.glob("*.onnx"))), (), {})
 
 
 def _ignore(_stage: str) -> None:
