@@ -19,6 +19,7 @@ import torch
 from .. import export as export_model
 from .._warnings import ignoring_warnings
 from ..errors import ArgumentError, SaveError, did_you_mean
+from ..genai import export as export_for_genai
 from ._check import FileCheck, compare_component, compare_generation, flatten, raise_on_failure
 from ._components import Component, components_of, has_weights
 from ._cross_attention import merge_branches
@@ -164,8 +165,6 @@ def _export_for_genai(
     Raises:
         ArgumentError: If several dtypes are requested, or one that onnxruntime-genai does not have.
     """
-    from ..genai import export as export_for_genai
-
     processor, revision, token, opset_version = options
     names = [variant.name for variant in variants]
     if len(names) > 1 or names[0] not in _GENAI_PRECISIONS:
