@@ -291,3 +291,72 @@ def test_the_command_line(checkpoint: Path, tmp_path: Path) -> None:
     failed = CliRunner().invoke(app, ["hf", str(checkpoint), "-o", str(tmp_path / "other"), "--dtype", "int3"])
     assert failed.exit_code == 1
     assert "dtype: expected names of fp32" in failed.output
+
+
+def test_a_class_of_another_task(checkpoint: Path, tmp_path: Path) -> None:
+    """An object is refused; a directory is loaded with the class of the task, which the configuration names then."""
+    from transformers import AutoModelForSequenceClassification
+
+    model = AutoModelForSequenceClassification.from_pretrained(checkpoint)
+    with pytest.raises(ArgumentError, match="BertForSequenceClassification is not a model for feature-extraction"):
+        fxonnx.huggingface.export(model, tmp_path / "out", task="feature-extraction")
+    fxonnx.huggingface.export(checkpoint, tmp_path / "out", task="feature-extraction")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == ["BertModel"]
+    ids = torch.tensor([[5, 6, 7]])
+    found = fxonnx.huggingface.load(tmp_path / "out")(input_ids=ids).last_hidden_state
+    torch.testing.assert_close(found, model.bert(ids).last_hidden_state, rtol=1e-4, atol=1e-5)
+
+
+def test_images_are_not_omitted_silently(tmp_path: Path) -> None:
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration, LlavaConfig, LlavaForConditionalGeneration
+
+    layers = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    text = {**layers, "vocab_size": 128, "num_key_value_heads": 2, "head_dim": 8}
+    vision = {**layers, "image_size": 32, "patch_size": 8}
+    gemma = Gemma3ForConditionalGeneration(Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4))
+    message = r"Gemma3ForConditionalGeneration also takes pixel_values, .*\nhint: pass task='text-generation'"
+    with pytest.raises(ArgumentError, match=message):
+        fxonnx.huggingface.export(gemma, tmp_path)
+    vision = {**vision, "model_type": "clip_vision_model"}
+    llava = LlavaForConditionalGeneration(
+        LlavaConfig(text_config={**text, "model_type": "llama"}, vision_config=vision, image_token_index=5)
+    )
+    with pytest.raises(ArgumentError, match="LlavaForConditionalGeneration has no encoder and decoder"):
+        fxonnx.huggingface.export(llava, tmp_path)
+
+
+def test_differences_of_numbers_that_are_not_finite() -> None:
+    from fxonnx.huggingface._check import _difference
+
+    nan, inf = float("nan"), float("inf")
+    assert _difference(torch.tensor([1.0, nan, -inf]), torch.tensor([1.0, nan, -inf])) == 0
+    assert _difference(torch.tensor([1.0, 2.0]), torch.tensor([1.0, nan])) == inf
+    assert _difference(torch.tensor([1.0, -inf]), torch.tensor([1.0, 2.0])) == inf
+    assert _difference(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 3.0])) == 0.5
+
+
+def test_a_file_that_fails_at_another_size_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only sizes that the model or its constraints exclude are left out of the comparison."""
+    from fxonnx.huggingface import _export
+
+    class Failing:
+        def __init__(self, session: Any) -> None:
+            self.session, self.get_inputs = session, session.get_inputs
+
+        def run(self, outputs: Any, feeds: Any) -> Any:
+            if feeds["input_ids"].shape[0] == 3:
+                raise RuntimeError("cannot run at this size")
+            return self.session.run(outputs, feeds)
+
+    original = _export._session
+    monkeypatch.setattr(_export, "_session", lambda path: Failing(original(path)))
+    with pytest.raises(RuntimeError, match="cannot run at this size"):
+        fxonnx.huggingface.export(make_model("bert", TASKS["fill-mask"]), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_external_data_of_replaced_files_is_removed(tmp_path: Path) -> None:
+    for name in ("model.onnx_data", "model.onnx_data_1", "other.onnx_data"):
+        (tmp_path / name).write_bytes(b"old")
+    fxonnx.huggingface.export(make_model("bert", TASKS["fill-mask"]), tmp_path, verify=False)
+    assert sorted(path.name for path in tmp_path.glob("*_data*")) == ["other.onnx_data"]

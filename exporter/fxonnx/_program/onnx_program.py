@@ -282,7 +282,8 @@ class ONNXProgram:
                 derived weights are stored in ``<name>.data``.
             weights: Weights to store instead of the program's: a safetensors file, the index file of a sharded
                 checkpoint, a directory, a state_dict, or a list of these, in which later ones override earlier ones.
-                Files are read one tensor at a time; the program itself is not modified.
+                Files are read one tensor at a time, and their floating-point numbers converted to the type of the
+                weight in the model; the program itself is not modified.
             inline: Whether to store the flat graph of a model with functions.
             metadata: Provenance of nodes in the file, at most the export's, which is the default: "full", "names"
                 (module scopes and operators, without FX nodes and stack traces) or "none".

@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,15 @@ def write_json(path: Path, content: Any) -> None:
 
 
 @contextmanager
-def staged_directory(out: Path) -> Iterator[Path]:
+def staged_directory(out: Path, publish: Callable[[Path, Path], None] | None = None) -> Iterator[Path]:
     """Yield a temporary directory whose files are moved to ``out`` if the body succeeds.
 
-    Other files in an existing ``out`` are kept. ``genai_config.json`` is removed first and moved last.
+    Other files in an existing ``out`` are kept.
 
     Args:
         out: The destination; its parents are created.
+        publish: Moves the files from the temporary directory; by default ``genai_config.json`` is removed first and
+            moved last.
 
     Raises:
         ArgumentError: If ``out`` is a file.
@@ -53,7 +55,7 @@ def staged_directory(out: Path) -> Iterator[Path]:
     try:
         yield staging
         try:
-            _publish(staging, out)
+            (publish or _publish)(staging, out)
         except OSError as error:
             raise SaveError(f"{out} cannot be written: {error.strerror or error}") from error
     finally:

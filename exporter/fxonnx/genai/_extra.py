@@ -10,11 +10,12 @@ from ..errors import ExportError
 __all__ = ["import_extra"]
 
 
-def import_extra(name: str) -> ModuleType:
-    """Import a module of the extra ``fxonnx[genai]``.
+def import_extra(name: str, extra: str = "genai") -> ModuleType:
+    """Import a module of an extra.
 
     Args:
-        name: ``transformers`` or ``onnxruntime_genai``.
+        name: The module, for example ``transformers``.
+        extra: The extra that installs it.
 
     Raises:
         ExportError: If it is not installed.
@@ -25,5 +26,5 @@ def import_extra(name: str) -> ModuleType:
         if error.name != name:
             raise
         raise ExportError(
-            f"the module {name} is not installed", hint="install it with: pip install 'fxonnx[genai]'"
+            f"the module {name} is not installed", hint=f"install it with: pip install 'fxonnx[{extra}]'"
         ) from error

@@ -5,10 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import os
-import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -18,8 +16,9 @@ import torch
 
 from .. import export as export_model
 from .._warnings import ignoring_warnings
-from ..errors import ArgumentError, SaveError, did_you_mean
+from ..errors import ArgumentError, did_you_mean
 from ..genai import export as export_for_genai
+from ..genai._directory import staged_directory
 from ._check import FileCheck, compare_component, compare_generation, flatten, raise_on_failure
 from ._components import Component, components_of, has_weights
 from ._cross_attention import merge_branches
@@ -57,7 +56,7 @@ class ExportedModel:
     task: str
     files: tuple[Path, ...]
     checks: tuple[FileCheck, ...]
-    limits: dict[str, tuple[str, ...]]
+    limits: Mapping[str, tuple[str, ...]]
 
     def __str__(self) -> str:
         """A table of files and comparisons."""
@@ -129,10 +128,10 @@ def export(
     source = load_source(model, task, processor, revision, token, trust_remote_code, with_weights=verify)
     checks: list[FileCheck] = []
     limits: dict[str, tuple[str, ...]] = {}
-    with _staged(Path(out)) as staging:
+    with staged_directory(Path(out), _publish) as staging:
         folder = staging / _FOLDERS[layout]
         folder.mkdir(exist_ok=True)
-        _write_configuration(source, staging)
+        _write_configuration(source, staging, has_own_processor=processor is not None)
         for variant in variants:
             suffix = "" if layout == "optimum" and len(variants) == 1 else variant.suffix
             served = _in_dtype(source, variant.dtype)
@@ -229,8 +228,8 @@ def _session(path: Path) -> Any:
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def _write_configuration(source: Source, directory: Path) -> None:
-    """Write the configurations, and what the processors load."""
+def _write_configuration(source: Source, directory: Path, *, has_own_processor: bool) -> None:
+    """Write the configurations, and the files of the processors."""
     if source.directory is not None:
         skipped = {path for pattern in _NOT_COPIED for path in source.directory.glob(pattern)}
         for pattern in _COPIED:
@@ -239,15 +238,24 @@ def _write_configuration(source: Source, directory: Path) -> None:
         for folder in ("1_Pooling", "2_Normalize", "2_Dense"):
             if (source.directory / folder).is_dir():
                 shutil.copytree(source.directory / folder, directory / folder)
+        _name_class(directory / "config.json", type(source.model).__name__)
     else:
         config = copy.deepcopy(source.model.config)
         config.architectures = [type(source.model).__name__]
         config.save_pretrained(directory)
         if source.model.can_generate():
             source.model.generation_config.to_json_file(directory / "generation_config.json")
-    for processor in source.processors:
-        if source.directory is None:
+    if source.directory is None or has_own_processor:
+        for processor in source.processors:
             processor.save_pretrained(directory)
+
+
+def _name_class(path: Path, name: str) -> None:
+    """Write the class of the exported model into a copied configuration; the task may have chosen another one."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    if config.get("architectures") != [name]:
+        config["architectures"] = [name]
+        path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _configure_transformers_js(directory: Path, variants: Sequence[Variant]) -> None:
@@ -266,33 +274,13 @@ def _configure_transformers_js(directory: Path, variants: Sequence[Variant]) -> 
     path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-@contextmanager
-def _staged(out: Path) -> Iterator[Path]:
-    """Yield a temporary directory whose files are moved to ``out`` if the body succeeds.
-
-    Raises:
-        ArgumentError: If ``out`` is a file.
-        SaveError: If files cannot be written there.
-    """
-    out = out.absolute()
-    if out.exists() and not out.is_dir():
-        raise ArgumentError("out", f"{out} is a file", hint="specify a directory")
-    above = next(parent for parent in out.parents if parent.exists())
-    staging = above / f".{out.name}.{secrets.token_hex(4)}.tmp"
-    try:
-        staging.mkdir()
-    except OSError as error:
-        raise SaveError(f"{out} cannot be written: {error.strerror or error}") from error
-    try:
-        yield staging
-        for path in sorted(staging.rglob("*")):
-            target = out / path.relative_to(staging)
-            if path.is_dir():
-                target.mkdir(parents=True, exist_ok=True)
-            else:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                os.replace(path, target)
-    except OSError as error:
-        raise SaveError(f"{out} cannot be written: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+def _publish(staging: Path, out: Path) -> None:
+    """Move a tree of files, and remove external data of the files that it replaces."""
+    new = [path.relative_to(staging) for path in sorted(staging.rglob("*")) if path.is_file()]
+    for path in new:
+        (out / path).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(staging / path, out / path)
+    for path in new:
+        if path.suffix == ".onnx":
+            for data in {*out.glob(f"{path}_data*"), *out.glob(f"{path}.data")} - {out / each for each in new}:
+                data.unlink()

@@ -62,11 +62,22 @@ def axes_of(name: str, value: Tensor, model: Any) -> dict[int, str]:
     axes = dict(AXES.get(name, {0: "batch_size"}))
     if name in ("input_ids", "attention_mask", "token_type_ids") and value.ndim == 3:  # choices of a question
         axes = {0: "batch_size", 1: "num_choices", 2: "sequence_length"}
+    if name == "input_features" and has_fixed_length(model):
+        axes = {0: "batch_size"}
     if name == "pixel_values" and value.ndim == 5:  # frames of a video
         axes = {0: "batch_size", 3: "height", 4: "width"}
     if _compares_images_with_texts(model):
         axes[0] = "image_batch_size" if name.startswith("pixel") else "text_batch_size"
     return axes
+
+
+def has_fixed_length(model: Any) -> bool:
+    """Whether a model takes audio of one length only, as Whisper does.
+
+    Args:
+        model: The model.
+    """
+    return model.config.is_encoder_decoder and hasattr(model.get_encoder(), "conv1")
 
 
 def _compares_images_with_texts(model: Any) -> bool:
@@ -195,7 +206,7 @@ def _input_features(model: Any, sizes: Sizes, generator: torch.Generator) -> Ten
     config = model.config
     names = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim")
     bins = next((getattr(config, name) for name in names if getattr(config, name, None)), 80)
-    if config.is_encoder_decoder and hasattr(model.get_encoder(), "conv1"):  # as Whisper: audio of a fixed length
+    if has_fixed_length(model):
         return torch.randn(sizes.batch, bins, 2 * config.max_source_positions, generator=generator)
     return torch.randn(sizes.batch, int(120 * sizes.scale), bins, generator=generator)
 

@@ -16,7 +16,7 @@ import torch
 from ..errors import ArgumentError
 from ._extra import import_extra
 from ._meta import without_weights
-from ._tasks import TASKS, Task, task_by_name, task_of
+from ._tasks import TASKS, Task, check_class, check_modalities, task_by_name, task_of
 
 __all__ = ["Source", "find_checkpoint", "load_source"]
 
@@ -78,6 +78,8 @@ def load_source(
             expected = "expected a directory, an id of the Hub or a model of transformers"
             raise ArgumentError("model", f"{expected}, got a {type(model).__name__}")
         found = task_of(model.config, type(model).__name__) if task is None else task_by_name(task)
+        check_class(found, model)
+        check_modalities(found, model, is_requested=task is not None)
         return Source(_in_float32(model), found, _processors(processor, None), None)
     directory = find_checkpoint(model, revision, token)
     try:
@@ -93,6 +95,7 @@ def load_source(
     loaded = None if with_weights or trust_remote_code else without_weights(directory, config, loader)
     if loaded is None:
         loaded = _load(directory, config, found, loader, trust_remote_code)
+    check_modalities(found, loaded, is_requested=task is not None)
     return Source(loaded, found, _processors(processor, directory), directory)
 
 

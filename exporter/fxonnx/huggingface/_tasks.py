@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -10,7 +11,7 @@ from typing import Any, Literal
 from ..errors import ArgumentError, did_you_mean
 from ._extra import import_extra
 
-__all__ = ["ALIASES", "TASKS", "Task", "task_by_name", "task_of"]
+__all__ = ["ALIASES", "TASKS", "Task", "check_class", "check_modalities", "task_by_name", "task_of"]
 
 Form = Literal["single", "decoder", "encoder-decoder"]
 
@@ -102,7 +103,7 @@ def task_by_name(name: str) -> Task:
         name: The user's argument.
 
     Raises:
-        ArgumentError: If there is no such task.
+        ArgumentError: If no task has this name.
     """
     plain = name.removesuffix(_WITH_PAST)
     found = TASKS.get(ALIASES.get(plain, plain))
@@ -122,16 +123,61 @@ def task_of(config: Any, architecture: str | None) -> Task:
     Raises:
         ArgumentError: If no task has the class.
     """
-    for task in TASKS.values():
-        for auto_class in task.auto_classes:
-            if architecture is not None and architecture in _class_names(auto_class, config):
-                return task
+    found = _tasks_of(config, architecture)
+    if found:
+        return found[0]
     problem = "the configuration names no class" if architecture is None else f"no task has the class {architecture}"
-    raise ArgumentError(
-        "task",
-        f"{problem} (model type {config.model_type!r})",
-        hint="pass task=, for example task='feature-extraction'",
-    )
+    hint = "pass task=, for example task='feature-extraction'"
+    raise ArgumentError("task", f"{problem} (model type {config.model_type!r})", hint=hint)
+
+
+def check_class(task: Task, model: Any) -> None:
+    """Reject a model object whose class belongs to other tasks.
+
+    Args:
+        task: The requested task.
+        model: The model.
+
+    Raises:
+        ArgumentError: If the class does.
+    """
+    name = type(model).__name__
+    found = _tasks_of(model.config, name)
+    if found and task not in found:
+        tasks = ", ".join(each.name for each in found)
+        hint = f"its tasks are: {tasks}; a directory is loaded with the class of the task"
+        raise ArgumentError("task", f"{name} is not a model for {task.name}", hint=hint)
+
+
+def check_modalities(task: Task, model: Any, *, is_requested: bool) -> None:
+    """Reject models whose images or audio the files of a task do not have.
+
+    Args:
+        task: The task.
+        model: The model.
+        is_requested: Whether the caller has chosen the task.
+
+    Raises:
+        ArgumentError: If the model is a decoder of text and images or audio, and not requested as one of text.
+    """
+    if task.form == "single" or model.config.is_encoder_decoder:
+        return
+    name, parameters = type(model).__name__, inspect.signature(model.forward).parameters
+    others = [each for each in ("pixel_values", "input_features", "input_values") if each in parameters]
+    hint = "fxonnx.genai.export exports vision-language models"
+    if task.form == "encoder-decoder":
+        raise ArgumentError("model", f"{name} has no encoder and decoder, which {task.name} requires", hint=hint)
+    if others and not is_requested:
+        hint = f"pass task={task.name!r} for the model of text only; {hint}"
+        raise ArgumentError("model", f"{name} also takes {', '.join(others)}, which {task.name} omits", hint=hint)
+
+
+def _tasks_of(config: Any, architecture: str | None) -> list[Task]:
+    return [
+        task
+        for task in TASKS.values()
+        if architecture is not None and any(architecture in _class_names(each, config) for each in task.auto_classes)
+    ]
 
 
 def _class_names(auto_class: str, config: Any) -> Iterable[str]:

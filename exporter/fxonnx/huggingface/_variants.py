@@ -56,7 +56,7 @@ def read_variants(dtype: Any) -> tuple[Variant, ...]:
         dtype: One name, names separated by commas, or a sequence of names.
 
     Raises:
-        ArgumentError: If there is no such variant.
+        ArgumentError: If no variant has this name, or there are none.
     """
     names = [name.strip() for name in dtype.split(",")] if isinstance(dtype, str) else [*dtype]
     for name in names:
