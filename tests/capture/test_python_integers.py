@@ -164,6 +164,22 @@ def test_builtins_are_restored_and_other_threads_see_numbers() -> None:
     assert not {"int", "len"} & set(globals())
 
 
+class CountsRows(nn.Module):
+    """Converts the number of rows to a Python integer, and accepts three columns only."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] != 3:
+            raise ValueError("three columns are expected")
+        return x + torch.zeros(len(x), 1)
+
+
+def test_an_axis_that_the_model_fixes_does_not_fix_another_one() -> None:
+    model, auto = CountsRows().eval(), torch.export.Dim.AUTO
+    program = fxonnx.export(model, (torch.rand(2, 3),), dynamic_shapes=({0: auto, 1: auto},))
+    x = torch.rand(5, 3)
+    torch.testing.assert_close(program(x)[0], model(x))
+
+
 class MissingModule(ModuleType):
     """A module that is imported with its first attribute, as in libraries with optional dependencies."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import getitem
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch.export import Dim
 from torch.testing import assert_close
 
+import fxonnx
 from fxonnx._prepare.decompose import REASON_KEY, decompose
 from fxonnx._prepare.inline import inline_subgraphs
 from fxonnx._prepare.tracing import TraceError, splice_trace, trace_call
@@ -321,3 +323,23 @@ def test_list_of_results_as_an_argument() -> None:
     assert not {aten.hstack.default, aten.tensor_split.sections} & set(targets(gm))
     x = r(4, 4)
     assert_close(run(gm, program, x), torch.hstack(torch.tensor_split(x, 2)))
+
+
+def test_nodes_that_a_pass_of_the_user_inserted_without_values() -> None:
+    """Passes over a program, as those of transformers.exporters, insert nodes without ``meta["val"]``."""
+    program = torch.export.export(Largest().eval(), (torch.randn(3, 4),), dynamic_shapes=({0: torch.export.Dim.AUTO},))
+    graph = program.graph_module.graph
+    relu = next(node for node in graph.nodes if node.target is aten.relu.default)
+    with graph.inserting_before(relu.next):
+        largest = graph.call_function(aten.topk.default, (relu, 2))
+        values = graph.call_function(getitem, (largest, 0))
+        doubled = graph.call_function(aten.mul.Tensor, (values, 2.0))
+    relu.replace_all_uses_with(doubled, delete_user_cb=lambda user: user is not largest)
+    program.graph_module.recompile()
+    x = torch.randn(5, 4)
+    assert_close(fxonnx.export(program)(x)[0], (x.relu().topk(2)[0] * 2).sum(1))
+
+
+class Largest(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.relu().sum(1)

@@ -37,7 +37,7 @@ class OpCall:
     Attributes:
         target: The operator.
         arguments: Arguments by schema name, defaults filled in; a tensor is its FakeTensor, a size an int or SymInt.
-        opset: NodeTarget opset of the export.
+        opset: Target opset of the export.
     """
 
     target: NodeTarget

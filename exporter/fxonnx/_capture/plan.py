@@ -52,7 +52,7 @@ class SymbolicIntegers:
 
     Attributes:
         files: The files.
-        failure: The first failure by a specialized dim.
+        failure: The first failure with the fewest specialized dims.
         best: The capture that restricts the fewest sizes.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -163,6 +164,11 @@ def _restricting_lines(captured: Capture) -> list[str]:
     return [item.line for item in captured.limits.constraints if item.narrows and item.line is not None]
 
 
+def _specialized_count(failure: Failure) -> float:
+    error = failure.error
+    return len(error.specialized) if isinstance(error, SpecializedDimsError) else math.inf
+
+
 def _symbolic_integers(outcome: Outcome, plan: CapturePlan) -> Decision:
     """Keep sizes symbolic in further files; in the end, report the best capture, or else the first failure."""
     known = plan.integers
@@ -175,7 +181,9 @@ def _symbolic_integers(outcome: Outcome, plan: CapturePlan) -> Decision:
         known = replace(known, best=outcome)
     elif isinstance(outcome.error, SpecializedDimsError):
         lines = [str(line) for dim in outcome.error.specialized for line in dim.lines]
-        known = replace(known, failure=known.failure or outcome)
+        # The static dims of the next plan: those that symbolic integers do not make dynamic.
+        is_first = known.failure is None or _specialized_count(outcome) < _specialized_count(known.failure)
+        known = replace(known, failure=outcome if is_first else known.failure)
     added = converting_files(lines) - known.files
     if not added:
         return known.best or known.failure or outcome

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch.fx.node import map_arg
+
+from fxonnx_translations._torch_compat import OpOverload
 
 from .._provenance import VALUE_KEY
-from .graph_utils import find_attribute
+from .graph_utils import fake_mode_of, find_attribute
 from .inline import inline_subgraphs
 
 __all__ = ["Workspace", "copy_program", "mark_captured_values", "mark_replacements", "runnable_program"]
@@ -45,7 +50,21 @@ def copy_program(exported_program: torch.export.ExportedProgram) -> Workspace:
     if isinstance(output, tuple):
         value, node = output
         graph.output(value).meta.update(node.meta)
+    _complete_values(graph)
     return Workspace(exported_program.graph_module, graph)
+
+
+def _complete_values(graph: torch.fx.Graph) -> None:
+    """Compute the fake values of operator calls without one, which a user's pass over the program has inserted."""
+    missing = [node for node in graph.nodes if node.op == "call_function" and "val" not in node.meta]
+    mode = fake_mode_of(node.meta.get("val") for node in graph.nodes) if missing else None
+    if mode is None:
+        return
+    for node in missing:
+        args, kwargs = map_arg((node.args, node.kwargs), lambda argument: argument.meta.get("val"))
+        if isinstance(node.target, OpOverload) or node.target is operator.getitem:
+            with mode, mode.shape_env.ignore_fresh_unbacked_symbols() if mode.shape_env else nullcontext():
+                node.meta["val"] = node.target(*args, **kwargs)
 
 
 def mark_captured_values(module: torch.fx.GraphModule, path: str = "", scopes: Any = None) -> None:

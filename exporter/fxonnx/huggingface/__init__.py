@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from ._check import FileCheck
 from ._export import ExportedModel, Layout, export
+from ._register import register
 from ._runner import load
 
-__all__ = ["ExportedModel", "FileCheck", "Layout", "export", "load"]
+__all__ = ["ExportedModel", "FileCheck", "Layout", "export", "load", "register"]
 
-for _definition in (ExportedModel, FileCheck, export, load):
+for _definition in (ExportedModel, FileCheck, export, load, register):
     _definition.__module__ = __name__

@@ -1,4 +1,4 @@
-"""Convolutions and transposed convolutions."""
+"""Convolutions, transposed convolutions, and sliding blocks (``F.unfold`` and ``F.fold``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from .._builder.constants import array_of
 from .._builder.op import Op
 from .._builder.shape_inference import ints_of
 from .._builder.symbolic_dims import Dim, is_static
-from .._registry import translates
+from .._registry import OpCall, translates
+from .._torch_compat import FloorDiv
 
 __all__ = [
     "AxisWindows",
@@ -395,3 +396,70 @@ def padded_spatially(op: Op, value: ir.Value, before: Sequence[Dim], after: Sequ
     padded = op.Pad(value, op.sizes([*[0] * lead, *before, *[0] * lead, *after]), *inputs)
     sizes = [low + size + high for low, size, high in zip(before, dims[lead:], after, strict=True)]
     return op.shaped(padded, (*dims[:lead], *sizes))
+
+
+# ---- sliding blocks
+
+
+def _block_count(size: Dim, kernel: int, stride: int, padding: int, dilation: int) -> Dim:
+    """Return the number of blocks along an axis."""
+    last = size + 2 * padding - dilation * (kernel - 1) - 1
+    return (last // stride if isinstance(last, int) else FloorDiv(last, stride)) + 1
+
+
+@translates("aten::im2col")
+def im2col(
+    op: Op,
+    self: ir.Value,
+    kernel_size: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> ir.Value:
+    """aten::im2col(Tensor self, int[2] kernel_size, int[2] dilation, int[2] padding, int[2] stride) -> Tensor"""
+    value = self if op.rank_of(self) == 4 else op.Unsqueeze(self, [0])
+    pads = spatial(padding, 2)
+    axes = zip(op.dims(value)[2:], spatial(kernel_size, 2), spatial(stride, 2), pads, spatial(dilation, 2), strict=True)
+    rows = [
+        AxisWindows(_block_count(size, kernel, step, pad, dilated), kernel, step, dilated)
+        for size, kernel, step, pad, dilated in axes
+    ]
+    # (N, C, rows of blocks, kernel height, columns of blocks, kernel width)
+    blocks = windowed(op, padded_spatially(op, value, pads, pads), rows)
+    return op.reshape(op.Transpose(blocks, perm=[0, 1, 3, 5, 2, 4]), op.result.shape)
+
+
+_COL2IM_SINCE = 18
+
+
+def _require_col2im(call: OpCall) -> str | None:
+    """Reject the calls that Col2Im, whose kernel in ONNX Runtime computes in float32, does not compute exactly."""
+    if call.opset < _COL2IM_SINCE:
+        return f"Col2Im is of opset {_COL2IM_SINCE}"
+    dtype = call.arguments["self"].dtype
+    accepted = dtype in (torch.float32, torch.float16, torch.bfloat16)
+    return None if accepted else f"Col2Im is not computed in {dtype}"
+
+
+@translates("aten::col2im", accepts=_require_col2im)
+def col2im(
+    op: Op,
+    self: ir.Value,
+    output_size: Sequence[Dim],
+    kernel_size: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> ir.Value:
+    """aten::col2im(Tensor self, SymInt[2] output_size, int[2] kernel_size, int[2] dilation, int[2] padding, int[2] stride) -> Tensor"""
+    pads = spatial(padding, 2)
+    batch = self if op.rank_of(self) == 3 else op.Unsqueeze(self, [0])
+    blocks = op.Col2Im(
+        batch,
+        op.sizes(list(output_size)),
+        op.const(spatial(kernel_size, 2)),
+        dilations=spatial(dilation, 2),
+        pads=[*pads, *pads],
+        strides=spatial(stride, 2),
+    )
+    return blocks if op.rank_of(self) == 3 else op.Squeeze(blocks, [0])

@@ -136,8 +136,15 @@ def broadcast(builder: BuilderProtocol, shapes: Sequence[Sequence[Dim]]) -> Dims
 
 
 def ints_of(value: ir.Value | None) -> list[int] | None:
-    """Return the numbers of an integer literal, or None if the value is not a literal."""
+    """Return the numbers of an integer literal, or None if the value is not a literal.
+
+    Literals of user-defined translations may be Constant nodes.
+    """
     array = array_of(value)
+    node = value.producer() if array is None and value is not None else None
+    if node is not None and node.op_type == "Constant":
+        constant = ir.convenience.get_const_tensor(node.outputs[0])
+        array = None if constant is None else constant.numpy()
     return None if array is None else [int(item) for item in array.reshape(-1)]
 
 

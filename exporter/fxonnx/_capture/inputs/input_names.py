@@ -39,7 +39,9 @@ def input_paths(program: ExportedProgram, inputs: BoundInputs, leaves: tuple[Lea
         return {}
     args, kwargs = inputs.objects
     given = {**dict(zip(inputs.names(), args, strict=True)), **kwargs}
-    with_objects = {name for name, value in given.items() if any(map(is_object, pytree.tree_leaves(value)))}
+    with_objects = {
+        name for name, value in given.items() if any(map(is_object, pytree.tree_leaves(value, is_leaf=is_object)))
+    }
     return {
         placeholder: _dotted(leaf.label)
         for placeholder, leaf in zip(user_input_names(program), leaves, strict=True)

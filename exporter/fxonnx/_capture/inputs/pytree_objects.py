@@ -29,11 +29,15 @@ _PATH_NAMES = MappingProxyType({"layers": "", "keys": "key", "values": "value"})
 
 
 def is_object(value: Any) -> bool:
-    """Whether a value is an object that holds tensors and is not a pytree node, or one that loses token counters."""
+    """Whether a value is an object that holds tensors and is not a pytree node, or a cache of transformers.
+
+    transformers has two ways to register its caches as pytree nodes, with other names and orders of the tensors, and
+    one of them loses the token counters of a sliding window. Here a cache has the same parts with and without them.
+    """
     if isinstance(value, (*_TENSOR_TYPES, *_CONSTANT_TYPES)):
         return False
     if _is_pytree_node(value):
-        return _loses_counters(value)
+        return _is_cache(type(value)) and bool(object_parts(value))
     if isinstance(value, type | torch.nn.Module) or callable(value):
         return False
     return bool(object_parts(value))
@@ -43,16 +47,10 @@ def _is_pytree_node(value: Any) -> bool:
     return pytree._get_node_type(value) in pytree.SUPPORTED_NODES
 
 
-def _loses_counters(value: Any) -> bool:
-    """Whether an object has token counters although its class is registered as a pytree node, of tensors only.
-
-    transformers registers caches so, and creates a cache with a sliding window from its tensors alone: the tokens
-    before the window do not count any more, and positions would be wrong.
-    """
-    is_container = isinstance(value, Mapping | list | tuple | set | frozenset) or not hasattr(value, "__dict__")
-    if is_container or pytree._get_node_type(value) in pytree.BUILTIN_TYPES:
-        return False
-    return any(path.rpartition(".")[2] in COUNTERS for path in object_parts(value))
+def _is_cache(kind: type) -> bool:
+    return any(
+        base.__name__.endswith("Cache") and base.__module__.partition(".")[0] == "transformers" for base in kind.__mro__
+    )
 
 
 def flatten_objects(value: Any) -> Any:

@@ -246,8 +246,11 @@ def scaled_dot_product_attention(
     """``F.scaled_dot_product_attention`` with an ``is_causal`` that may be symbolic.
 
     transformers passes ``is_causal = length > 1 and mask is None``, which is a SymBool if the length is dynamic. With a
-    mask it can only be False; without one the condition is evaluated, which adds a guard.
+    mask it can only be False; without one the condition is evaluated, which adds a guard. Keys and values have the same
+    length, which the shape functions of some kernels do not check: two symbols for one length prevent fusions.
     """
+    if isinstance(key.shape[-2], torch.SymInt) and isinstance(value.shape[-2], torch.SymInt):
+        check(key.shape[-2] == value.shape[-2])
     if isinstance(is_causal, torch.SymBool):
         is_causal = attn_mask is None and bool(is_causal)
     return original(query, key, value, attn_mask, dropout_p, is_causal, **options)

@@ -328,7 +328,8 @@ def _child_specs(value: Any, node: _Node, spec: Any, label: str) -> list[Any]:
         own = _children(spec)
         if own is not None and own.keys == node.keys:
             return own.values
-    if isinstance(spec, tuple | list) and not isinstance(value, Mapping):
+    # torch.export takes a list for an output of transformers, which is a dict and a node of its own.
+    if isinstance(spec, tuple | list) and (not isinstance(value, Mapping) or type(value) not in pytree.BUILTIN_TYPES):
         if len(spec) == count:
             return list(spec)
         raise _spec_error(f"{label} has {count} elements, but its spec has {len(spec)}: {spec!r}")
