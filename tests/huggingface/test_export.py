@@ -308,21 +308,37 @@ def test_a_class_of_another_task(checkpoint: Path, tmp_path: Path) -> None:
 
 
 def test_images_are_not_omitted_silently(tmp_path: Path) -> None:
-    from transformers import Gemma3Config, Gemma3ForConditionalGeneration, LlavaConfig, LlavaForConditionalGeneration
+    from transformers import (
+        CLIPVisionConfig,
+        GitConfig,
+        GitForCausalLM,
+        LlavaConfig,
+        LlavaForConditionalGeneration,
+        Phi4MultimodalConfig,
+        Phi4MultimodalForCausalLM,
+    )
 
     layers = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
     text = {**layers, "vocab_size": 128, "num_key_value_heads": 2, "head_dim": 8}
     vision = {**layers, "image_size": 32, "patch_size": 8}
-    gemma = Gemma3ForConditionalGeneration(Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4))
-    message = r"Gemma3ForConditionalGeneration also takes pixel_values, .*\nhint: pass task='text-generation'"
-    with pytest.raises(ArgumentError, match=message):
-        fxonnx.huggingface.export(gemma, tmp_path)
-    vision = {**vision, "model_type": "clip_vision_model"}
-    llava = LlavaForConditionalGeneration(
-        LlavaConfig(text_config={**text, "model_type": "llama"}, vision_config=vision, image_token_index=5)
+    channels = dict.fromkeys(("ext_pw_out_channel", "nemo_conv_channels", "depthwise_separable_out_channel"), 32)
+    audio = {"hidden_size": 32, "intermediate_size": 32, "num_blocks": 1, "num_attention_heads": 2, **channels}
+    git = GitForCausalLM(GitConfig(vision_config=vision, **layers, vocab_size=128))
+    with pytest.raises(ArgumentError, match="GitForCausalLM does not put features of images in place of tokens"):
+        fxonnx.huggingface.export(git, tmp_path)
+    phi = Phi4MultimodalForCausalLM(
+        Phi4MultimodalConfig(**text, vision_config={**layers, "image_size": 28}, audio_config=audio, pad_token_id=0)
     )
-    with pytest.raises(ArgumentError, match="LlavaForConditionalGeneration has no encoder and decoder"):
-        fxonnx.huggingface.export(llava, tmp_path)
+    with pytest.raises(
+        ArgumentError, match="Phi4MultimodalForCausalLM also takes image_pixel_values, audio_input_features"
+    ):
+        fxonnx.huggingface.export(phi, tmp_path)
+    llava = LlavaForConditionalGeneration(
+        LlavaConfig(text_config={**text, "model_type": "llama"}, vision_config=CLIPVisionConfig(**vision))
+    )
+    message = "LlavaForConditionalGeneration has no encoder and decoder(?s:.*)hint: its task is image-text-to-text"
+    with pytest.raises(ArgumentError, match=message):
+        fxonnx.huggingface.export(llava, tmp_path, task="image-to-text")
 
 
 def test_differences_of_numbers_that_are_not_finite() -> None:

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError, VerificationError
-from ._components import Component, Inputs, cast
+from ._components import Component, Inputs
 from ._extra import import_extra
-from ._samples import Sizes, input_names, sample_inputs
+from ._image_text import image_text_inputs
+from ._samples import Sizes, cast, input_names, sample_inputs
 from ._source import Source
 from ._variants import Variant
 
@@ -145,13 +146,7 @@ def compare_generation(source: Source, loaded: Any, variant: Variant) -> FileChe
     """
     transformers = import_extra("transformers")
     model = source.model
-    inputs: dict[str, Any] = sample_inputs(model, input_names(model, source.processors), Sizes(seed=3))
-    if model.config.is_encoder_decoder:
-        if "input_ids" not in inputs:
-            inputs.pop("attention_mask", None)
-    else:
-        inputs = {"input_ids": inputs["input_ids"], "attention_mask": torch.ones_like(inputs["input_ids"])}
-        inputs["attention_mask"][-1, :2] = 0  # padding on the left
+    inputs = _prompts(source)
     options = {"max_new_tokens": _NEW, "min_new_tokens": _NEW, "do_sample": False, "num_beams": 1}
     generate = transformers.GenerationMixin.generate
     with torch.no_grad():
@@ -161,6 +156,21 @@ def compare_generation(source: Source, loaded: Any, variant: Variant) -> FileChe
     different = float((expected[:, :length] != found[:, :length]).double().mean())
     limit = 0.0 if variant.name == "fp32" else None
     return FileCheck(f"generate{variant.suffix}", f"{_NEW} tokens, batch {len(expected)}", different, limit)
+
+
+def _prompts(source: Source) -> Inputs:
+    """The inputs of ``generate``; those of decoders have padding on the left."""
+    model, sizes = source.model, Sizes(seed=3)
+    if source.task.form == "image-text":
+        return {**image_text_inputs(model, sizes)}
+    inputs: Inputs = {**sample_inputs(model, input_names(model, source.processors), sizes)}
+    if model.config.is_encoder_decoder:
+        if "input_ids" not in inputs:
+            inputs.pop("attention_mask", None)
+        return inputs
+    mask = torch.ones_like(inputs["input_ids"])
+    mask[-1, :2] = 0
+    return {"input_ids": inputs["input_ids"], "attention_mask": mask}
 
 
 def raise_on_failure(checks: list[FileCheck]) -> None:

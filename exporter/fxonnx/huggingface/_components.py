@@ -16,10 +16,11 @@ from torch import Tensor
 from ..errors import ArgumentError
 from ._cross_attention import TRANSLATIONS, reusing_cache
 from ._extra import import_extra
-from ._samples import Sizes, axes_of, input_names, sample_inputs, text_config
+from ._image_text import image_axes, image_features, image_inputs, module_of_features
+from ._samples import Sizes, axes_of, cast, has_weights, input_names, sample_inputs, text_config
 from ._source import Source
 
-__all__ = ["Component", "Inputs", "cast", "components_of", "has_weights"]
+__all__ = ["Component", "Inputs", "components_of"]
 
 Inputs = dict[str, Any]
 _PAST = 5
@@ -38,6 +39,7 @@ class Component:
         translations: Translations of operators that only this component has.
         generates: Whether it is a step of generation, with a cache.
         has_branch: Whether ``use_cache_branch`` decides if the file computes the keys and values of the encoder.
+        has_products: Whether it has layers that can be quantized.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Component:
     translations: Mapping[Any, Any] = field(default_factory=lambda: MappingProxyType({}))
     generates: bool = False
     has_branch: bool = False
+    has_products: bool = True
 
 
 def components_of(source: Source) -> list[Component]:
@@ -63,6 +66,8 @@ def components_of(source: Source) -> list[Component]:
         form = "encoder-decoder"  # speech recognition has both forms
     if form == "decoder":
         return [_decoder(source)]
+    if form == "image-text":
+        return [_embedded_tokens(source), _encoded_images(source), _decoder(source, "decoder_model_merged")]
     return _encoder_and_decoder(source) if form == "encoder-decoder" else [_single(source)]
 
 
@@ -101,31 +106,43 @@ def _single(source: Source) -> Component:
     return Component("model", with_forward(model, forward), partial(sample_inputs, model, names), axes)
 
 
-def cast(inputs: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """Convert the floating-point tensors among inputs, which are float32 in the files.
-
-    Args:
-        inputs: Inputs by name.
-        dtype: The dtype of the model.
-    """
-    return {
-        name: value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
-        for name, value in inputs.items()
-    }
-
-
 def _float32(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.float() if value.is_floating_point() else value for name, value in outputs.items()}
 
 
-def _decoder(source: Source) -> Component:
+def _embedded_tokens(source: Source) -> Component:
+    embed = source.model.get_input_embeddings()
+
+    def forward(input_ids: Tensor) -> dict[str, Tensor]:
+        return {"inputs_embeds": embed(input_ids).float()}
+
+    axes = {"input_ids": {0: "batch_size", 1: "sequence_length"}}
+    inputs = partial(sample_inputs, source.model, ["input_ids"])
+    return Component("embed_tokens", with_forward(source.model, forward), inputs, axes, has_products=False)
+
+
+def _encoded_images(source: Source) -> Component:
+    model = source.model
+    module = module_of_features(model)
+
+    def forward(**images: Tensor) -> dict[str, Tensor]:
+        return {"image_features": image_features(model, module, **images).float()}
+
+    inputs = partial(image_inputs, model)
+    return Component("vision_encoder", with_forward(model, forward), inputs, image_axes(model))
+
+
+def _decoder(source: Source, name: str = "model") -> Component:
+    """The decoder of tokens, or under another name of their embeddings."""
     model = source.model
     transformers = import_extra("transformers")
     shapes = _cache_shapes(model)
     has_positions = "position_ids" in inspect.signature(model.forward).parameters
+    takes_embeddings = name != "model"
 
     def forward(past_key_values: list[dict[str, Tensor]], **inputs: Tensor) -> dict[str, Tensor]:
         cache = transformers.DynamicCache([(layer["key"], layer["value"]) for layer in past_key_values])
+        inputs = cast(inputs, model.dtype)
         logits = model(**inputs, past_key_values=cache, use_cache=True, return_dict=True).logits
         return {"logits": logits.float(), **_present(cache.layers)}
 
@@ -133,6 +150,8 @@ def _decoder(source: Source) -> Component:
         names = ["input_ids", "position_ids"] if has_positions else ["input_ids"]
         found: Inputs = sample_inputs(model, names[:1], sizes)
         ids = found["input_ids"]
+        if takes_embeddings:
+            found = {"inputs_embeds": _embed(model, ids)}
         found["attention_mask"] = torch.ones(ids.shape[0], past + ids.shape[1], dtype=torch.int64)
         if has_positions:
             found["position_ids"] = torch.arange(past, past + ids.shape[1]).expand(ids.shape).contiguous()
@@ -148,13 +167,22 @@ def _decoder(source: Source) -> Component:
 
     step = {0: "batch_size", 1: "sequence_length"}
     axes = {
-        "input_ids": step,
+        "inputs_embeds" if takes_embeddings else "input_ids": step,
         "attention_mask": {0: "batch_size", 1: "total_sequence_length"},
         "past_key_values*": {0: "batch_size", 2: "past_sequence_length"},
     }
     if has_positions:
         axes["position_ids"] = step
-    return Component("model", with_forward(model, forward), inputs, axes, generates=True)
+    return Component(name, with_forward(model, forward), inputs, axes, generates=True)
+
+
+def _embed(model: Any, ids: Tensor) -> Tensor:
+    """The embeddings of tokens, FLOAT (batch, length, hidden size); without weights, of this shape only."""
+    if not has_weights(model):
+        return torch.randn(*ids.shape, text_config(model).hidden_size)
+    with torch.no_grad():
+        found: Tensor = model.get_input_embeddings()(ids).float()
+    return found
 
 
 def _present(layers: Any, kind: str = "") -> dict[str, Tensor]:
@@ -163,15 +191,6 @@ def _present(layers: Any, kind: str = "") -> dict[str, Tensor]:
         for index, layer in enumerate(layers)
         for name, state in (("key", layer.keys), ("value", layer.values))
     }
-
-
-def has_weights(model: Any) -> bool:
-    """Whether a model has the values of its weights, unlike one whose weights stay in the checkpoint.
-
-    Args:
-        model: The model.
-    """
-    return not any(parameter.is_meta for parameter in model.parameters())
 
 
 def _runnable(model: Any) -> Any:

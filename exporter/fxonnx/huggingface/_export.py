@@ -20,12 +20,12 @@ from ..errors import ArgumentError, did_you_mean
 from ..genai import export as export_for_genai
 from ..genai._directory import staged_directory
 from ._check import FileCheck, compare_component, compare_generation, flatten, raise_on_failure
-from ._components import Component, components_of, has_weights
+from ._components import Component, components_of
 from ._cross_attention import merge_branches
 from ._external_data import split_external_data
 from ._extra import import_extra
 from ._runner import load
-from ._samples import Sizes
+from ._samples import Sizes, has_weights
 from ._source import Source, find_checkpoint, load_source
 from ._variants import Variant, read_variants
 
@@ -208,7 +208,7 @@ def _export_component(
             dynamic_shapes=component.dynamic_shapes,
             custom_translation_table=component.translations or None,
             opset_version=opset_version,
-            quantize=variant.quantize,
+            quantize=variant.quantize if component.has_products else None,
         )
     merge_branches(program.model)
     return program

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..errors import ArgumentError, did_you_mean
 from ._extra import import_extra
+from ._image_text import merged_embeddings
 
 __all__ = ["load"]
 
@@ -30,6 +31,7 @@ _DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     }
 )
 _SINGLE, _ENCODER, _DECODER = "model", "encoder_model", "decoder_model_merged"
+_EMBEDDINGS, _IMAGES = "embed_tokens", "vision_encoder"
 
 
 def load(
@@ -67,7 +69,12 @@ def load(
         model = model_class._from_config(config)
     model.eval()
     model.__class__ = _on_cpu(model_class)
-    if _DECODER in sessions:
+    if _IMAGES in sessions:
+        encode = functools.partial(_encode_images, sessions[_IMAGES])
+        # generate calls it before the first step
+        model.base_model.get_image_features = _like(model.base_model.get_image_features, encode)
+        _replace_forward(model, functools.partial(_decode_with_images, model.config, sessions))
+    elif _DECODER in sessions:
         _replace_forward(model.get_encoder(), functools.partial(_encode, sessions[_ENCODER]))
         _replace_forward(model, functools.partial(_decode_with_encoder, model, sessions[_DECODER]))
     elif sessions[_SINGLE].caches:
@@ -101,7 +108,9 @@ def _files(root: Path, suffix: str | None) -> dict[str, Path]:
     }
     by_suffix: dict[str, dict[str, Path]] = {}
     for stem, path in found.items():
-        name = next((each for each in (_DECODER, _ENCODER, _SINGLE) if stem.startswith(each)), None)
+        name = next(
+            (each for each in (_DECODER, _ENCODER, _EMBEDDINGS, _IMAGES, _SINGLE) if stem.startswith(each)), None
+        )
         if name is not None:
             by_suffix.setdefault(stem.removeprefix(name), {})[name] = path
     if not by_suffix:
@@ -136,14 +145,18 @@ def _on_cpu(model_class: Any) -> Any:
 
 def _replace_forward(module: Any, forward: Any) -> None:
     """Give a module another forward with the same signature, which transformers reads."""
-    original = module.forward
+    module.forward = _like(module.forward, forward)
+
+
+def _like(original: Any, function: Any) -> Any:
+    """A function of keywords, with the signature of another one."""
 
     @functools.wraps(original)
     def called(*args: Any, **kwargs: Any) -> Any:
         names = list(_parameters(original))
-        return forward(**dict(zip(names, args, strict=False)), **kwargs)
+        return function(**dict(zip(names, args, strict=False)), **kwargs)
 
-    module.forward = called
+    return called
 
 
 def _parameters(function: Any) -> Mapping[str, Any]:
@@ -218,6 +231,8 @@ def _decode(session: _Session, **inputs: Any) -> Any:
     past = _states(cache)
     length = past[0][0].shape[2] if past else 0
     feeds: dict[str, Tensor] = {"input_ids": ids}
+    if "inputs_embeds" in session.inputs:
+        feeds = {"inputs_embeds": inputs["inputs_embeds"]}
     mask = inputs.get("attention_mask")
     feeds["attention_mask"] = (
         torch.ones(ids.shape[0], length + ids.shape[1], dtype=torch.int64) if mask is None else mask
@@ -235,6 +250,27 @@ def _decode(session: _Session, **inputs: Any) -> Any:
         _store(cache, layer, found[f"present.{layer}.key"], found[f"present.{layer}.value"])
     returned = None if inputs.get("use_cache") is False else cache
     return transformers.modeling_outputs.CausalLMOutputWithPast(logits=found["logits"], past_key_values=returned)
+
+
+def _encode_images(session: _Session, **inputs: Any) -> Any:
+    given = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
+    features = session(given)["image_features"]
+    transformers = import_extra("transformers")
+    return transformers.modeling_outputs.BaseModelOutputWithPooling(pooler_output=(features,))
+
+
+def _decode_with_images(config: Any, sessions: Mapping[str, _Session], **inputs: Any) -> Any:
+    """A step of a decoder of images and text, whose images are in the first one."""
+    if inputs.get("inputs_embeds") is None:
+        ids = inputs["input_ids"]
+        embeddings = sessions[_EMBEDDINGS]({"input_ids": ids})["inputs_embeds"]
+        images = (inputs.get("mm_encoder_outputs") or {}).get("image")
+        if images is None and inputs.get("pixel_values") is not None:
+            images = _encode_images(sessions[_IMAGES], **inputs)
+        if images is not None:
+            embeddings = merged_embeddings(config, ids, embeddings, torch.cat(list(images.pooler_output)))
+        inputs["inputs_embeds"] = embeddings
+    return _decode(sessions[_DECODER], **{**inputs, "input_ids": inputs["inputs_embeds"][..., 0]})
 
 
 def _decode_with_encoder(model: Any, session: _Session, **inputs: Any) -> Any:

@@ -92,7 +92,8 @@ def load_source(
     architecture = next(iter(getattr(config, "architectures", None) or ()), None)
     found = task_of(config, architecture) if task is None else task_by_name(task)
     loader = _loader(config, found, architecture, trust_remote_code)
-    loaded = None if with_weights or trust_remote_code else without_weights(directory, config, loader)
+    with_weights = with_weights or trust_remote_code or found.form == "image-text"  # whose features are compared
+    loaded = None if with_weights else without_weights(directory, config, loader)
     if loaded is None:
         loaded = _load(directory, config, found, loader, trust_remote_code)
     check_modalities(found, loaded, is_requested=task is not None)

@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 from ..errors import ArgumentError, did_you_mean
 from ._extra import import_extra
+from ._image_text import check_image_text
 
 __all__ = ["ALIASES", "TASKS", "Task", "check_class", "check_modalities", "task_by_name", "task_of"]
 
-Form = Literal["single", "decoder", "encoder-decoder"]
+Form = Literal["single", "decoder", "encoder-decoder", "image-text"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class Task:
         name: The name.
         auto_classes: Classes of transformers that load its models, the preferred one first.
         outputs: Fields of the model's output that the file has, where the model returns them; all if it returns none.
-        form: "single": one file; "decoder": one file with a cache; "encoder-decoder": an encoder and a decoder.
+        form: "single": one file; "decoder": one file with a cache; "encoder-decoder": an encoder and a decoder;
+            "image-text": embeddings of tokens, features of images, and a decoder of both.
     """
 
     name: str
@@ -67,6 +69,7 @@ _ROWS = (
     Task("visual-question-answering", ("AutoModelForVisualQuestionAnswering",)),
     Task("document-question-answering", ("AutoModelForDocumentQuestionAnswering",), ("start_logits", "end_logits")),
     Task("image-to-text", ("AutoModelForImageTextToText", "AutoModelForVision2Seq"), ("logits",), "encoder-decoder"),
+    Task("image-text-to-text", ("AutoModelForImageTextToText",), form="image-text"),
     Task("audio-classification", ("AutoModelForAudioClassification",)),
     Task("audio-frame-classification", ("AutoModelForAudioFrameClassification",)),
     Task("audio-xvector", ("AutoModelForAudioXVector",), ("logits", "embeddings")),
@@ -124,6 +127,9 @@ def task_of(config: Any, architecture: str | None) -> Task:
         ArgumentError: If no task has the class.
     """
     found = _tasks_of(config, architecture)
+    with_images = [task for task in found if task.form == "image-text"]
+    if with_images and not config.is_encoder_decoder:
+        return with_images[0]
     if found:
         return found[0]
     problem = "the configuration names no class" if architecture is None else f"no task has the class {architecture}"
@@ -158,17 +164,21 @@ def check_modalities(task: Task, model: Any, *, is_requested: bool) -> None:
         is_requested: Whether the caller has chosen the task.
 
     Raises:
-        ArgumentError: If the model is a decoder of text and images or audio, and not requested as one of text.
+        ArgumentError: If the model is a decoder of text and images or audio, and not requested as one of text; or if
+            the features of its images cannot be a file of their own.
     """
+    if task.form == "image-text":
+        check_image_text(model)
+        return
     if task.form == "single" or model.config.is_encoder_decoder:
         return
     name, parameters = type(model).__name__, inspect.signature(model.forward).parameters
-    others = [each for each in ("pixel_values", "input_features", "input_values") if each in parameters]
-    hint = "fxonnx.genai.export exports vision-language models"
+    others = [each for each in parameters if each.endswith(("pixel_values", "input_features", "input_values"))]
     if task.form == "encoder-decoder":
+        hint = "its task is image-text-to-text" if "pixel_values" in others else None
         raise ArgumentError("model", f"{name} has no encoder and decoder, which {task.name} requires", hint=hint)
     if others and not is_requested:
-        hint = f"pass task={task.name!r} for the model of text only; {hint}"
+        hint = f"pass task={task.name!r} for the model of text only; fxonnx.genai.export exports vision-language models"
         raise ArgumentError("model", f"{name} also takes {', '.join(others)}, which {task.name} omits", hint=hint)
 
 

@@ -1,0 +1,121 @@
+"""Models of images and text: embeddings, features of images and a decoder, each a file; the directory generates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fxonnx.huggingface
+from fxonnx import ArgumentError
+from fxonnx.huggingface import _image_text
+from fxonnx.huggingface._samples import Sizes
+from tests.models.torchvision_shim import import_torchvision
+
+SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+TEXT = {**SIZES, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 128, "vocab_size": 64}
+VISION = {**SIZES, "image_size": 32, "patch_size": 8}
+SQUARE = {**VISION, "image_size": [32, 32], "patch_size": [8, 8]}
+CLIP, SIGLIP = {**VISION, "model_type": "clip_vision_model"}, {**VISION, "model_type": "siglip_vision_model"}
+
+
+def text(model_type: str, **options: Any) -> dict[str, Any]:
+    return {**TEXT, "model_type": model_type, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, **options}
+
+
+MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "llava": ("Llava", {"vision_config": CLIP, "text_config": text("llama")}),
+    "llava of SigLIP and Qwen2": (
+        "Llava",
+        {"vision_config": SIGLIP, "text_config": text("qwen2"), "vision_feature_select_strategy": "full"},
+    ),
+    "vipllava": (
+        "VipLlava",
+        {"vision_config": CLIP, "text_config": text("llama"), "vision_feature_layers": [-1, -2]},
+    ),
+    "gemma3": (
+        "Gemma3",
+        {"vision_config": VISION, "text_config": text("gemma3_text", sliding_window=16), "mm_tokens_per_image": 4},
+    ),
+    "internvl": (
+        "InternVL",
+        {"vision_config": SQUARE, "text_config": text("qwen2"), "image_seq_length": 4, "downsample_ratio": 0.5},
+    ),
+    "aya_vision": (
+        "AyaVision",
+        {"vision_config": SIGLIP, "text_config": text("cohere2", sliding_window=32), "downsample_factor": 2},
+    ),
+    "idefics3": ("Idefics3", {"vision_config": VISION, "text_config": text("llama"), "scale_factor": 2}),
+    "smolvlm": ("SmolVLM", {"vision_config": VISION, "text_config": text("llama"), "scale_factor": 2}),
+}
+
+
+def make(name: str) -> Any:
+    import_torchvision()
+    import transformers
+
+    prefix, options = MODELS[name]
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{prefix}Config")(image_token_id=63, pad_token_id=0, **options)
+    model = getattr(transformers, f"{prefix}ForConditionalGeneration")(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, 0.2)
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_generation(tmp_path: Path, name: str) -> None:
+    model = make(name)
+    exported = fxonnx.huggingface.export(model, tmp_path, layout="transformers.js")
+    assert exported.task == "image-text-to-text"
+    files = ["decoder_model_merged.onnx", "embed_tokens.onnx", "vision_encoder.onnx"]
+    assert [file.name for file in exported.files] == files
+    assert all(check.passed for check in exported.checks)
+    loaded = fxonnx.huggingface.load(tmp_path)
+    inputs = _image_text.image_text_inputs(model, Sizes(batch=3, tokens=5, seed=7))
+    options = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
+    assert torch.equal(loaded.generate(**inputs, **options), model.generate(**inputs, **options))
+    text_only = {"input_ids": torch.tensor([[3, 4, 5, 6]])}
+    assert torch.equal(loaded.generate(**text_only, **options), model.generate(**text_only, **options))
+
+
+def test_dtypes_and_calls(tmp_path: Path) -> None:
+    """Embeddings have nothing to quantize; a call with pixels returns the logits of eager torch."""
+    model = make("llava")
+    exported = fxonnx.huggingface.export(model, tmp_path, layout="transformers.js", dtype="fp32,q8,q4")
+    sizes = {file.name: file.stat().st_size for file in exported.files}
+    assert len(sizes) == 9
+    assert sizes["decoder_model_merged_q4.onnx"] < sizes["decoder_model_merged.onnx"]
+    loaded = fxonnx.huggingface.load(tmp_path)
+    inputs = _image_text.image_text_inputs(model, Sizes())
+    inputs["attention_mask"][:] = 1
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(**inputs).logits, model(**inputs).logits, atol=1e-4, rtol=1e-3)
+    inputs["input_ids"][0, 0] = 63
+    with pytest.raises(ArgumentError, match=r"input_ids: \d+ tokens of images, but \d+ features of images"):
+        loaded(**inputs)
+
+
+def test_models_whose_images_need_more_inputs(tmp_path: Path) -> None:
+    import_torchvision()
+    from transformers import LlavaNextConfig, LlavaNextForConditionalGeneration
+
+    config = LlavaNextConfig(
+        vision_config=CLIP, text_config=text("llama"), image_token_id=63, image_grid_pinpoints=[[32, 32]]
+    )
+    model = LlavaNextForConditionalGeneration(config)
+    with pytest.raises(ArgumentError, match=r"does not compute features of pixels alone: .*image_sizes"):
+        fxonnx.huggingface.export(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_models_without_features_in_place_of_tokens(tmp_path: Path) -> None:
+    model = make("llava")
+    model.config.image_token_id = None
+    with pytest.raises(ArgumentError, match="does not put features of images in place of tokens"):
+        fxonnx.huggingface.export(model, tmp_path / "out")
