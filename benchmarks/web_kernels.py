@@ -11,7 +11,7 @@ import base64
 import itertools
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -111,16 +111,17 @@ class _Form:
         return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
 
 
-def web_kernels(provider: Provider) -> tuple[str, dict[str, Any]]:
+def web_kernels(provider: Provider, names: Collection[str] | None = None) -> tuple[str, dict[str, Any]]:
     """Ask the installed onnxruntime-web for its kernels.
 
     Args:
         provider: ``wasm`` or ``webgpu``.
+        names: The operators; by default all.
 
     Returns:
         The source, and the table: domain, operator, range of versions, type variable, element types.
     """
-    forms = list(_forms())
+    forms = [form for form in _forms() if names is None or form.name in names]
     candidates = [(form, types) for form in forms for types in _bases(form)]
     answers = _ask(provider, [form.model(types) for form, types in candidates])
     bases: dict[_Form, Mapping[str, str]] = {}
@@ -138,7 +139,7 @@ def web_kernels(provider: Provider) -> tuple[str, dict[str, Any]]:
     for form, types in found.items():
         texts = {variable: sorted(each) for variable, each in types.items() if each}
         kernels.setdefault(form.domain, {}).setdefault(form.name, {})[form.since, form.until] = texts
-    for name, since, until in _with_subgraphs(provider):
+    for name, since, until in () if names is not None else _with_subgraphs(provider):
         kernels[""].setdefault(name, {})[since, until] = {}
     version = json.loads((MODULES / "onnxruntime-web" / "package.json").read_text())["version"]
     words = {"wasm": "WebAssembly", "webgpu": "WebGPU"}[provider]
