@@ -129,6 +129,7 @@ NODES = [
     ("onnxruntime-web-webgpu", AFTER_A_KERNEL, "slow", "it runs on the CPU, with copies between the devices"),
     ("onnxruntime-web-webgpu", single("Add", TensorProto.INT64, TensorProto.INT64), "slow", "no kernel for Add of int64: it runs on the CPU"),
     ("onnxruntime-web-webgpu", single("Add", TensorProto.DOUBLE, TensorProto.DOUBLE), "fails", "no kernel for Add of double"),
+    ("onnxruntime-web-webgpu", single("Resize", (FLOAT, (1, 1, 4, 4)), None, torch.ones(4), antialias=1, mode="linear"), "fails", "attribute antialias is 1"),
     ("onnxruntime-web", single("Add", TensorProto.DOUBLE, TensorProto.DOUBLE), "fails", "no kernel for Add of double"),
     ("onnxruntime-web", single("Add", TensorProto.FLOAT16, TensorProto.FLOAT16), "slow", "it is computed in float"),
     ("onnxruntime-web", single("Attention", *[FLOAT] * 3, opset=23), None, ""),

@@ -110,6 +110,14 @@ _ONNXRUNTIME_WEB_WEBGPU = TargetProfile(
     falls_back_to_cpu=True,
     expands_functions=True,
     computes_in=MappingProxyType({_FLOAT16: _FLOAT}),
+    # These forms are loaded, and fail in every call.
+    restrictions=MappingProxyType(
+        {
+            "ConvTranspose": Restriction(ranks=(3, 4)),
+            "MaxPool": Restriction(outputs=1),
+            "Resize": Restriction(attributes=MappingProxyType({"antialias": (0,)})),
+        }
+    ),
     layout_rules=frozenset({("DequantizeLinear", "Transpose")}),
     has_matmul_nbits=True,
 )
