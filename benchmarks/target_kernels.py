@@ -4,10 +4,13 @@
     python -m benchmarks.target_kernels onnxruntime-cuda --document OperatorKernels.md --version "commit 001d12d2623f"
     python -m benchmarks.target_kernels tensorrt --document operators.md
     python -m benchmarks.target_kernels openvino
+    python -m benchmarks.target_kernels onnxruntime-web
+    python -m benchmarks.target_kernels onnxruntime-web-webgpu
 
 ``onnxruntime`` asks the installed ONNX Runtime for the kernels of its CPU execution provider, ``openvino`` asks the
-installed OpenVINO to convert each operator in each type. The tables of runtimes that need a GPU are read from their
-documentation: ``docs/OperatorKernels.md`` of microsoft/onnxruntime and
+installed OpenVINO to convert each operator in each type. Those of onnxruntime-web are asked from the package that
+``make web`` installs, in Chromium (about a minute each). The tables of other runtimes that need a GPU are read from
+their documentation: ``docs/OperatorKernels.md`` of microsoft/onnxruntime and
 ``docs/operators.md`` of onnx/onnx-tensorrt.
 """
 
@@ -25,8 +28,11 @@ import onnx.defs
 from onnx import TensorProto, helper
 
 from . import kernel_probe
+from .web_kernels import web_kernels
 
 FOLDER = Path(__file__).parent.parent / "exporter/fxonnx/_targets"
+WEB_PROVIDERS = {"onnxruntime-web": "wasm", "onnxruntime-web-webgpu": "webgpu"}
+CHOICES = ("onnxruntime", "onnxruntime-cuda", "tensorrt", "openvino", *WEB_PROVIDERS)
 _NO_LIMIT = 2**31 - 1
 
 Kernels: TypeAlias = "dict[str, dict[str, dict[tuple[int, int | None], dict[str, set[str]]]]]"
@@ -219,7 +225,7 @@ def text_of(table: Mapping[str, Any]) -> str:
 def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description="Write the kernel table of a target.")
-    parser.add_argument("target", choices=("onnxruntime", "onnxruntime-cuda", "tensorrt", "openvino"))
+    parser.add_argument("target", choices=CHOICES)
     parser.add_argument("--document", type=Path, help="the page of the runtime's documentation")
     parser.add_argument("--version", default="", help="the version of the runtime, if the page does not have it")
     arguments = parser.parse_args()
@@ -227,6 +233,8 @@ def main() -> None:
         source, kernels = onnxruntime_kernels()
     elif arguments.target == "openvino":
         source, kernels = openvino_kernels()
+    elif arguments.target in WEB_PROVIDERS:
+        source, kernels = web_kernels(WEB_PROVIDERS[arguments.target])
     elif arguments.document is None:
         parser.error(f"{arguments.target} needs --document")
     else:

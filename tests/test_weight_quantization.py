@@ -202,6 +202,7 @@ INVALID: list[tuple[Any, dict[str, Any], str]] = [
     (QuantizeConfig(include="inner"), {}, "include: expected a list of names, got 'inner'"),
     (QuantizeConfig(exclude=["iner"]), {}, "exclude: 'iner' matches no linear layer or embedding\n.*'inner'"),
     (QuantizeConfig(embeddings="int4"), {}, 'embeddings="int4" requires an operator of ONNX Runtime'),
+    (QuantizeConfig(embeddings="int4"), {"target": "onnxruntime-web"}, 'embeddings="int4" requires an operator'),
     (QuantizeConfig(embeddings="half"), {}, "embeddings: expected one of 'float'"),  # type: ignore[arg-type]
     ("int4", {"opset_version": 20}, "4-bit weights require opset 21, got opset_version=20"),
     (QuantizeConfig("int8", block_size=32), {"opset_version": 20}, "weights in blocks require opset 21"),
@@ -243,6 +244,7 @@ VERIFIED: dict[str, dict[str, Any]] = {
     **FORMS,
     "tables": {"quantize": QuantizeConfig("int4", embeddings="int8")},
     "gather_nbits": {"quantize": QuantizeConfig("int4", embeddings="int4"), "target": "onnxruntime-genai"},
+    "tables_of_webassembly": {"quantize": QuantizeConfig("int4", embeddings="int8"), "target": "onnxruntime-web"},
     "gather_nbits_asymmetric": {
         "quantize": QuantizeConfig("int4", embeddings="int8", symmetric=False, lm_head="int8"),
         "target": "onnxruntime-genai",

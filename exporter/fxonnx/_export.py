@@ -114,8 +114,9 @@ def export(
         adapters: Names of parameters, or a glob pattern or several for them, that become graph inputs whose default
             values are the exported ones (``"*.lora_*"``); ``program.save_adapter`` writes other values for them.
         target: The runtime, "onnxruntime" (on the CPU), "onnxruntime-cuda", "onnxruntime-genai",
-            "onnxruntime-genai-cuda", "tensorrt" or "openvino", whose profile selects the opset unless ``opset_version``
-            is given, patterns and Casts; by default a graph for any runtime.
+            "onnxruntime-genai-cuda", "onnxruntime-web" (WebAssembly), "onnxruntime-web-webgpu", "tensorrt" or
+            "openvino", whose profile selects the opset unless ``opset_version`` is given, patterns and Casts; by
+            default a graph for any runtime.
         quantize: Store the weights of linear layers as integers, "int4" or "int8", rounded to nearest; see
             ``QuantizeConfig`` for block sizes, layers and embeddings. The default opset is then 21 at least. With
             ``calibration`` or ``activations="dynamic"``, activations are integers as well.

@@ -276,6 +276,17 @@ def test_the_layout_of_onnxruntime_genai(tmp_path: Path) -> None:
     assert (tmp_path / "genai_config.json").is_file()
     with pytest.raises(ArgumentError, match='dtype: with layout="genai", expected one of fp32, fp16, q4, got q8'):
         fxonnx.huggingface.export(model, tmp_path, layout="genai", dtype="q8", processor=make_tokenizer())
+    with pytest.raises(ArgumentError, match='target: layout="genai" has its own'):
+        fxonnx.huggingface.export(model, tmp_path, layout="genai", target="onnxruntime", processor=make_tokenizer())
+
+
+def test_a_target(checkpoint: Path, tmp_path: Path) -> None:
+    """Weights in 4 bits as WebGPU reads them, at the opset of the target."""
+    exported = fxonnx.huggingface.export(checkpoint, tmp_path, dtype="q4", target="onnxruntime-web-webgpu")
+    model = onnx.load(exported.files[0])
+    assert {"MatMulNBits", "SkipLayerNormalization"} <= {node.op_type for node in model.graph.node}
+    assert [each.version for each in model.opset_import if not each.domain] == [20]
+    assert all(each.severity == "slow" for each in fxonnx.check(exported.files[0], "onnxruntime-web-webgpu"))
 
 
 def test_the_command_line(checkpoint: Path, tmp_path: Path) -> None:

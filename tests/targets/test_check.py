@@ -58,6 +58,7 @@ EXPECTED: dict[tuple[str, str], set[tuple[str, str]]] = {
     ("selection", "onnxruntime-genai-cuda"): {("slow", "Unique")},
     # Opset 22 redefines it.
     ("convolutions", "onnxruntime-genai-cuda"): {("slow", "MaxPool")},
+    ("selection", "onnxruntime-web-webgpu"): {("slow", name) for name in ("Unique", "NonZero", "Transpose", "Reshape")},
     ("selection", "tensorrt"): {("fails", "Unique"), ("fails", "NonZero"), ("slow", "NonZero")},
 }
 
@@ -110,6 +111,9 @@ def single(op_type: str, *inputs: Any, opset: int = 20, outputs: int = 1, domain
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
+AFTER_A_KERNEL = onnx.parser.parse_model(
+    '<ir_version: 10, opset_import: ["" : 20]> g (float[2, 2] x) => (float y) {r = Relu(x) y = Det(r)}'
+)
 NODES = [
     # Kernels and element types.
     ("onnxruntime", single("Add", FLOAT, FLOAT), None, ""),
@@ -121,7 +125,14 @@ NODES = [
     ("onnxruntime", single("Mish", TensorProto.DOUBLE, opset=21), "fails", "no kernel for Mish of opset 21"),
     ("onnxruntime", single("GroupNormalization", (FLOAT, (1, 4, 3)), (FLOAT, (4,)), (FLOAT, (4,)), opset=21, num_groups=2), "slow", "replaced by"),
     ("onnxruntime-cuda", single("Add", TensorProto.BFLOAT16, TensorProto.BFLOAT16), None, ""),
-    ("onnxruntime-cuda", single("Cos", FLOAT, opset=22), "slow", "it runs on the CPU, with copies between the devices"),
+    ("onnxruntime-cuda", single("Cos", FLOAT, opset=22), "slow", "it runs on the CPU, where its inputs are"),
+    ("onnxruntime-web-webgpu", AFTER_A_KERNEL, "slow", "it runs on the CPU, with copies between the devices"),
+    ("onnxruntime-web-webgpu", single("Add", TensorProto.INT64, TensorProto.INT64), "slow", "no kernel for Add of int64: it runs on the CPU"),
+    ("onnxruntime-web-webgpu", single("Add", TensorProto.DOUBLE, TensorProto.DOUBLE), "fails", "no kernel for Add of double"),
+    ("onnxruntime-web-webgpu", single("Resize", (FLOAT, (1, 1, 4, 4)), None, torch.ones(4), antialias=1, mode="linear"), "fails", "attribute antialias is 1"),
+    ("onnxruntime-web", single("Add", TensorProto.DOUBLE, TensorProto.DOUBLE), "fails", "no kernel for Add of double"),
+    ("onnxruntime-web", single("Add", TensorProto.FLOAT16, TensorProto.FLOAT16), "slow", "it is computed in float"),
+    ("onnxruntime-web", single("Attention", *[FLOAT] * 3, opset=23), None, ""),
     ("onnxruntime-cuda", single("Cos", FLOAT, opset=20), None, ""),
     ("onnxruntime-cuda", single("Cos", TensorProto.BFLOAT16, opset=22), "fails", "no kernel for Cos of opset 22"),
     ("tensorrt", single("Det", FLOAT), "fails", "no kernel for Det of opset 20"),
@@ -171,6 +182,11 @@ def test_nodes(target: Any, model: onnx.ModelProto, severity: str | None, proble
     [
         ("onnxruntime-cuda", single("Cos", FLOAT, opset=22), "export with opset_version=21"),
         ("onnxruntime", single("Attention", *[FLOAT] * 3, opset=25), "export with opset_version=24"),
+        (
+            "onnxruntime-web-webgpu",
+            single("MaxPool", (FLOAT, (1, 1, 4)), kernel_shape=[2], opset=22),
+            "export with opset_version=21",
+        ),
         ("tensorrt", single("Relu", FLOAT, opset=25), "export with opset_version=24"),
         ("tensorrt", single("NonZero", TensorProto.BOOL), "compute it in float or float16"),
         ("tensorrt", single("Det", FLOAT), "replace the operator in the model"),
@@ -332,6 +348,7 @@ def test_bfloat16_is_cast_for_the_cpu_only() -> None:
     assert {target: casts(target) > 0 for target in (None, *get_args(fxonnx.Target))} == {
         **{None: True, "onnxruntime": True},
         **{"onnxruntime-genai": True, "onnxruntime-genai-cuda": False},
+        **{"onnxruntime-web": True, "onnxruntime-web-webgpu": True},
         **{"onnxruntime-cuda": False, "tensorrt": False, "openvino": False},
     }
 

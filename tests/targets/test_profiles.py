@@ -68,11 +68,11 @@ def test_has_kernel(op_type: str, dtype: str, opset: int, expected: bool) -> Non
 
 @pytest.mark.parametrize("target", [None, *PROFILES])
 def test_quotients_in_float64_where_the_target_computes_it(target: Target | None) -> None:
-    """In float32, in which some targets compute float64, the floor of 1.0 / 0.1 would be 10."""
+    """In float32, in which some targets compute float64, the floor of 1.0 / 0.1 would be 10; some have no float64."""
     x = torch.tensor([1.0, 7.0])
     program = fxonnx.export(Function(lambda x: x // 0.1).eval(), (x,), target=target)
     operators = [node.op_type for node in program.model.graph]
-    if target in ("tensorrt", "openvino"):
+    if target in ("tensorrt", "openvino", "onnxruntime-web", "onnxruntime-web-webgpu"):
         assert operators == ["Mod", "Sub", "Div", "Less", "Sub", "Where", "Round"]
     else:
         assert operators == ["Cast", "Div", "Floor", "Cast"]
@@ -89,6 +89,17 @@ def test_casts_of_the_export_follow_the_table() -> None:
     ]
     # The values of OneHot have another type than its indices, the first input.
     assert wrong == ["OneHot INT32"]
+
+
+@pytest.mark.parametrize("target", ["onnxruntime-web", "onnxruntime-web-webgpu"])
+def test_casts_where_webassembly_has_fewer_types(target: Target) -> None:
+    """The build for WebAssembly has no Where of int8, which the usual one has."""
+    x = torch.tensor([127, -5, -128], dtype=torch.int8)
+    program = fxonnx.export(Function(lambda x: torch.where(x > 0, x, 1 - x)).eval(), (x,), target=target)
+    operators = [node.op_type for node in program.model.graph]
+    assert operators[operators.index("Where") + 1] == "Cast"
+    assert program(x)[0].tolist() == [127, 6, -127]
+    assert all(finding.severity == "slow" for finding in fxonnx.check(program.model, target))
 
 
 def test_operators_without_kernels_run_as_defined() -> None:

@@ -11,9 +11,12 @@ from typing import Any
 import torch
 
 import fxonnx.huggingface
+from fxonnx.huggingface._image_text import image_text_inputs
+from fxonnx.huggingface._samples import Sizes
 from tests.genai.small_models import VOCABULARY, make_tokenizer
+from tests.huggingface.test_image_text import make as make_image_text
 
-__all__ = ["CASES", "Case", "export_case", "write_cases"]
+__all__ = ["CASES", "Case", "export_case", "image_text_tensors", "write_cases"]
 
 _LAYERS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 _SEQ2SEQ = {
@@ -122,6 +125,17 @@ def _clip() -> tuple[Any, Any]:
     return _random(transformers.CLIPModel(config)), (processor, make_tokenizer())
 
 
+def _image_text(name: str) -> Callable[[], tuple[Any, Any]]:
+    """A model whose inputs the test makes itself, without a processor."""
+
+    def make() -> tuple[Any, Any]:
+        model = make_image_text(name)
+        model.config.eos_token_id = model.generation_config.eos_token_id = model.config.get_text_config().eos_token_id
+        return model, ()
+
+    return make
+
+
 _GREEDY = {"max_new_tokens": 24, "min_new_tokens": 24, "do_sample": False}
 
 CASES: Mapping[str, Case] = {
@@ -140,6 +154,8 @@ CASES: Mapping[str, Case] = {
         input=None,
         extra=["fox", "dog", "lazy token"],
     ),
+    "llava": Case("image-text-to-text", _image_text("llava"), _GREEDY, input=None),
+    "smolvlm": Case("image-text-to-text", _image_text("smolvlm"), _GREEDY, input=None),
 }
 
 
@@ -170,6 +186,17 @@ def audio() -> torch.Tensor:
     return torch.sin(2000 * time) + 0.1 * torch.randn(8000, generator=torch.Generator().manual_seed(0))
 
 
+def image_text_tensors(name: str) -> dict[str, torch.Tensor]:
+    """The inputs of a model of images and text: one text."""
+    inputs = image_text_inputs(make_image_text(name), Sizes(batch=1))
+    return {**inputs, "attention_mask": torch.ones_like(inputs["attention_mask"])}
+
+
+def _described(tensor: torch.Tensor) -> dict[str, Any]:
+    kind = {torch.int64: "int64", torch.float32: "float32", torch.bool: "bool"}[tensor.dtype]
+    return {"type": kind, "dims": list(tensor.shape), "data": tensor.flatten().tolist()}
+
+
 def write_cases(root: Path, where: str) -> list[dict[str, Any]]:
     """Write the inputs and cases.json.
 
@@ -181,7 +208,9 @@ def write_cases(root: Path, where: str) -> list[dict[str, Any]]:
     cases = []
     for name, case in CASES.items():
         value = case.input
-        if value is None:
+        if case.task == "image-text-to-text":
+            value = {key: _described(tensor) for key, tensor in image_text_tensors(name).items()}
+        elif value is None:
             value = audio().tolist() if case.task == "automatic-speech-recognition" else f"{where}image.png"
         entry = {"name": name, "task": case.task, "input": value, "options": dict(case.options)}
         cases.append({**entry, "load": {"dtype": "fp32"}} | ({} if case.extra is None else {"extra": case.extra}))

@@ -8,6 +8,10 @@ export async function runCases(library, cases, root) {
   const results = {};
   for (const { name, task, input, extra, options, load } of cases) {
     try {
+      if (task === 'image-text-to-text') {
+        results[name] = await generateFromTensors(library, name, input, options, load);
+        continue;
+      }
       const run = await pipeline(task, name, load);
       const audio = task === 'automatic-speech-recognition' ? Float32Array.from(input) : input;
       const output = extra === undefined ? await run(audio, options) : await run(audio, extra, options);
@@ -17,6 +21,18 @@ export async function runCases(library, cases, root) {
     }
   }
   return results;
+}
+
+/** The tokens that a model generates from given tensors, without its processor. */
+async function generateFromTensors(library, name, input, options, load) {
+  const model = await library.AutoModelForImageTextToText.from_pretrained(name, load);
+  const tensors = {};
+  for (const [key, { type, dims, data }] of Object.entries(input)) {
+    const values = { int64: () => BigInt64Array.from(data, BigInt), bool: () => Uint8Array.from(data), float32: () => Float32Array.from(data) };
+    tensors[key] = new library.Tensor(type, values[type](), dims);
+  }
+  const tokens = await model.generate({ ...tensors, ...options });
+  return { data: Array.from(tokens.data, Number) };
 }
 
 if (typeof process !== 'undefined' && process.argv?.[2]) {

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import http.server
 import json
-import os
 import shutil
 import subprocess
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +13,15 @@ import torch
 
 from tests.models.torchvision_shim import import_torchvision
 
-from .models import CASES, audio, export_case, image, write_cases
+from .browser import has_modules, serve
+from .models import CASES, audio, export_case, image, image_text_tensors, write_cases
 
 import_torchvision()
 
 HERE = Path(__file__).parent
-MODULES = HERE / "node_modules"
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("node") is None or not (MODULES / "@huggingface" / "transformers").is_dir(),
+    shutil.which("node") is None or not has_modules(),
     reason="make web installs transformers.js, and needs node",
 )
 SECONDS = 120
@@ -56,56 +50,9 @@ def in_chromium(exported: tuple[Path, dict[str, Any]]) -> dict[str, Any]:
     if shutil.which("chromium") is None:
         pytest.skip("needs Chromium")
     root, _ = exported
-    with _served(root) as (port, results):
-        write_cases(root, f"http://127.0.0.1:{port}/models/")
-        profile = root.parent / "profile"
-        options = ["--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
-        with subprocess.Popen(
-            ["chromium", *options, f"http://127.0.0.1:{port}/page.html"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ) as browser:
-            try:
-                assert results["done"].wait(SECONDS), "the page did not finish"
-            finally:
-                browser.kill()
-        return json.loads(results["body"])
-
-
-@contextmanager
-def _served(root: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """A server on the loopback for the page, the modules and the models, which receives the results."""
-    results: dict[str, Any] = {"done": threading.Event(), "body": "{}"}
-    places = {"/models/": root, "/modules/": MODULES, "/": HERE}
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def guess_type(self, path: str | os.PathLike[str]) -> str:
-            return "text/javascript" if str(path).endswith(".mjs") else super().guess_type(path)
-
-        def translate_path(self, path: str) -> str:
-            path = path.split("?")[0]
-            prefix = next(each for each in places if path.startswith(each))
-            return str(places[prefix] / path.removeprefix(prefix))
-
-        def end_headers(self) -> None:
-            # Threads of WebAssembly need an isolated page.
-            self.send_header("Cross-Origin-Opener-Policy", "same-origin")
-            self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
-            super().end_headers()
-
-        def do_POST(self) -> None:
-            results["body"] = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            self.send_response(204)
-            self.end_headers()
-            results["done"].set()
-
-        def log_message(self, *_: Any) -> None:
-            """Print nothing."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_address[1], results
-        server.shutdown()
+    with serve({"/models/": root, "/": HERE}) as site:
+        write_cases(root, f"{site.url}models/")
+        return site.open("page.html", seconds=SECONDS)
 
 
 def expected(name: str, model: Any, processors: Any) -> Any:
@@ -127,6 +74,8 @@ def expected(name: str, model: Any, processors: Any) -> Any:
         features = processors[0](audio().numpy(), sampling_rate=16000, return_tensors="pt").input_features
         tokens = model.generate(features, **case.options)
         return processors[1].decode(tokens[0], skip_special_tokens=True)
+    if case.task == "image-text-to-text":
+        return model.generate(**image_text_tensors(name), **case.options)[0].tolist()
     kinds = dict(zip(("image_processor", "tokenizer"), processors, strict=False))
     if len(processors) == 1 and "Tokenizer" in type(processors[0]).__name__:
         kinds = {"tokenizer": processors[0]}
@@ -152,6 +101,8 @@ def test_pipelines(
 def assert_same(name: str, found: Any, wanted: Any) -> None:
     if name == "features":
         assert found["data"] == pytest.approx(wanted, abs=1e-4)
+    elif name in ("llava", "smolvlm"):
+        assert found["data"] == wanted
     elif name == "translation":
         assert found[0]["translation_text"] == wanted
     elif name == "speech":

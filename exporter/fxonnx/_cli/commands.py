@@ -29,7 +29,10 @@ __all__ = ["app"]
 
 app = typer.Typer(help="Export PyTorch models to ONNX.", no_args_is_help=True, pretty_exceptions_enable=False)
 
-_TARGETS = "onnxruntime, onnxruntime-cuda, onnxruntime-genai, onnxruntime-genai-cuda, tensorrt or openvino"
+_TARGETS = (
+    "onnxruntime, onnxruntime-cuda, onnxruntime-genai, onnxruntime-genai-cuda, onnxruntime-web, "
+    "onnxruntime-web-webgpu, tensorrt or openvino"
+)
 _CALIBRATION_HELP = (
     "With --quantize int8, also quantize activations, by their ranges for these inputs: a .pt file with a list of "
     "batches, or a .npz file with one array per argument, whose first axis separates the batches."
@@ -169,6 +172,7 @@ def hf_command(
     layout: Annotated[str, typer.Option(help="optimum, transformers.js, sentence-transformers or genai.")] = "optimum",
     dtype: Annotated[str, typer.Option(help="Comma-separated: fp32, fp16, q8, q4, q4f16.")] = "fp32",
     opset: Annotated[int | None, typer.Option(help="The ONNX opset.")] = None,
+    target: Annotated[str | None, typer.Option(help="The runtime, as for export.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")] = None,
     token: Annotated[str | None, typer.Option(help="Token of the Hub.")] = None,
     trust_remote_code: Annotated[
@@ -188,7 +192,7 @@ def hf_command(
     with _readable_messages(debug), _progress() as on_stage:
         from ..huggingface import export as export_for_huggingface  # imports torch
 
-        choices: dict[str, Any] = {"layout": layout}
+        choices: dict[str, Any] = {"layout": layout, "target": target}
         exported = export_for_huggingface(
             model,
             output,

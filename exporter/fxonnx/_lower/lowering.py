@@ -108,7 +108,7 @@ def lower(
         replace_missing_op,
         exact_numerics=exact_numerics,
         missing_kernels=options.profile.missing_kernels(options.opset),
-        computes_float64=ir.DataType.DOUBLE not in options.profile.computes_in,
+        computes_float64=options.profile.computes_float64(options.opset),
     )
     lowering = _GraphLowering(builder, options)
     lowering.shared, paths = add_inputs(prepared, builder, lowering.env, io_spec)

@@ -16,7 +16,14 @@ from .restriction import Restriction
 __all__ = ["DEFAULT_PROFILE", "PROFILES", "Target", "profile_of"]
 
 Target: TypeAlias = Literal[
-    "onnxruntime", "onnxruntime-cuda", "onnxruntime-genai", "onnxruntime-genai-cuda", "tensorrt", "openvino"
+    "onnxruntime",
+    "onnxruntime-cuda",
+    "onnxruntime-genai",
+    "onnxruntime-genai-cuda",
+    "onnxruntime-web",
+    "onnxruntime-web-webgpu",
+    "tensorrt",
+    "openvino",
 ]
 """The runtimes that models are exported for and checked against."""
 
@@ -75,6 +82,43 @@ _ONNXRUNTIME_GENAI_CUDA = replace(
     patterns=MappingProxyType({**_ONNXRUNTIME_GENAI.patterns, "mixture_of_experts": False}),
     # A bias disables flash attention.
     masks_scores=False,
+    has_matmul_nbits=True,
+)
+
+# The build for WebAssembly has no kernels for float64, 16-bit integers and most strings.
+_WEB_KERNELS = KernelTable("onnxruntime-web")
+
+_ONNXRUNTIME_WEB = replace(
+    _ONNXRUNTIME,
+    name="onnxruntime-web",
+    runtime="onnxruntime-web on WebAssembly",
+    kernels=_WEB_KERNELS,
+    cpu_kernels=_WEB_KERNELS,
+    has_matmul_nbits=True,
+)
+
+_ONNXRUNTIME_WEB_WEBGPU = TargetProfile(
+    name="onnxruntime-web-webgpu",
+    runtime="onnxruntime-web with WebGPU",
+    kernels=KernelTable("onnxruntime-web-webgpu"),
+    cpu_kernels=_WEB_KERNELS,
+    # Opset 22 redefines pooling, Sin and Cos, and 23 adds Attention, all without a kernel.
+    default_opset=20,
+    newest_opset=26,
+    domains=_ONNXRUNTIME_DOMAINS,
+    patterns=MappingProxyType({"skip_norms": True}),
+    falls_back_to_cpu=True,
+    expands_functions=True,
+    computes_in=MappingProxyType({_FLOAT16: _FLOAT}),
+    # These forms are loaded, and fail in every call.
+    restrictions=MappingProxyType(
+        {
+            "ConvTranspose": Restriction(ranks=(3, 4)),
+            "MaxPool": Restriction(outputs=1),
+            "Resize": Restriction(attributes=MappingProxyType({"antialias": (0,)})),
+        }
+    ),
+    layout_rules=frozenset({("DequantizeLinear", "Transpose")}),
     has_matmul_nbits=True,
 )
 
@@ -151,6 +195,8 @@ PROFILES: Mapping[Target, TargetProfile] = MappingProxyType(
         "onnxruntime-cuda": _ONNXRUNTIME_CUDA,
         "onnxruntime-genai": _ONNXRUNTIME_GENAI,
         "onnxruntime-genai-cuda": _ONNXRUNTIME_GENAI_CUDA,
+        "onnxruntime-web": _ONNXRUNTIME_WEB,
+        "onnxruntime-web-webgpu": _ONNXRUNTIME_WEB_WEBGPU,
         "tensorrt": _TENSORRT,
         "openvino": _OPENVINO,
     }

@@ -15,7 +15,7 @@ from ..errors import ArgumentError, did_you_mean
 from .builtin import PROFILES, Target
 from .function_body import runs_expanded
 from .kernel_table import Kernel, formal_parameters
-from .profile import CPU_KERNELS, TargetProfile
+from .profile import TargetProfile
 from .restriction import Restriction, constant_of
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ _OLDEST_OPSET = 7
 _COMMON_TYPES = tuple(ir.DataType[name] for name in ("FLOAT", "FLOAT16", "INT32", "INT64", "INT8"))
 # Runtimes turn these nodes into initializers when they load a model.
 _NO_KERNEL_NEEDED = frozenset({"Constant"})
+# Their results are in the memory of the CPU, even if a device runs them.
+_RESULTS_ON_CPU = frozenset({"Constant", "Shape", "Size"})
 
 
 @public
@@ -130,7 +132,7 @@ class _Checker:
         if not node.domain:
             opset = min(opset, profile.newest_opset)
         if node.op_type not in _NO_KERNEL_NEEDED or node.domain:
-            yield from self._kernel_problems(node, opset)
+            yield from self._kernel_problems(node, opset, opsets)
         if node.domain:
             return
         restriction = profile.restrictions.get(node.op_type, Restriction())
@@ -143,7 +145,7 @@ class _Checker:
         yield from self._layout_problems(node)
         yield from self._quantization_problems(node)
 
-    def _kernel_problems(self, node: ir.Node, opset: int) -> Iterator[_Problem]:
+    def _kernel_problems(self, node: ir.Node, opset: int, opsets: Mapping[str, int]) -> Iterator[_Problem]:
         """Yield at most one problem: the operator, or one of its element types, has no kernel."""
         profile = self._profile
         kernel = profile.kernels.find(node.op_type, opset, node.domain)
@@ -157,8 +159,7 @@ class _Checker:
             problem = f"{profile.runtime} has no kernel for {node.op_type} of {missing.name.lower()}"
 
         def runs(other: int) -> bool:
-            found = profile.kernels.find(node.op_type, other, node.domain)
-            return found is not None and next(self._without_kernel(found, _types_of(node, other)), None) is None
+            return self._has_kernel(node, other)
 
         wider = None if missing is None else profile.computes_in.get(missing)
         supported: list[ir.DataType] = []
@@ -166,8 +167,10 @@ class _Checker:
             wide = [dtype for dtype in _COMMON_TYPES if dtype == wider or _holds(dtype, missing)]
             supported = [dtype for dtype in wide if dtype in kernel.types.get(variable, wide)]
         remedy = _remedy(runs, opset, profile.newest_opset, supported) if not node.domain else "use ONNX operators"
-        if profile.falls_back_to_cpu and profile.kernels != CPU_KERNELS and self._runs_on_cpu(node, opset, types):
-            yield "slow", f"{problem}: it runs on the CPU, with copies between the devices", remedy
+        has_device = profile.falls_back_to_cpu and profile.kernels != profile.cpu_kernels
+        if has_device and self._runs_on_cpu(node, opset, types):
+            copies = "with copies between the devices" if self._waits(node, opsets) else "where its inputs are"
+            yield "slow", f"{problem}: it runs on the CPU, {copies}", remedy
         elif wider is not None:
             yield "slow", f"{problem}: it is computed in {wider.name.lower()}, between conversions", remedy
         elif profile.expands_functions and self._runs_expanded(node, opset):
@@ -182,15 +185,29 @@ class _Checker:
             if dtype in converted or dtype not in kernel.types.get(variable, (dtype,)):
                 yield variable
 
+    def _has_kernel(self, node: ir.Node, opset: int) -> bool:
+        found = self._profile.kernels.find(node.op_type, opset, node.domain)
+        return found is not None and next(self._without_kernel(found, _types_of(node, opset)), None) is None
+
+    def _waits(self, node: ir.Node, opsets: Mapping[str, int]) -> bool:
+        """Whether the device computes an input of a node on the CPU."""
+        producers = [value.producer() for value in node.inputs if value is not None]
+        return any(
+            each is not None
+            and each.op_type not in _RESULTS_ON_CPU
+            and self._has_kernel(each, opsets.get(each.domain, 1))
+            for each in producers
+        )
+
     def _runs_on_cpu(self, node: ir.Node, opset: int, types: Mapping[str, ir.DataType]) -> bool:
-        kernel = CPU_KERNELS.find(node.op_type, opset, node.domain)
+        kernel = self._profile.cpu_kernels.find(node.op_type, opset, node.domain)
         return kernel is not None and all(
             types[variable] in self._profile.computes_in for variable in self._without_kernel(kernel, types)
         )
 
     def _runs_expanded(self, node: ir.Node, opset: int) -> bool:
         types = [None if value is None else value.dtype for value in node.inputs]
-        tables = (self._profile.kernels, *((CPU_KERNELS,) if self._profile.falls_back_to_cpu else ()))
+        tables = (self._profile.kernels, *((self._profile.cpu_kernels,) if self._profile.falls_back_to_cpu else ()))
         proto = ir.serde.serialize_node(node)
         return not node.domain and runs_expanded(proto, types, opset, tables, self._profile.computes_in)
 

@@ -18,6 +18,9 @@ __all__ = ["CPU_KERNELS", "QuantizedForm", "TargetProfile"]
 
 CPU_KERNELS = KernelTable("onnxruntime")
 
+# Types that are computed in a wider one where a build of ONNX Runtime with fewer kernels lacks one.
+_WIDENED = frozenset(ir.DataType[name] for name in ("INT8", "UINT8", "UINT32"))
+
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -57,6 +60,7 @@ class TargetProfile:
         domains: The operator domains that it knows, besides the default one.
         patterns: Fusion patterns to enable or disable by default, by name, for this target.
         falls_back_to_cpu: Whether ONNX Runtime's CPU execution provider runs the operators that ``kernels`` lacks.
+        cpu_kernels: The kernels of that execution provider, which depend on the build.
         expands_functions: Whether an operator without a kernel is replaced by the function body of its ONNX schema.
         definitions: Operators without any kernel, each with an element type, to the first opset whose definition runs
             in that type: Casts to a wider one would be of no use.
@@ -65,8 +69,8 @@ class TargetProfile:
         data_dependent: Operators whose output sizes depend on data, if those end the optimization of a graph.
         layout_rules: Operators of a weight, producer and consumer, that run in every call: the weight should be stored
             in the layout that the consumer returns.
-        has_matmul_nbits: Whether quantized weights become MatMulNBits and GatherBlockQuantized, operators of ONNX
-            Runtime, instead of DequantizeLinear.
+        has_matmul_nbits: Whether quantized weights become MatMulNBits and, if it has a kernel, GatherBlockQuantized,
+            operators of ONNX Runtime, instead of DequantizeLinear.
         quantized_form: The preferred form of quantized models; None if there is none.
         masks_scores: Whether GroupQueryAttention has a kernel that adds a bias to the scores.
     """
@@ -79,6 +83,7 @@ class TargetProfile:
     domains: frozenset[str] = frozenset()
     patterns: Mapping[str, bool] = field(default_factory=_empty)
     falls_back_to_cpu: bool = False
+    cpu_kernels: KernelTable = CPU_KERNELS
     expands_functions: bool = False
     definitions: Mapping[tuple[str, ir.DataType], int] = field(default_factory=_empty)
     computes_in: Mapping[ir.DataType, ir.DataType] = field(default_factory=_empty)
@@ -108,12 +113,35 @@ class TargetProfile:
             return MappingProxyType({})
         if self.kernels == CPU_KERNELS:
             return MISSING_KERNELS
+        lacking = dict(MISSING_KERNELS)
+        if self.cpu_kernels != CPU_KERNELS:
+            names = [name for domain, name in CPU_KERNELS.kernels if domain == ""]
+            lacking |= {name: lacking.get(name, frozenset()) | self._lost(name, opset) for name in names}
         return MappingProxyType(
             {
                 op_type: frozenset(dtype for dtype in missing if not self._computes(op_type, dtype, opset))
-                for op_type, missing in MISSING_KERNELS.items()
+                for op_type, missing in lacking.items()
             }
         )
+
+    def computes_float64(self, opset: int) -> bool:
+        """Whether float64 is computed as such; some runtimes compute it in float32, or have no kernels for it."""
+        return ir.DataType.DOUBLE not in self.computes_in and (
+            not self.falls_back_to_cpu or self.cpu_kernels.has_kernel("Div", ir.DataType.DOUBLE, opset)
+        )
+
+    @property
+    def has_gather_nbits(self) -> bool:
+        """Whether quantized embeddings become GatherBlockQuantized."""
+        return self.has_matmul_nbits and self.has_kernel(
+            "GatherBlockQuantized", ir.DataType.UINT8, 1, variable="T1", domain="com.microsoft"
+        )
+
+    def _lost(self, op_type: str, opset: int) -> frozenset[ir.DataType]:
+        """Types with a kernel in the usual build of ONNX Runtime, but not in the target's."""
+        tables = (CPU_KERNELS, self.cpu_kernels)
+        usual, own = ({t for t in _WIDENED if table.has_kernel(op_type, t, opset)} for table in tables)
+        return frozenset(usual - own)
 
     def _computes(self, op_type: str, dtype: ir.DataType, opset: int) -> bool:
         since = self.definitions.get((op_type, dtype))

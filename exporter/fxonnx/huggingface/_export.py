@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
+from .. import Target
 from .. import export as export_model
 from .._warnings import ignoring_warnings
 from ..errors import ArgumentError, did_you_mean
@@ -79,6 +80,7 @@ def export(
     dtype: str | Sequence[str] = "fp32",
     processor: Any = None,
     opset_version: int | None = None,
+    target: Target | None = None,
     verify: bool = True,
     revision: str | None = None,
     token: str | None = None,
@@ -98,6 +100,8 @@ def export(
         processor: The tokenizer, image processor or feature extractor, or a processor that holds them; by default those
             of the model's directory.
         opset_version: The opset; by default the default of ``fxonnx.export``.
+        target: The runtime, as for ``fxonnx.export``; "onnxruntime-web-webgpu" for transformers.js with WebGPU. By
+            default a graph for any runtime.
         verify: Compare each file with the model in eager torch at two sizes, and generated tokens. Without it, a
             checkpoint in safetensors is not loaded: its weights are converted one at a time while the files are saved.
         revision: Branch, tag or commit on the Hub.
@@ -121,6 +125,8 @@ def export(
     variants = read_variants(dtype)
     announce = on_stage or _ignore
     if layout == "genai":
+        if target is not None:
+            raise ArgumentError("target", 'layout="genai" has its own', hint="leave it out, or choose another layout")
         return _export_for_genai(
             model, Path(out), variants, (processor, revision, token, opset_version), verify, announce
         )
@@ -138,7 +144,7 @@ def export(
             components = components_of(served)
             for component in components:
                 path = folder / f"{component.name}{suffix}.onnx"
-                program = _export_component(component, variant, opset_version, announce)
+                program = _export_component(component, variant, (opset_version, target), announce)
                 limits[path.name] = tuple(each.text for each in program.record.constraints if each.narrows)
                 announce("save")
                 _save(program, path, layout, source)
@@ -196,8 +202,9 @@ def _in_dtype(source: Source, dtype: torch.dtype) -> Source:
 
 
 def _export_component(
-    component: Component, variant: Variant, opset_version: int | None, announce: Callable[[str], None]
+    component: Component, variant: Variant, runtime: tuple[int | None, Target | None], announce: Callable[[str], None]
 ) -> Any:
+    opset_version, target = runtime
     inputs = component.inputs(Sizes())
     announce("export")
     with ignoring_warnings("the model cannot be exported for all requested sizes"):
@@ -208,6 +215,7 @@ def _export_component(
             dynamic_shapes=component.dynamic_shapes,
             custom_translation_table=component.translations or None,
             opset_version=opset_version,
+            target=target,
             quantize=variant.quantize if component.has_products else None,
         )
     merge_branches(program.model)

@@ -69,14 +69,14 @@ def read_quantize(
         _check_activations(config)
         _check_least_opset(opset_version, _INT8_OPSET, "8-bit weights")
         return config, opset_version
-    if profile.has_matmul_nbits:
-        return config, opset_version
-    if config.embeddings == "int4":
+    if config.embeddings == "int4" and not profile.has_gather_nbits:
         raise ArgumentError(
             "quantize",
             'embeddings="int4" requires an operator of ONNX Runtime, GatherBlockQuantized',
             hint='pass embeddings="int8", or target="onnxruntime-genai"',
         )
+    if profile.has_matmul_nbits:
+        return config, opset_version
     is_blocked = "int4" in (config.dtype, config.lm_head) or config.block_size is not None
     least = INT4_OPSET if is_blocked else _INT8_OPSET
     if opset_version is None:

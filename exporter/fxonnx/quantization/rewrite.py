@@ -116,6 +116,7 @@ class WeightQuantizer:
         self.config = config
         self.parameter_names = parameter_names
         self.has_matmul_nbits = profile.has_matmul_nbits
+        self.has_gather_nbits = profile.has_gather_nbits
         self.int8_block_size = 128 if has_blocks(profile, builder.opset_version) else 0
         self.initializers: dict[Any, ir.Value] = {}
         self.known: dict[str, None] = {}
@@ -446,7 +447,7 @@ class WeightQuantizer:
         data, indices = node.inputs
         if data is None or data.dtype is None:
             return
-        if not self.has_matmul_nbits:
+        if not self.has_gather_nbits:
             self._gather_rows(node, weight, data.dtype)
             return
         # Without a kernel for the product, there is none for the table in this type either.
