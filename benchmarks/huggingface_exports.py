@@ -149,7 +149,7 @@ def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json")
     parser.add_argument("--make", nargs=2, metavar=("MODEL", "DIR"))
     parser.add_argument("--export", nargs=4, metavar=("EXPORTER", "MODEL", "DIR", "OUT"))
     given = parser.parse_args()

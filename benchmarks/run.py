@@ -110,6 +110,27 @@ PARTS: Mapping[str, Part] = MappingProxyType(
             ("model", "fxonnx ms", "builder ms", "torch.onnx ms", "tokens/s", "fxonnx/builder", "torch.onnx/builder"),
             ("fxonnx/builder", "torch.onnx/builder"),
         ),
+        "huggingface_exports": Part(
+            "Checkpoints of transformers",
+            "`fxonnx hf` with and without its comparison, the OnnxExporter of transformers 5 and optimum-onnx (with "
+            "transformers 4.57, by TorchScript), in seconds after the imports, CPU seconds and MiB at the peak. The "
+            "ratios are of CPU seconds: OnnxExporter over fxonnx without it, optimum-onnx over fxonnx with it.",
+            ("huggingface_exports",),
+            (
+                *("model", "fxonnx CPU s", "fxonnx MiB", "fxonnx, unverified CPU s", "fxonnx, unverified MiB"),
+                *("OnnxExporter CPU s", "OnnxExporter MiB", "optimum-onnx CPU s", "optimum-onnx MiB"),
+                *("OnnxExporter/fxonnx", "optimum-onnx/fxonnx"),
+            ),
+            ("OnnxExporter/fxonnx", "optimum-onnx/fxonnx"),
+        ),
+        "huggingface_generation": Part(
+            "Generation by `generate` of transformers",
+            "A Llama of 6 layers with hidden size 512: tokens per second of 64 after a prompt, on one thread. `load` "
+            "is `fxonnx.huggingface.load`, genai has its own loop, OnnxExporter's parts run in its runner.",
+            ("huggingface_generation",),
+            ("model", "tokens/s after 32", "tokens/s after 512", "/eager 32", "/eager 512"),
+            ("/eager 32", "/eager 512"),
+        ),
         "growth": Part(
             "Growth with the model",
             "A Llama with this many layers. The last row has the exponents of "

@@ -121,7 +121,8 @@ class FileTensor(DerivedTensor):
 def read_weight_sources(weights: Weights) -> dict[str, StoredWeight | torch.Tensor]:
     """Collect the tensors of all sources by name; later sources override earlier ones.
 
-    A checkpoint of GPTQ, AWQ or compressed-tensors also has the weights that its tensors represent.
+    A checkpoint of GPTQ, AWQ or compressed-tensors also has the weights that its tensors represent, and weights in
+    8-bit floats with scales are multiplied by them.
 
     Raises:
         ArgumentError: If a source is neither a safetensors file nor a state_dict.
@@ -142,8 +143,8 @@ def read_weight_sources(weights: Weights) -> dict[str, StoredWeight | torch.Tens
 
 def _read_checkpoint(path: Path) -> dict[str, StoredWeight | torch.Tensor]:
     stored = {name: tensor for file in _files(path) for name, tensor in _header(file).items()}
-    packed = add_on("quantization").read_packed_weights(path if path.is_dir() else path.parent, stored)
-    return {**stored, **packed}
+    quantized = add_on("quantization").read_quantized_weights(path if path.is_dir() else path.parent, stored)
+    return {**stored, **quantized}
 
 
 def _files(path: Path) -> list[Path]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,37 +12,75 @@ import torch
 from .._program.checkpoints import StoredTensor, read_weight_sources
 from ..errors import ArgumentError
 from ..quantization.packed_weights import PackedWeight, parts_of
+from ..quantization.scaled_weights import ScaledWeight, scales_of_weights
 
-__all__ = ["dequantized_checkpoint"]
+__all__ = ["check_unused", "dequantized_checkpoint"]
 
 
-def dequantized_checkpoint(directory: Path, config: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Read all tensors of a checkpoint; quantized weights are dequantized.
+_OF_ACTIVATIONS = re.compile(r"\.(input|output|q|k|v)_(scale|zero_point)$")
+"""Names of the scales of activations and caches, which stay floating-point numbers."""
+
+
+def dequantized_checkpoint(directory: Path, config: Any, dtype: torch.dtype) -> dict[str, torch.Tensor] | None:
+    """Read all tensors of a quantized checkpoint; quantized weights are dequantized.
 
     Args:
         directory: The directory of the checkpoint.
         config: The configuration of the model, which is not one of a quantized model afterwards.
         dtype: dtype of the quantized weights.
 
+    Returns:
+        The tensors by name; None if the checkpoint has no weights in a form that is read here.
+
     Raises:
         ArgumentError: If a weight cannot be read.
     """
+    if next(directory.glob("*.safetensors"), None) is None:
+        return None
+    try:
+        found = read_weight_sources(directory)
+    except ArgumentError as error:
+        raise ArgumentError("model", f"{directory} cannot be loaded: {error.message}") from error
+    quantized = {name: tensor for name, tensor in found.items() if isinstance(tensor, (PackedWeight, ScaledWeight))}
+    if not quantized:
+        return None
     # transformers would require the library of the method.
     if hasattr(config, "quantization_config"):
         del config.quantization_config
-    found = read_weight_sources(directory)
-    packed = {name: tensor for name, tensor in found.items() if isinstance(tensor, PackedWeight)}
-    parts = {part for weight in packed.values() for part in parts_of(weight)}
+    parts = {part for weight in quantized.values() if isinstance(weight, PackedWeight) for part in parts_of(weight)}
+    parts |= {part for weight in quantized.values() if isinstance(weight, ScaledWeight) for part in weight.parts}
     state = {
         name: tensor.load() if isinstance(tensor, StoredTensor) else tensor
         for name, tensor in found.items()
-        if name not in parts and isinstance(tensor, (StoredTensor, torch.Tensor))
+        if name not in parts
+        and _OF_ACTIVATIONS.search(name) is None
+        and isinstance(tensor, (StoredTensor, torch.Tensor))
     }
-    return {**state, **{name: _dequantized(weight, dtype) for name, weight in packed.items()}}
+    return {**state, **{name: _dequantized(weight, dtype) for name, weight in quantized.items()}}
 
 
-def _dequantized(weight: PackedWeight, dtype: torch.dtype) -> torch.Tensor:
+def _dequantized(weight: PackedWeight | ScaledWeight, dtype: torch.dtype) -> torch.Tensor:
     try:
         return weight.dequantized(dtype)
     except ValueError as error:
         raise ArgumentError("model", f"{weight.name!r} in {weight.path} cannot be read: {error}") from error
+
+
+def check_unused(directory: Path, unused: Iterable[str]) -> None:
+    """Reject a checkpoint whose weights are quantized in a form that the loaded model has ignored.
+
+    Args:
+        directory: The directory of the checkpoint.
+        unused: Names of the tensors that the model does not use.
+
+    Raises:
+        ArgumentError: If one of them belongs to a quantized weight.
+    """
+    found = scales_of_weights(unused)
+    if found:
+        others = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        raise ArgumentError(
+            "model",
+            f"the weights in {directory} are quantized in a form that is not supported: {found[0]}{others} is not used",
+            hint="dequantize the checkpoint with the library that has quantized it, and save the model again",
+        )

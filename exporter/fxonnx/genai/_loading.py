@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from ..errors import ArgumentError, did_you_mean
 from ..quantization.packed_weights import read_packed_format
 from ._chat_template import ChatTemplate, with_chat_template
-from ._dequantization import dequantized_checkpoint
+from ._dequantization import check_unused, dequantized_checkpoint
 from ._extra import import_extra
 from ._families import AUTO_CLASSES, Family, family_of
 from ._sentence_modules import model_directory, sentence_length
@@ -87,7 +87,7 @@ def load_language_model(
         if tokenizer is None and family == "embedding":
             found.model_max_length = min(found.model_max_length, sentence_length(checkpoint))
         packed = read_packed_format(checkpoint, "model")
-        state = None if packed is None else dequantized_checkpoint(checkpoint, config, dtype)
+        state = dequantized_checkpoint(checkpoint, config, dtype)
         loaded = _from_directory(transformers, checkpoint, config, family, dtype, state)
         return LanguageModel(loaded, found, directory, family, packed is not None)
     if hasattr(model, "get_base_model"):  # of PEFT; its adapters are modules of the base model
@@ -172,11 +172,12 @@ def _from_directory(
             model_class = auto_class._model_mapping[type(config)]
             loaded, report = model_class.from_pretrained(None, state_dict=state, **options)
             loaded.generation_config = _generation_config(transformers, directory, loaded.generation_config)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         raise ArgumentError("model", f"{directory} cannot be loaded: {error}") from error
     finally:
         if shows_progress:
             logging.enable_progress_bar()
+    check_unused(directory, report["unexpected_keys"])
     _check_weights(directory, family, report)
     return loaded.eval()
 

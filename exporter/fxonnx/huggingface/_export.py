@@ -259,9 +259,13 @@ def _write_configuration(source: Source, directory: Path, *, has_own_processor: 
 
 
 def _name_class(path: Path, name: str) -> None:
-    """Write the class of the exported model into a copied configuration; the task may have chosen another one."""
+    """Write the class of the exported model into a copied configuration; the task may have chosen another one.
+
+    The quantization of the checkpoint is not that of the files.
+    """
     config = json.loads(path.read_text(encoding="utf-8"))
-    if config.get("architectures") != [name]:
+    is_quantized = config.pop("quantization_config", None) is not None
+    if is_quantized or config.get("architectures") != [name]:
         config["architectures"] = [name]
         path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 

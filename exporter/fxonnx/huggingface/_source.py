@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentError
+from ..genai._dequantization import check_unused, dequantized_checkpoint
 from ._extra import import_extra
 from ._meta import without_weights
 from ._tasks import TASKS, Task, check_class, check_modalities, task_by_name, task_of
@@ -167,19 +168,24 @@ def _load(directory: Path, config: Any, task: Task, loader: Any, trust_remote_co
         ArgumentError: If they cannot be loaded, or the checkpoint does not have all of them.
     """
     is_auto = hasattr(loader, "_model_mapping")
-    options: dict[str, Any] = {"trust_remote_code": True} if is_auto and trust_remote_code else {}
+    own_code: dict[str, Any] = {"trust_remote_code": True} if is_auto and trust_remote_code else {}
+    options = {"config": config, "dtype": torch.float32, "ignore_mismatched_sizes": True, "output_loading_info": True}
+    state = None if own_code else dequantized_checkpoint(directory, config, torch.float32)
     try:
         with _without_progress():
-            loaded, report = loader.from_pretrained(
-                directory,
-                config=config,
-                dtype=torch.float32,
-                local_files_only=True,
-                output_loading_info=True,
-                **options,
-            )
-    except (OSError, ValueError, KeyError) as error:
+            if state is None:
+                loaded, report = loader.from_pretrained(directory, local_files_only=True, **options, **own_code)
+            else:
+                model_class = _flat(loader._model_mapping[type(config)])[0] if is_auto else loader
+                loaded, report = model_class.from_pretrained(None, state_dict=state, **options)
+                if (directory / "generation_config.json").is_file():
+                    generation = import_extra("transformers").GenerationConfig
+                    loaded.generation_config = generation.from_pretrained(directory, local_files_only=True)
+    except (OSError, ValueError, KeyError, ImportError) as error:
         raise ArgumentError("model", f"{directory} cannot be loaded: {error}") from error
+    check_unused(directory, report["unexpected_keys"])
+    for name, found, expected in sorted(report["mismatched_keys"])[:1]:
+        raise ArgumentError("model", f"{directory}: {name} has the shape {[*found]}, not {[*expected]}")
     missing = sorted(name for name in report["missing_keys"] if "pooler." not in name)
     if missing:
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""

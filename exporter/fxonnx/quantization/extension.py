@@ -7,13 +7,13 @@ from .._extensions import Extension
 from .config import config_of_checkpoint, read_quantize
 from .dequantized_weights import dequantized_weights
 from .low_precision import least_opset, store_codes
-from .packed_weights import read_packed_weights
 from .quantization_report import quantization_report
 from .quantize import quantize
 from .quantized_form import write_quantized_form
 from .quantized_modules import check_outputs, unpacked_parameters
 from .quantized_modules.tensor_functions import CREATE, quantize_tensor
 from .rounded_weights import warn_of_rounding
+from .scaled_weights import read_quantized_weights
 
 __all__ = [
     "EXTENSION",
@@ -21,8 +21,8 @@ __all__ = [
     "dequantized_weights",
     "quantization_report",
     "quantize",
-    "read_packed_weights",
     "read_quantize",
+    "read_quantized_weights",
     "warn_of_rounding",
     "write_quantized_form",
 ]

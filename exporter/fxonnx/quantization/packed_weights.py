@@ -28,6 +28,7 @@ __all__ = [
     "packed_weights",
     "parts_of",
     "read_packed_format",
+    "read_packed_weights",
     "requantized",
 ]
 
@@ -416,7 +417,7 @@ def read_packed_format(directory: Path, argument: str) -> PackedFormat | None:
 def _format(config: Mapping[str, Any], path: Path, argument: str) -> PackedFormat | None:
     method = config.get("quant_method", "gptq" if path.name == _CONFIGS[1] else None)
     reader = METHODS.get(str(method))
-    if reader is None:
+    if reader is None or config.get("format") == "float-quantized":  # scaled weights
         return None
     try:
         found = reader(config)

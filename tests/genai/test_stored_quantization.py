@@ -1,0 +1,192 @@
+"""Checkpoints whose weights are quantized: the logits of the stored weights, or one error; never wrong ones."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import fxonnx.genai
+import fxonnx.huggingface
+from fxonnx import ArgumentError, SaveError
+
+from .small_models import VOCABULARY, make_tokenizer
+
+IDS = torch.tensor([[5, 9, 23, 7, 31, 44, 60]])
+CODES = torch.float8_e4m3fn
+BLOCK = 48
+"""Does not divide the sizes of the weights, as DeepSeek's 128 does not divide all."""
+
+
+def make() -> Any:
+    from tests.models.torchvision_shim import import_torchvision
+
+    import_torchvision()
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "vocab_size": VOCABULARY}
+    return LlamaForCausalLM(LlamaConfig(num_attention_heads=4, num_key_value_heads=2, **sizes)).eval()
+
+
+def by_blocks(scales: Tensor, weight: Tensor) -> Tensor:
+    full = scales.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
+    return full[: weight.shape[0], : weight.shape[1]]
+
+
+def of_blocks(weight: Tensor) -> Tensor:
+    rows, columns = (-(-size // BLOCK) for size in weight.shape)
+    padded = torch.zeros(rows * BLOCK, columns * BLOCK)
+    padded[: weight.shape[0], : weight.shape[1]] = weight
+    return padded.reshape(rows, BLOCK, columns, BLOCK).abs().amax((1, 3)) / 448
+
+
+def tensors(scales: Tensor, full: Tensor, weight: Tensor, suffix: str) -> tuple[dict[str, Tensor], Tensor]:
+    """The tensors of a weight by the end of their names, and the weight that they represent."""
+    codes = (weight / full).to(CODES)
+    return {"": codes, suffix: scales}, codes.float() * full
+
+
+def per_tensor(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    scale = weight.abs().max() / 448
+    return tensors(scale, scale, weight, "_scale")
+
+
+def per_feature(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    scale = weight.abs().amax(1, keepdim=True) / 448
+    return tensors(scale, scale, weight, "_scale")
+
+
+def per_block(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    scales = of_blocks(weight)
+    return tensors(scales, by_blocks(scales, weight), weight, "_scale_inv")
+
+
+Form = Callable[[Tensor], tuple[dict[str, Tensor], Tensor]]
+_FLOAT_WEIGHTS = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True, "dynamic": False}
+_COMPRESSED = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": _FLOAT_WEIGHTS}},
+}
+READ: Mapping[str, tuple[Form, Mapping[str, Any] | None]] = {
+    "ModelOpt FP8": (per_tensor, {"quant_method": "modelopt", "quant_algo": "FP8"}),
+    "ModelOpt FP8, without a word in config.json": (per_tensor, None),
+    "compressed-tensors float-quantized": (per_feature, _COMPRESSED),
+    "fbgemm FP8": (per_feature, {"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["lm_head"]}),
+    "DeepSeek FP8": (per_block, {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]}),
+}
+
+
+def write(directory: Path, form: Callable[[Tensor], Any], config: Mapping[str, Any] | None) -> Any:
+    """Write a checkpoint, and return the model with the weights that it represents."""
+    model = make()
+    model.save_pretrained(directory)
+    make_tokenizer().save_pretrained(directory)
+    stored, state = {}, {}
+    for name, weight in load_file(directory / "model.safetensors").items():
+        stored[name] = state[name] = weight
+        if ".layers." in name and weight.ndim == 2:
+            parts, state[name] = form(weight)
+            stored |= {f"{name}{suffix}": part.contiguous() for suffix, part in parts.items()}
+            stored[f"{name.removesuffix('weight')}input_scale"] = torch.tensor(1.0)
+    save_file(stored, directory / "model.safetensors", metadata={"format": "pt"})
+    if config is not None:
+        settings = json.loads((directory / "config.json").read_text())
+        (directory / "config.json").write_text(json.dumps({**settings, "quantization_config": config}))
+    reference = copy.deepcopy(model)
+    reference.load_state_dict(state, strict=False)
+    return reference
+
+
+def logits(model: Any) -> Tensor:
+    with torch.no_grad():
+        found: Tensor = model(input_ids=IDS, attention_mask=torch.ones_like(IDS)).logits
+    return found
+
+
+@pytest.mark.parametrize("verify", [True, False], ids=["loaded", "by reference"])
+@pytest.mark.parametrize("name", READ)
+def test_weights_with_scales(tmp_path: Path, name: str, verify: bool) -> None:
+    reference = write(tmp_path / "checkpoint", *READ[name])
+    fxonnx.huggingface.export(tmp_path / "checkpoint", tmp_path / "out", task="text-generation", verify=verify)
+    assert "quantization_config" not in (tmp_path / "out" / "config.json").read_text()
+    found = logits(fxonnx.huggingface.load(tmp_path / "out"))
+    torch.testing.assert_close(found, logits(reference), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_genai(tmp_path: Path, name: str) -> None:
+    """Its weights are those of the model that is loaded, to which its own comparison refers."""
+    from fxonnx.genai._loading import load_language_model
+
+    reference = write(tmp_path / "checkpoint", *READ[name])
+    loaded = load_language_model(tmp_path / "checkpoint", None, torch.float32, False, None, lambda _: None)
+    torch.testing.assert_close(logits(loaded.model), logits(reference), atol=1e-5, rtol=1e-4)
+    fxonnx.genai.export(tmp_path / "checkpoint", tmp_path / "out", precision="int4")
+
+
+def integers(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    scale = weight.abs().amax(1, keepdim=True) / 127
+    return {"": (weight / scale).round().to(torch.int8), "_scale": scale}, weight
+
+
+def four_bit_floats(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    codes = torch.zeros(weight.shape[0], weight.shape[1] // 2, dtype=torch.uint8)
+    scales = torch.ones(weight.shape[0], weight.shape[1] // 16).to(CODES)
+    return {"": codes, "_scale": scales, "_scale_2": torch.tensor(0.01)}, weight
+
+
+def unknown_blocks(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    return {"": weight.to(CODES), "_scale": torch.ones(7, 3)}, weight
+
+
+REFUSED: Mapping[str, tuple[Any, Mapping[str, Any] | None, str]] = {
+    "ModelOpt INT8": (integers, None, r"not supported: .*weight_scale|is torch\.int8 .*, expected torch\.float32"),
+    "ModelOpt NVFP4": (four_bit_floats, None, "weight"),
+    "scales that do not fit": (unknown_blocks, None, r"(read|written): it has \d scales for \d+ weights"),
+    "blocks of no size": (
+        per_block,
+        {"quant_method": "fp8", "weight_block_size": [0, 0]},
+        "no valid weight_block_size",
+    ),
+    "blocks that are no list": (
+        per_block,
+        {"quant_method": "fp8", "weight_block_size": "x"},
+        "no valid weight_block_size",
+    ),
+    "int-quantized": (integers, {**_COMPRESSED, "format": "int-quantized"}, "not 'pack-quantized'"),
+    "quanto": (integers, {"quant_method": "quanto", "weights": "int8"}, "quanto"),
+    "bitsandbytes": (integers, {"quant_method": "bitsandbytes", "load_in_8bit": True}, "bitsandbytes|not supported"),
+}
+
+
+@pytest.mark.parametrize("exported", ["genai", "huggingface", "huggingface by reference"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_forms_are_one_error(tmp_path: Path, name: str, exported: str) -> None:
+    form, config, message = REFUSED[name]
+    write(tmp_path / "checkpoint", form, config)
+    export: Any = fxonnx.genai.export
+    if exported != "genai":
+        verify = exported == "huggingface"
+        export = partial(fxonnx.huggingface.export, task="text-generation", verify=verify)
+    with pytest.raises((ArgumentError, SaveError), match=message):
+        export(tmp_path / "checkpoint", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_of_another_shape(tmp_path: Path) -> None:
+    make().save_pretrained(tmp_path / "checkpoint")
+    stored = load_file(tmp_path / "checkpoint" / "model.safetensors")
+    stored["model.norm.weight"] = torch.ones(64)
+    save_file(stored, tmp_path / "checkpoint" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ArgumentError, match=r"model\.norm\.weight has the shape \[64\], not \[128\]"):
+        fxonnx.huggingface.export(tmp_path / "checkpoint", tmp_path / "out", task="text-generation")
