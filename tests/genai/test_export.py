@@ -307,8 +307,12 @@ def test_a_multimodal_model_that_is_a_decoder(tmp_path: Path) -> None:
     audio |= {"audio_token_id": 11, "ext_pw_out_channel": 16, "nemo_conv_channels": 16, "nemo_final_size": 16}
     sizes = {"original_max_position_embeddings": 128, "vision_config": vision, "audio_config": audio}
     model = make_model("phi4_multimodal", **sizes, num_hidden_layers=1)
-    with pytest.warns(UserWarning, match="Phi4MultimodalForCausalLM is exported without images and audio"):
-        fxonnx.genai.export(model, tmp_path, tokenizer=make_tokenizer(), verify=False)
+    message = (
+        r"Phi4MultimodalForCausalLM also takes image_pixel_values, audio_input_features, which(?s:.*)text_only=True"
+    )
+    with pytest.raises(ArgumentError, match=message):
+        fxonnx.genai.export(model, tmp_path, tokenizer=make_tokenizer())
+    fxonnx.genai.export(model, tmp_path, tokenizer=make_tokenizer(), text_only=True, verify=False)
     assert generated(tmp_path, prompt(1)) == generated_by_transformers(model, prompt(1))
 
 

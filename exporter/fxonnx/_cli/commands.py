@@ -236,6 +236,9 @@ def genai_command(
     normalize: Annotated[
         bool | None, typer.Option("--normalize/--no-normalize", help="Normalize the embeddings.")
     ] = None,
+    text_only: Annotated[
+        bool, typer.Option("--text-only", help="Export a decoder that also takes images or audio as a model of text.")
+    ] = False,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare generated tokens with transformers'.")
     ] = True,
@@ -260,6 +263,7 @@ def genai_command(
             chat_template=False if no_chat_template else chat_template,
             last_logits=last_logits,
             normalize=normalize,
+            text_only=text_only,
             adapters=adapters,
             verify=verify,
             on_stage=on_stage,

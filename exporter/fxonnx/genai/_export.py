@@ -21,7 +21,7 @@ from ._directory import LAST, staged_directory, write_json
 from ._embedding import export_embedding, export_reranker
 from ._encoder_decoder import export_encoder_decoder
 from ._example import dynamic_shapes, example_inputs, has_rotary_positions, input_names, state_names
-from ._families import Family
+from ._families import Family, check_modalities
 from ._in_place import keep_checkpoint_files, save_beside_weights
 from ._last_logits import last_logits_only
 from ._loading import LanguageModel, load_language_model
@@ -62,6 +62,7 @@ def export(
     adapters: Mapping[str, str | os.PathLike[str]] = MappingProxyType({}),
     pooling: Pooling | None = None,
     normalize: bool | None = None,
+    text_only: bool = False,
     verify: bool = True,
     on_stage: Callable[[str], None] | None = None,
 ) -> Path:
@@ -91,6 +92,7 @@ def export(
             "mean_sqrt_len" or "weighted_mean"; by default the one in modules.json of sentence-transformers, if the
             directory has it.
         normalize: Normalize the embeddings; by default if modules.json specifies it.
+        text_only: Export a decoder that also takes images or audio as a model of text.
         verify: Compare greedily generated tokens in onnxruntime-genai with transformers'; embeddings and scores
             in ONNX Runtime with eager torch's.
         on_stage: Called with the name of each stage as it begins.
@@ -119,6 +121,8 @@ def export(
         announce("load")
         is_embedding = pooling is not None or normalize is not None
         loaded = load_language_model(model, tokenizer, plan.dtype, is_embedding, chat_template, check)
+        if not text_only:
+            check_modalities(loaded.family, loaded.model)
         loaded = replace(loaded, is_packed=loaded.is_packed and quantize is None)
         if loaded.is_packed:
             plan = _plan_of_checkpoint(loaded, plan, bool(adapters))
@@ -142,9 +146,6 @@ def export(
 
 def _export_decoder(loaded: LanguageModel, request: Request) -> None:
     warn_about_long_sequences(loaded.config)
-    if getattr(loaded.model.config, "audio_config", None) is not None:
-        # Phi-4-multimodal is one class, which is a decoder if it gets tokens only.
-        warn_user(f"{type(loaded.model).__name__} is exported without images and audio: as a model of text only")
     loaded, adapters = load_adapters(loaded, request.adapters)
     program = _program(loaded, adapters, request)
     save_adapters(program, adapters, request.directory)

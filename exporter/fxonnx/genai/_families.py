@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from ..errors import ArgumentError
 from ._sentence_modules import has_sentence_modules
 
-__all__ = ["AUTO_CLASSES", "Family", "family_of"]
+__all__ = ["AUTO_CLASSES", "Family", "check_modalities", "family_of", "other_modalities"]
 
 Family = Literal["decoder", "embedding", "encoder-decoder", "reranker", "vision-language", "whisper"]
 
@@ -46,3 +48,34 @@ def family_of(config: Any, architecture: str, directory: Path | None, is_embeddi
     if config.is_encoder_decoder and not architecture.endswith("EncoderModel"):
         return "encoder-decoder"
     return "embedding" if architecture.endswith("Model") and not architecture.endswith("LMHeadModel") else "decoder"
+
+
+_MODALITIES = ("pixel_values", "image_patches", "input_features", "input_values")
+
+
+def other_modalities(model: Any) -> list[str]:
+    """The inputs of a model that are images or audio.
+
+    Args:
+        model: The model.
+    """
+    return [name for name in inspect.signature(model.forward).parameters if name.endswith(_MODALITIES)]
+
+
+def check_modalities(family: Family, model: Any) -> None:
+    """Reject a decoder of images or audio, whose files would have the inputs of text only.
+
+    Args:
+        family: The family of the model.
+        model: The model.
+
+    Raises:
+        ArgumentError: If the model is one.
+    """
+    others = other_modalities(model) if family == "decoder" else []
+    if others:
+        raise ArgumentError(
+            "model",
+            f"{type(model).__name__} also takes {', '.join(others)}, which onnxruntime-genai does not pass to its type",
+            hint="export it with fxonnx.export, or pass text_only=True (--text-only) for a model of text",
+        )

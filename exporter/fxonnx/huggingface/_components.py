@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -103,7 +103,7 @@ def _single(source: Source) -> Component:
         }
         return _float32(chosen or tensors or parts)
 
-    return Component("model", with_forward(model, forward), partial(sample_inputs, model, names), axes)
+    return Component("model", with_forward(model, forward), functools.partial(sample_inputs, model, names), axes)
 
 
 def _float32(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -117,7 +117,7 @@ def _embedded_tokens(source: Source) -> Component:
         return {"inputs_embeds": embed(input_ids).float()}
 
     axes = {"input_ids": {0: "batch_size", 1: "sequence_length"}}
-    inputs = partial(sample_inputs, source.model, ["input_ids"])
+    inputs = functools.partial(sample_inputs, source.model, ["input_ids"])
     return Component("embed_tokens", with_forward(source.model, forward), inputs, axes, has_products=False)
 
 
@@ -128,7 +128,7 @@ def _encoded_images(source: Source) -> Component:
     def forward(**images: Tensor) -> dict[str, Tensor]:
         return {"image_features": image_features(model, module, **images).float()}
 
-    inputs = partial(image_inputs, model)
+    inputs = functools.partial(image_inputs, model)
     return Component("vision_encoder", with_forward(model, forward), inputs, image_axes(model))
 
 
@@ -238,7 +238,9 @@ def _encoder_and_decoder(source: Source) -> list[Component]:
         hidden = encoder(**cast(inputs, model.dtype), return_dict=True).last_hidden_state
         return {"last_hidden_state": hidden.float()}
 
-    first = Component("encoder_model", with_forward(model, encode), partial(sample_inputs, model, names), axes)
+    first = Component(
+        "encoder_model", with_forward(model, encode), functools.partial(sample_inputs, model, names), axes
+    )
     return [first, _merged_decoder(source, first, has_mask="attention_mask" in names)]
 
 
@@ -277,9 +279,14 @@ def _merged_decoder(source: Source, encoder: Component, has_mask: bool) -> Compo
         ]
         return {"logits": logits.float(), **{name: present[name] for name in order}}
 
+    @functools.cache
+    def encoded_states(sizes: Sizes) -> Tensor:
+        states: Tensor = _encode(model, encoder.inputs(sizes))[0].float()
+        return states
+
     def inputs(sizes: Sizes, past: int = _PAST, use_cache: bool = False) -> Inputs:
         generator = torch.Generator().manual_seed(sizes.seed)
-        states = _encode(model, encoder.inputs(sizes))[0].float()
+        states = encoded_states(sizes)
         if states.is_meta:
             states = torch.randn(states.shape, generator=generator)
         batch, source_length = states.shape[:2]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
 from ..errors import ArgumentError, did_you_mean
+from ..genai._families import other_modalities
 from ._extra import import_extra
 from ._image_text import check_image_text
 
@@ -172,8 +172,7 @@ def check_modalities(task: Task, model: Any, *, is_requested: bool) -> None:
         return
     if task.form == "single" or model.config.is_encoder_decoder:
         return
-    name, parameters = type(model).__name__, inspect.signature(model.forward).parameters
-    others = [each for each in parameters if each.endswith(("pixel_values", "input_features", "input_values"))]
+    name, others = type(model).__name__, other_modalities(model)
     if task.form == "encoder-decoder":
         hint = "its task is image-text-to-text" if "pixel_values" in others else None
         raise ArgumentError("model", f"{name} has no encoder and decoder, which {task.name} requires", hint=hint)
