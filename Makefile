@@ -91,7 +91,7 @@ optimum-runtimes: .venv-optimum/.installed
 	echo 'transformers==4.57.6' >> $(CONSTRAINTS)
 	$(PIP) $(TORCH_FLAGS) torch
 	$(PIP) --editable '.[cli]'
-	$(PIP) transformers 'optimum-onnx[onnxruntime]==0.1.0' sentence-transformers==5.1.2 pillow scipy
+	$(PIP) transformers 'optimum-onnx[onnxruntime]==0.1.0' 'diffusers<0.36' sentence-transformers==5.1.2 pillow scipy
 	touch $@
 
 # torch goes first and alone, so that nothing else decides which build of it is installed.

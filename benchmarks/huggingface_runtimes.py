@@ -24,6 +24,8 @@ import fxonnx.huggingface
 from fxonnx.huggingface._tasks import TASKS
 from tests.genai.small_models import make_tokenizer
 from tests.huggingface.small_models import make_model
+from tests.huggingface.small_pipelines import PIPELINES, images
+from tests.huggingface.small_pipelines import make as make_pipeline
 
 from ._output import write_json
 
@@ -75,6 +77,18 @@ def _difference(expected: Any, found: Any) -> str:
     return "equal" if largest < 1e-4 else f"differs by {largest:.1e}"
 
 
+def pipelines(name: str) -> str:
+    """``equal``, or the difference of the images of a pipeline of Diffusers."""
+    pipeline = make_pipeline(name, **PIPELINES[name])
+    expected = images(pipeline, name)
+    with tempfile.TemporaryDirectory() as directory:
+        fxonnx.huggingface.export(pipeline, directory, verify=False)
+        loaded = getattr(optimum, f"ORT{name}").from_pretrained(directory)
+        found = images(loaded, name)
+    largest = float((found - expected).abs().max())
+    return "equal" if largest < 1e-4 else f"differs by {largest:.1e}"
+
+
 def sentences() -> str:
     """``equal``, or the difference of embeddings of sentence-transformers."""
     from transformers import BertConfig, BertModel
@@ -106,6 +120,7 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     jobs: dict[str, Callable[[], str]] = {name: lambda name=name: compared(name) for name in CASES}
+    jobs |= {name: lambda name=name: pipelines(name) for name in PIPELINES}
     jobs['SentenceTransformer(backend="onnx")'] = sentences
     rows = []
     for name, job in jobs.items():

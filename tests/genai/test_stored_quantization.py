@@ -125,7 +125,7 @@ def test_weights_with_scales(tmp_path: Path, name: str, verify: bool) -> None:
 
 @pytest.mark.parametrize("name", READ)
 def test_genai(tmp_path: Path, name: str) -> None:
-    """Its weights are those of the model that is loaded, to which its own comparison refers."""
+    """Its comparison refers to the model that is loaded, which has the same weights."""
     from fxonnx.genai._loading import load_language_model
 
     reference = write(tmp_path / "checkpoint", *READ[name])

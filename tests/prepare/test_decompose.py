@@ -326,7 +326,7 @@ def test_list_of_results_as_an_argument() -> None:
 
 
 def test_nodes_that_a_pass_of_the_user_inserted_without_values() -> None:
-    """Passes over a program, as those of transformers.exporters, insert nodes without ``meta["val"]``."""
+    """Passes over a program, as transformers.exporters has, insert nodes without ``meta["val"]``."""
     program = torch.export.export(Largest().eval(), (torch.randn(3, 4),), dynamic_shapes=({0: torch.export.Dim.AUTO},))
     graph = program.graph_module.graph
     relu = next(node for node in graph.nodes if node.target is aten.relu.default)

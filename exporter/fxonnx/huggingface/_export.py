@@ -23,6 +23,7 @@ from ..genai._directory import staged_directory
 from ._check import FileCheck, compare_component, compare_generation, flatten, raise_on_failure
 from ._components import Component, components_of
 from ._cross_attention import merge_branches
+from ._diffusers import components_of_pipeline, pipeline_of, write_pipeline
 from ._external_data import split_external_data
 from ._extra import import_extra
 from ._runner import load
@@ -90,7 +91,8 @@ def export(
     """Export a model of transformers to a directory that optimum, transformers.js or sentence-transformers loads.
 
     Args:
-        model: A local directory, an id of the Hub, or a model object, which is left unchanged.
+        model: A local directory, an id of the Hub, or a model object, which is left unchanged; or a directory or object
+            of a pipeline of Diffusers.
         out: The directory to write. It is complete or not written at all; other files in it are kept.
         task: The task, for example "text-classification"; by default the task of the model's class.
         layout: "optimum": the ONNX files beside the configuration; "transformers.js" and "sentence-transformers": in
@@ -131,6 +133,9 @@ def export(
             model, Path(out), variants, (processor, revision, token, opset_version), verify, announce
         )
     announce("load")
+    pipeline = pipeline_of(model)
+    if pipeline is not None:
+        return _export_pipeline(pipeline, Path(out), layout, variants, (opset_version, target), verify, announce)
     source = load_source(model, task, processor, revision, token, trust_remote_code, with_weights=verify)
     checks: list[FileCheck] = []
     limits: dict[str, tuple[str, ...]] = {}
@@ -160,6 +165,45 @@ def export(
     return ExportedModel(
         Path(out), source.task.name, tuple(Path(out) / each for each in written), tuple(checks), limits
     )
+
+
+def _export_pipeline(
+    pipeline: Any,
+    out: Path,
+    layout: Layout,
+    variants: Sequence[Variant],
+    runtime: tuple[int | None, Target | None],
+    verify: bool,
+    announce: Callable[[str], None],
+) -> ExportedModel:
+    """Export the components of a pipeline of Diffusers.
+
+    Raises:
+        ArgumentError: If several dtypes are requested, or another layout.
+    """
+    if layout != "optimum":
+        raise ArgumentError("layout", f'expected "optimum" for a pipeline of Diffusers, got {layout!r}')
+    if len(variants) > 1:
+        raise ArgumentError("dtype", "expected one for a pipeline of Diffusers, whose files have fixed names")
+    (variant,) = variants
+    checks: list[FileCheck] = []
+    limits: dict[str, tuple[str, ...]] = {}
+    with staged_directory(out, _publish) as staging:
+        write_pipeline(pipeline, staging)
+        for component in components_of_pipeline(pipeline, variant.dtype):
+            path = staging / component.name / "model.onnx"
+            name = f"{component.name}/model.onnx"
+            program = _export_component(component, variant, runtime, announce)
+            limits[name] = tuple(each.text for each in program.record.constraints if each.narrows)
+            announce("save")
+            program.save(path)
+            if verify:
+                announce("verify")
+                checks += compare_component(component, program, _session(path), variant, name)
+        raise_on_failure(checks)
+        written = [path.relative_to(staging) for path in sorted(staging.rglob("*.onnx"))]
+    task = "text-to-image"
+    return ExportedModel(out, task, tuple(out / each for each in written), tuple(checks), limits)
 
 
 def _export_for_genai(
