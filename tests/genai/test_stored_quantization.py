@@ -65,9 +65,18 @@ def per_feature(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     return tensors(scale, scale, weight, "_scale")
 
 
-def per_block(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+def per_block(weight: Tensor, suffix: str = "_scale_inv") -> tuple[dict[str, Tensor], Tensor]:
     scales = of_blocks(weight)
-    return tensors(scales, by_blocks(scales, weight), weight, "_scale_inv")
+    return tensors(scales, by_blocks(scales, weight), weight, suffix)
+
+
+def of_bytes(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    return {"": weight.to(CODES), "_scale": torch.ones(weight.shape[0], 1, dtype=torch.uint8)}, weight
+
+
+def without_some(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    parts, _ = per_tensor(weight)
+    return (parts if weight.shape[0] != weight.shape[1] else {"": parts[""]}), weight
 
 
 Form = Callable[[Tensor], tuple[dict[str, Tensor], Tensor]]
@@ -82,6 +91,15 @@ READ: Mapping[str, tuple[Form, Mapping[str, Any] | None]] = {
     "ModelOpt FP8, without a word in config.json": (per_tensor, None),
     "compressed-tensors float-quantized": (per_feature, _COMPRESSED),
     "fbgemm FP8": (per_feature, {"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["lm_head"]}),
+    "compressed-tensors in blocks": (
+        lambda weight: per_block(weight, "_scale"),
+        {
+            **_COMPRESSED,
+            "config_groups": {
+                "group_0": {"targets": ["Linear"], "weights": {**_FLOAT_WEIGHTS, "block_structure": [BLOCK, BLOCK]}}
+            },
+        },
+    ),
     "DeepSeek FP8": (per_block, {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]}),
 }
 
@@ -153,6 +171,10 @@ REFUSED: Mapping[str, tuple[Any, Mapping[str, Any] | None, str]] = {
     "ModelOpt INT8": (integers, None, r"not supported: .*weight_scale|is torch\.int8 .*, expected torch\.float32"),
     "ModelOpt NVFP4": (four_bit_floats, None, "weight"),
     "scales that do not fit": (unknown_blocks, None, r"(read|written): it has \d scales for \d+ weights"),
+    "scales in bytes": (of_bytes, None, r"its scales are torch\.uint8"),
+    "blocks of an unknown size": (per_block, None, "in blocks of an unknown size"),
+    "weights without scales": (without_some, None, "has no scales for .*, but for other weights"),
+    "an unknown method": (lambda weight: ({"": weight}, weight), {"quant_method": "new"}, "quantized by new|new"),
     "blocks of no size": (
         per_block,
         {"quant_method": "fp8", "weight_block_size": [0, 0]},
@@ -190,3 +212,14 @@ def test_weights_of_another_shape(tmp_path: Path) -> None:
     save_file(stored, tmp_path / "checkpoint" / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ArgumentError, match=r"model\.norm\.weight has the shape \[64\], not \[128\]"):
         fxonnx.huggingface.export(tmp_path / "checkpoint", tmp_path / "out", task="text-generation")
+
+
+def test_a_model_whose_quantization_transformers_has_ignored(tmp_path: Path) -> None:
+    model = make()
+    model.config.quantization_config = {"quant_method": "modelopt", "quant_algo": "FP8"}
+    message = r"quantized by modelopt, which transformers has loaded as they are stored\nhint: pass the directory"
+    with pytest.raises(ArgumentError, match=message):
+        fxonnx.genai.export(model, tmp_path / "out", tokenizer=make_tokenizer())
+    with pytest.raises(ArgumentError, match=message):
+        fxonnx.huggingface.export(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

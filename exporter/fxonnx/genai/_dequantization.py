@@ -14,7 +14,7 @@ from ..errors import ArgumentError
 from ..quantization.packed_weights import PackedWeight, parts_of
 from ..quantization.scaled_weights import ScaledWeight, scales_of_weights
 
-__all__ = ["check_unused", "dequantized_checkpoint"]
+__all__ = ["check_quantization", "check_unused", "dequantized_checkpoint"]
 
 
 _OF_ACTIVATIONS = re.compile(r"\.(input|output|q|k|v)_(scale|zero_point)$")
@@ -84,3 +84,24 @@ def check_unused(directory: Path, unused: Iterable[str]) -> None:
             f"the weights in {directory} are quantized in a form that is not supported: {found[0]}{others} is not used",
             hint="dequantize the checkpoint with the library that has quantized it, and save the model again",
         )
+
+
+def check_quantization(model: Any) -> None:
+    """Reject a model whose configuration names a quantization that transformers has ignored while loading it.
+
+    Args:
+        model: The model.
+
+    Raises:
+        ArgumentError: If it does.
+    """
+    found = getattr(model.config, "quantization_config", None)
+    if found is None or getattr(model, "hf_quantizer", None) is not None:
+        return
+    method = found.get("quant_method") if isinstance(found, dict) else getattr(found, "quant_method", None)
+    raise ArgumentError(
+        "model",
+        f"its configuration has weights quantized by {method}, which transformers has loaded as they are stored",
+        hint="pass the directory of the checkpoint, or a model without config.quantization_config if its weights are "
+        "not quantized",
+    )

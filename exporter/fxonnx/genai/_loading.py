@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from ..errors import ArgumentError, did_you_mean
 from ..quantization.packed_weights import read_packed_format
 from ._chat_template import ChatTemplate, with_chat_template
-from ._dequantization import check_unused, dequantized_checkpoint
+from ._dequantization import check_quantization, check_unused, dequantized_checkpoint
 from ._extra import import_extra
 from ._families import AUTO_CLASSES, Family, family_of
 from ._sentence_modules import model_directory, sentence_length
@@ -100,6 +100,7 @@ def load_language_model(
         )
     family = family_of(model.config, type(model).__name__, None, is_embedding)
     check(family)
+    check_quantization(model)
     found = with_chat_template(_tokenizer(transformers, tokenizer), chat_template, family)
     dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
     if model.training or dtypes != {dtype}:
@@ -178,6 +179,7 @@ def _from_directory(
         if shows_progress:
             logging.enable_progress_bar()
     check_unused(directory, report["unexpected_keys"])
+    check_quantization(loaded)
     _check_weights(directory, family, report)
     return loaded.eval()
 

@@ -39,7 +39,7 @@ _FOLDERS: Mapping[Layout, str] = MappingProxyType(
 )
 _GENAI_PRECISIONS: Mapping[str, Any] = MappingProxyType({"fp32": "fp32", "fp16": "fp16", "q4": "int4"})
 _COPIED = ("*.json", "*.txt", "*.model", "*.jinja", "*.spm", "*.tiktoken")
-_NOT_COPIED = ("*.index.json", "adapter_config.json", "quantize_config.json")
+_NOT_COPIED = ("*.index.json", "adapter_config.json", "quantize_config.json", "hf_quant_config.json")
 
 
 @dataclass(frozen=True)

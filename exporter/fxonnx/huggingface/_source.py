@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentError
-from ..genai._dequantization import check_unused, dequantized_checkpoint
+from ..genai._dequantization import check_quantization, check_unused, dequantized_checkpoint
 from ._extra import import_extra
 from ._meta import without_weights
 from ._tasks import TASKS, Task, check_class, check_modalities, task_by_name, task_of
@@ -81,6 +81,7 @@ def load_source(
         found = task_of(model.config, type(model).__name__) if task is None else task_by_name(task)
         check_class(found, model)
         check_modalities(found, model, is_requested=task is not None)
+        check_quantization(model)
         return Source(_in_float32(model), found, _processors(processor, None), None)
     directory = find_checkpoint(model, revision, token)
     try:
@@ -184,6 +185,7 @@ def _load(directory: Path, config: Any, task: Task, loader: Any, trust_remote_co
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ArgumentError("model", f"{directory} cannot be loaded: {error}") from error
     check_unused(directory, report["unexpected_keys"])
+    check_quantization(loaded)
     for name, found, expected in sorted(report["mismatched_keys"])[:1]:
         raise ArgumentError("model", f"{directory}: {name} has the shape {[*found]}, not {[*expected]}")
     missing = sorted(name for name in report["missing_keys"] if "pooler." not in name)

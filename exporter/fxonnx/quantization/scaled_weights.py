@@ -42,7 +42,7 @@ class ScaledWeight:
         weight: Its numbers.
         scales: One scale, one for each output feature, or one for each block.
         suffix: The end of the name of the scales.
-        blocks: Size of a block along the last axes, from the configuration; none if the shapes determine it.
+        blocks: Size of a block along the last axes, from the configuration; none if it has none.
     """
 
     name: str
@@ -79,7 +79,10 @@ class ScaledWeight:
         Raises:
             ValueError: If the scales do not fit the weight.
         """
-        weight, scales = self.weight.load().to(torch.float32), self.scales.load().to(torch.float32)
+        weight, scales = self.weight.load().to(torch.float32), self.scales.load()
+        if not scales.is_floating_point():
+            raise ValueError(f"its scales are {scales.dtype}")
+        scales = scales.to(torch.float32)
         if scales.ndim == 1 and weight.ndim == 2 and scales.numel() > 1:
             scales = scales[:, None]
         scales = scales.reshape([1] * weight.ndim) if scales.numel() == 1 else scales
@@ -92,7 +95,10 @@ class ScaledWeight:
         return (weight * scales).to(dtype)
 
     def _block(self, axis: int, size: int, count: int) -> int:
-        block = self.blocks[axis] if -axis <= len(self.blocks) else size // count
+        if -axis > len(self.blocks):
+            # Not the quotient: the last block may be smaller.
+            raise ValueError(f"it has {count} scales for {size} weights along an axis, in blocks of an unknown size")
+        block = self.blocks[axis]
         if -(-size // block) != count:
             raise ValueError(f"it has {count} scales for {size} weights along an axis, in blocks of {block}")
         return block
@@ -120,6 +126,11 @@ def _scaled_weights(directory: Path, tensors: Mapping[str, LoadableTensor]) -> d
         for name, tensor in tensors.items()
         if f"{name}{suffix}" in tensors and getattr(tensor, "dtype", None) in _FLOAT8
     ]
+    scaled = {name for name, _ in found}
+    others = [name for name, tensor in tensors.items() if getattr(tensor, "dtype", None) in _FLOAT8]
+    unscaled = sorted(set(others) - scaled - {f"{name}{suffix}" for name, suffix in found})
+    if found and unscaled:
+        raise ArgumentError("weights", f"{directory} has no scales for {unscaled[0]}, but for other weights")
     blocks = _block_sizes(directory) if found else ()
     return {
         name: ScaledWeight(name, tensors[name], tensors[f"{name}{suffix}"], suffix, blocks) for name, suffix in found
@@ -130,13 +141,21 @@ def _block_sizes(directory: Path) -> tuple[int, ...]:
     path = directory / "config.json"
     try:
         config: Any = parse_json(path.read_bytes()) if path.is_file() else {}
-        found = (config.get("quantization_config") or {}).get("weight_block_size") or ()
-        sizes = tuple(map(int, found))
-    except (ValueError, TypeError, AttributeError) as error:
+        quantization = config.get("quantization_config") or {}
+        stored = quantization.get("weight_block_size")
+        sizes = {tuple(map(int, stored))} if stored else set()
+        for group in (quantization.get("config_groups") or {}).values():
+            weights = group.get("weights") or {}
+            if weights.get("block_structure"):
+                sizes.add(tuple(map(int, weights["block_structure"])))
+            elif weights.get("strategy") == "group":
+                sizes.add((int(weights["group_size"]),))
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise ArgumentError("weights", f"{path} has no valid weight_block_size: {error}") from error
-    if any(size < 1 for size in sizes):
-        raise ArgumentError("weights", f"{path} has no valid weight_block_size: {list(sizes)}")
-    return sizes
+    found = sizes.pop() if len(sizes) == 1 else ()
+    if sizes or any(size < 1 for size in found):
+        raise ArgumentError("weights", f"{path} has no valid weight_block_size: {sorted({*sizes, found})}")
+    return found
 
 
 def scales_of_weights(names: Iterable[str]) -> list[str]:
