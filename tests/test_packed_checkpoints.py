@@ -261,7 +261,7 @@ GROUPS = compressed_config(4, 32, symmetric=True)["config_groups"]
         ({"quant_method": "gptq"}, "has weights of gptq in a format that is not supported: 'bits'"),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
         ({"quant_method": "awq", "version": "gemv"}, "version is 'gemv' with 4 bits"),
-        ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "format is 'float-quantized', not"),
+        ({"quant_method": "compressed-tensors", "format": "int-quantized"}, "format is 'int-quantized', not"),
         (
             {
                 **compressed_config(4, 32, symmetric=True),
