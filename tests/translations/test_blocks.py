@@ -11,6 +11,21 @@ from torch.nn import functional as F
 
 import fxonnx
 
+from .harness import Case, T, run
+
+CASES = (
+    Case("aten.im2col.default", lambda x: F.unfold(x, 2, stride=2), (T(("n", 3, 8, 10)),)),
+    Case("aten.im2col.default", lambda x: F.unfold(x, (3, 2), 1, 1), (T((2, 3, 8, 10), torch.float64),), "float64"),
+    Case("aten.col2im.default", lambda x: F.fold(x, (4, 6), 2, stride=2), (T(("n", 12, 6)),), ops=("Col2Im",)),
+    Case("aten.col2im.default", lambda x: F.fold(x, (4, 6), 2, stride=2), (T((12, 6)),), "unbatched"),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_rows(case: Case) -> None:
+    run(case)
+
+
 BLOCKS: dict[str, tuple[Any, ...]] = {
     "adjacent": (2, 1, 0, 2),
     "overlapping": ((3, 2), (1, 2), (1, 0), (2, 1)),

@@ -37,7 +37,9 @@ def is_object(value: Any) -> bool:
     if isinstance(value, (*_TENSOR_TYPES, *_CONSTANT_TYPES)):
         return False
     if _is_pytree_node(value):
-        return _is_cache(type(value)) and bool(object_parts(value))
+        # TorchDynamo traces this for outputs, and does not know the bases of a class.
+        is_container = isinstance(value, Mapping | list | tuple | set | frozenset) or not hasattr(value, "__dict__")
+        return not is_container and _is_cache(type(value)) and bool(object_parts(value))
     if isinstance(value, type | torch.nn.Module) or callable(value):
         return False
     return bool(object_parts(value))
