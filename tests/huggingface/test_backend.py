@@ -163,6 +163,14 @@ def test_a_static_export_accepts_its_sizes_only() -> None:
         exported(**inputs_of(model, OTHER, 0))
 
 
+def test_the_modes_of_the_modules_are_restored() -> None:
+    model = make_model("bert", main_task("bert"))
+    model.bert.encoder.train()
+    before = [module.training for module in model.modules()]
+    exporter().export(model, inputs_of(model, Sizes(), 0), {"export_format": "fxonnx"})
+    assert [module.training for module in model.modules()] == before
+
+
 def test_quantizers_of_transformers() -> None:
     from transformers.exporters.quantizers import OnnxRuntimeQuantizer, PT2EQuantizer
 

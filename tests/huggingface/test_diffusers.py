@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnxruntime
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import fxonnx.huggingface
@@ -101,6 +103,45 @@ def test_adapters_are_merged(tmp_path: Path) -> None:
     torch.testing.assert_close(images(pipeline, "StableDiffusionPipeline"), expected, atol=1e-4, rtol=1e-3)
 
 
+def test_disabled_adapters_are_not_merged(tmp_path: Path) -> None:
+    from peft import LoraConfig
+
+    pipeline = make("StableDiffusionPipeline")
+    expected = images(pipeline, "StableDiffusionPipeline")
+    pipeline.unet.add_adapter(LoraConfig(r=4, init_lora_weights=False, target_modules=["to_q", "to_v"]))
+    pipeline.unet.disable_adapters()
+    fxonnx.huggingface.export(pipeline, tmp_path)
+    serve(pipeline, tmp_path)
+    torch.testing.assert_close(images(pipeline, "StableDiffusionPipeline"), expected, atol=1e-4, rtol=1e-3)
+
+
+def test_the_vae_of_xl_stays_in_float32(tmp_path: Path) -> None:
+    """The pipeline computes it in float32 too, as its values exceed the range of float16."""
+    pipeline = make("StableDiffusionXLPipeline", **XL)
+    fxonnx.huggingface.export(pipeline, tmp_path, dtype="fp16", verify=False)
+
+    def types(component: str) -> set[int]:
+        model = onnx.load(tmp_path / component / "model.onnx")
+        return {tensor.data_type for tensor in model.graph.initializer if tensor.dims}
+
+    half, single = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
+    assert half in types("unet")
+    assert half not in types("vae_decoder")
+    assert single in types("vae_decoder")
+
+
+def test_text_encoders_without_weights(tmp_path: Path) -> None:
+    """transformers would choose them at random."""
+    pipeline = make("StableDiffusionPipeline")
+    pipeline.register_modules(tokenizer=make_tokenizer())
+    pipeline.save_pretrained(tmp_path / "pipeline")
+    file = tmp_path / "pipeline" / "text_encoder" / "model.safetensors"
+    weights = {name: value for name, value in load_file(file).items() if "final_layer_norm" not in name}
+    save_file(weights, file, metadata={"format": "pt"})
+    with pytest.raises(ArgumentError, match=r"text_encoder has no weights for .*final_layer_norm"):
+        fxonnx.huggingface.export(tmp_path / "pipeline", tmp_path / "out")
+
+
 def test_mistakes(tmp_path: Path) -> None:
     pipeline = make("StableDiffusionPipeline")
     with pytest.raises(ArgumentError, match='layout: expected "optimum" for a pipeline of Diffusers, got'):
@@ -111,6 +152,15 @@ def test_mistakes(tmp_path: Path) -> None:
     other = diffusers.DDPMPipeline(diffusers.UNet2DModel(block_out_channels=(32, 32, 32, 32)), scheduler)
     with pytest.raises(ArgumentError, match="DDPMPipeline is not a pipeline of Stable Diffusion"):
         fxonnx.huggingface.export(other, tmp_path / "out")
+    parts = {name: part for name, part in pipeline.components.items() if name != "image_encoder"}
+    controlled = diffusers.StableDiffusionControlNetPipeline(
+        controlnet=diffusers.ControlNetModel.from_unet(pipeline.unet), requires_safety_checker=False, **parts
+    )
+    with pytest.raises(ArgumentError, match="StableDiffusionControlNetPipeline is not a pipeline of Stable Diffusion"):
+        fxonnx.huggingface.export(controlled, tmp_path / "out")
+    pipeline.unet.register_to_config(encoder_hid_dim_type="ip_image_proj")
+    with pytest.raises(ArgumentError, match="the UNet of StableDiffusionPipeline has the encoder_hid_dim_type"):
+        fxonnx.huggingface.export(pipeline, tmp_path / "out")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "model_index.json").write_text("{}")
     with pytest.raises(ArgumentError, match=r"model: .*broken cannot be loaded"):

@@ -362,6 +362,27 @@ def test_differences_of_numbers_that_are_not_finite() -> None:
     assert _difference(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 3.0])) == 0.5
 
 
+def test_nan_of_the_model_is_not_taken_for_a_random_number() -> None:
+    from fxonnx.huggingface._check import compare_component
+    from fxonnx.huggingface._components import Component
+    from fxonnx.huggingface._variants import read_variants
+
+    class Session:
+        def get_inputs(self) -> list[Any]:
+            return []
+
+        def run(self, names: list[str], _feeds: Any) -> list[Any]:
+            return [torch.zeros(2).numpy() for _ in names]
+
+    def nan() -> dict[str, torch.Tensor]:
+        return {"y": torch.tensor([0.0, float("nan")])}
+
+    component = Component("model", nan, lambda _sizes: {}, {})
+    program = fxonnx.export(torch.nn.ReLU(), (torch.ones(2),))
+    (check, *_) = compare_component(component, program, Session(), read_variants("fp32")[0], "model.onnx")
+    assert check.difference == float("inf")
+
+
 def test_a_file_that_fails_at_another_size_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only sizes that the model or its constraints exclude are left out of the comparison."""
     from fxonnx.huggingface import _export

@@ -170,7 +170,7 @@ def _specialized_count(failure: Failure) -> float:
 
 
 def _symbolic_integers(outcome: Outcome, plan: CapturePlan) -> Decision:
-    """Keep sizes symbolic in further files; in the end, report the best capture, or else the first failure."""
+    """Keep sizes symbolic in further files; report the best capture, or else the failure of fewest dims."""
     known = plan.integers
     # After another failure, the number may be required to be one, for example as the key of a dictionary.
     lines: list[str] = []
@@ -182,8 +182,8 @@ def _symbolic_integers(outcome: Outcome, plan: CapturePlan) -> Decision:
     elif isinstance(outcome.error, SpecializedDimsError):
         lines = [str(line) for dim in outcome.error.specialized for line in dim.lines]
         # The static dims of the next plan: those that symbolic integers do not make dynamic.
-        is_first = known.failure is None or _specialized_count(outcome) < _specialized_count(known.failure)
-        known = replace(known, failure=outcome if is_first else known.failure)
+        is_better = known.failure is None or _specialized_count(outcome) < _specialized_count(known.failure)
+        known = replace(known, failure=outcome if is_better else known.failure)
     added = converting_files(lines) - known.files
     if not added:
         return known.best or known.failure or outcome

@@ -237,7 +237,7 @@ def genai_command(
         bool | None, typer.Option("--normalize/--no-normalize", help="Normalize the embeddings.")
     ] = None,
     text_only: Annotated[
-        bool, typer.Option("--text-only", help="Export a decoder that also takes images or audio as a model of text.")
+        bool, typer.Option("--text-only", help="Export a model that also takes images or audio as one of text.")
     ] = False,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare generated tokens with transformers'.")

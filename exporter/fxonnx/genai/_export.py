@@ -92,7 +92,7 @@ def export(
             "mean_sqrt_len" or "weighted_mean"; by default the one in modules.json of sentence-transformers, if the
             directory has it.
         normalize: Normalize the embeddings; by default if modules.json specifies it.
-        text_only: Export a decoder that also takes images or audio as a model of text.
+        text_only: Export a model that also takes images or audio as one of text.
         verify: Compare greedily generated tokens in onnxruntime-genai with transformers'; embeddings and scores
             in ONNX Runtime with eager torch's.
         on_stage: Called with the name of each stage as it begins.

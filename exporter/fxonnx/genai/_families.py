@@ -63,7 +63,7 @@ def other_modalities(model: Any) -> list[str]:
 
 
 def check_modalities(family: Family, model: Any) -> None:
-    """Reject a decoder of images or audio, whose files would have the inputs of text only.
+    """Reject a model of images or audio whose family has the inputs of text only.
 
     Args:
         family: The family of the model.
@@ -72,10 +72,10 @@ def check_modalities(family: Family, model: Any) -> None:
     Raises:
         ArgumentError: If the model is one.
     """
-    others = other_modalities(model) if family == "decoder" else []
+    others = other_modalities(model) if family in ("decoder", "encoder-decoder", "reranker") else []
     if others:
         raise ArgumentError(
             "model",
-            f"{type(model).__name__} also takes {', '.join(others)}, which onnxruntime-genai does not pass to its type",
+            f"{type(model).__name__} also takes {', '.join(others)}, which the files of its family do not have",
             hint="export it with fxonnx.export, or pass text_only=True (--text-only) for a model of text",
         )

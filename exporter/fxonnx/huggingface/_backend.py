@@ -123,7 +123,8 @@ class FxonnxExporter(HfExporter):
         graph = program.model
         _name_inputs(graph, (name for name, _ in _named_leaves(inputs)))
         if config.quantizer is not None:
-            graph = config.quantizer.quantize(graph, sample_inputs, config.export_format)
+            tensors = {name: torch.as_tensor(value) for name, value in _named_leaves(inputs)}
+            graph = config.quantizer.quantize(graph, tensors, config.export_format)
         metadata = build_export_metadata(model, inputs, program.exported_program, self.required_packages)
         metadata.in_spec = None  # the names of the graph inputs suffice
         record_output_structure(metadata, pytree.tree_map_only(torch.SymInt, int, returned))
@@ -307,14 +308,15 @@ def _name_inputs(graph: ir.Model, paths: Iterable[str]) -> None:
 
 
 @contextmanager
-def _evaluated(model: Any) -> Iterator[None]:
+def _evaluated(model: torch.nn.Module) -> Iterator[None]:
     """Inside the context the model is in evaluation mode."""
-    was_training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        model.train(was_training)
+        for module, mode in modes:
+            module.training = mode
 
 
 def _set_counter(result: Any, path: list[str], value: int) -> None:

@@ -24,6 +24,13 @@ _INDEX = "model_index.json"
 _TEXT_ENCODERS = ("text_encoder", "text_encoder_2")
 _SAVED = ("scheduler", "tokenizer", "tokenizer_2", "feature_extractor")
 _OMITTED = ("safety_checker", "image_encoder")
+_PIPELINES = frozenset(
+    {
+        *("StableDiffusionPipeline", "StableDiffusionImg2ImgPipeline", "StableDiffusionInpaintPipeline"),
+        *("StableDiffusionXLPipeline", "StableDiffusionXLImg2ImgPipeline", "StableDiffusionXLInpaintPipeline"),
+        *("LatentConsistencyModelPipeline", "LatentConsistencyModelImg2ImgPipeline"),
+    }
+)
 _LATENT_SIDE = 8
 
 
@@ -40,41 +47,67 @@ def pipeline_of(model: Any) -> Any:
         directory = Path(model)
         if not (directory / _INDEX).is_file():
             return None
-        diffusers = import_extra("diffusers", "diffusers")
-        try:
-            model = diffusers.DiffusionPipeline.from_pretrained(
-                directory, local_files_only=True, torch_dtype=torch.float32
-            )
-        except (OSError, ValueError, KeyError, AttributeError, ImportError) as error:
-            raise ArgumentError("model", f"{directory} cannot be loaded: {error}") from error
+        model = _load(directory)
     if type(model).__module__.partition(".")[0] != "diffusers" or not hasattr(model, "components"):
         return None
-    unet = getattr(model, "unet", None)
-    encoders = [getattr(model, name, None) for name in _TEXT_ENCODERS]
-    is_clip = all(encoder is None or type(encoder).__name__.startswith("CLIPText") for encoder in encoders)
-    if type(unet).__name__ != "UNet2DConditionModel" or not any(encoders) or not is_clip or not hasattr(model, "vae"):
-        raise ArgumentError(
-            "model",
-            f"{type(model).__name__} is not a pipeline of Stable Diffusion 1, 2, XL or of Latent Consistency",
-            hint="export its components with fxonnx.export",
-        )
+    name = type(model).__name__
+    hint = "export its components with fxonnx.export"
+    if name not in _PIPELINES:
+        problem = f"{name} is not a pipeline of Stable Diffusion 1, 2, XL or of Latent Consistency"
+        raise ArgumentError("model", problem, hint=hint)
+    config = model.unet.config
+    conditions = {
+        "addition_embed_type": (None, "text_time"),
+        "class_embed_type": (None,),
+        "encoder_hid_dim_type": (None,),
+    }
+    for option, known in conditions.items():
+        if config.get(option) not in known:
+            raise ArgumentError("model", f"the UNet of {name} has the {option} {config[option]!r}", hint=hint)
     return model
 
 
-def components_of_pipeline(pipeline: Any, dtype: torch.dtype) -> list[Component]:
+def _load(directory: Path) -> Any:
+    """Load a pipeline, whose text encoders transformers would complete by random weights.
+
+    Raises:
+        ArgumentError: If it cannot be loaded, or lacks weights.
+    """
+    diffusers, transformers = import_extra("diffusers", "diffusers"), import_extra("transformers")
+    encoders = {}
+    try:
+        index = json.loads((directory / _INDEX).read_text(encoding="utf-8"))
+        for name in _TEXT_ENCODERS:
+            if (index.get(name) or [None])[0] == "transformers":
+                encoders[name], report = getattr(transformers, index[name][1]).from_pretrained(
+                    directory / name, local_files_only=True, dtype=torch.float32, output_loading_info=True
+                )
+                for missing in sorted(report["missing_keys"])[:1]:
+                    raise ArgumentError("model", f"{directory / name} has no weights for {missing}")
+        return diffusers.DiffusionPipeline.from_pretrained(
+            directory, local_files_only=True, torch_dtype=torch.float32, **encoders
+        )
+    except (OSError, ValueError, KeyError, AttributeError, ImportError) as error:
+        raise ArgumentError("model", f"{directory} cannot be loaded: {error}") from error
+
+
+def components_of_pipeline(pipeline: Any, dtype: torch.dtype, *, merges_adapters: bool) -> list[Component]:
     """The components of a pipeline, by the names of their directories.
 
     Args:
-        pipeline: The pipeline, which is left unchanged; its LoRA adapters are merged.
-        dtype: The dtype of the weights.
+        pipeline: The pipeline, which is left unchanged.
+        dtype: The dtype of the weights; those of a VAE stay in float32 where the pipeline computes it in float32.
+        merges_adapters: Whether LoRA adapters are a part of the weights.
     """
+    prepare = partial(_prepared, merges_adapters=merges_adapters)
     found = [
-        _text_encoder(name, _prepared(getattr(pipeline, name), dtype))
+        _text_encoder(name, prepare(getattr(pipeline, name), dtype))
         for name in _TEXT_ENCODERS
         if getattr(pipeline, name, None) is not None
     ]
-    vae = _prepared(pipeline.vae, dtype)
-    return [*found, _unet(_prepared(pipeline.unet, dtype)), _vae_encoder(vae), _vae_decoder(vae)]
+    is_upcast = "XL" in type(pipeline).__name__ and pipeline.vae.config.force_upcast
+    vae = prepare(pipeline.vae, torch.float32 if is_upcast else dtype)
+    return [*found, _unet(prepare(pipeline.unet, dtype)), _vae_encoder(vae), _vae_decoder(vae)]
 
 
 def write_pipeline(pipeline: Any, directory: Path) -> None:
@@ -101,11 +134,11 @@ def write_pipeline(pipeline: Any, directory: Path) -> None:
             getattr(pipeline, name).config.save_pretrained(directory / name)
 
 
-def _prepared(module: Any, dtype: torch.dtype) -> Any:
-    """A copy of a component in a dtype and in evaluation mode, with its LoRA adapters merged."""
+def _prepared(module: Any, dtype: torch.dtype, *, merges_adapters: bool) -> Any:
+    """A copy of a component in a dtype and in evaluation mode, with its active LoRA adapters merged on request."""
     found = copy.deepcopy(module).eval().to(dtype)
-    for layer in found.modules():
-        if hasattr(layer, "lora_A") and not layer.merged:
+    for layer in found.modules() if merges_adapters else ():
+        if hasattr(layer, "lora_A") and not (layer.merged or layer.disable_adapters):
             layer.merge()
     return found
 
