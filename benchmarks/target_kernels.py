@@ -1,17 +1,17 @@
 """Write the kernel tables of the targets, ``exporter/fxonnx/_targets/<target>.json``.
 
     python -m benchmarks.target_kernels onnxruntime
-    python -m benchmarks.target_kernels onnxruntime-cuda --document OperatorKernels.md --version "commit 001d12d2623f"
+    python -m benchmarks.target_kernels onnxruntime-cuda
     python -m benchmarks.target_kernels tensorrt --document operators.md
     python -m benchmarks.target_kernels openvino
     python -m benchmarks.target_kernels onnxruntime-web
     python -m benchmarks.target_kernels onnxruntime-web-webgpu
 
-``onnxruntime`` asks the installed ONNX Runtime for the kernels of its CPU execution provider, ``openvino`` asks the
-installed OpenVINO to convert each operator in each type. Those of onnxruntime-web are asked from the package that
-``make web`` installs, in Chromium (about a minute each). The tables of other runtimes that need a GPU are read from
-their documentation: ``docs/OperatorKernels.md`` of microsoft/onnxruntime and
-``docs/operators.md`` of onnx/onnx-tensorrt.
+``onnxruntime`` and ``onnxruntime-cuda`` ask the installed ONNX Runtime for the kernels of an execution provider; the
+latter needs onnxruntime-gpu and the libraries of CUDA, cuDNN and TensorRT, which it loads for this, and no GPU.
+``openvino`` asks the installed OpenVINO to convert each operator in each type. Those of onnxruntime-web are asked from
+the package that ``make web`` installs, in Chromium (about a minute each). The table of TensorRT is read from its
+documentation, ``docs/operators.md`` of onnx/onnx-tensorrt.
 """
 
 from __future__ import annotations
@@ -32,28 +32,29 @@ from .web_kernels import web_kernels
 
 FOLDER = Path(__file__).parent.parent / "exporter/fxonnx/_targets"
 WEB_PROVIDERS = {"onnxruntime-web": "wasm", "onnxruntime-web-webgpu": "webgpu"}
-CHOICES = ("onnxruntime", "onnxruntime-cuda", "tensorrt", "openvino", *WEB_PROVIDERS)
+EXECUTION_PROVIDERS = {"onnxruntime": "CPU", "onnxruntime-cuda": "CUDA"}
+CHOICES = (*EXECUTION_PROVIDERS, "tensorrt", "openvino", *WEB_PROVIDERS)
 _NO_LIMIT = 2**31 - 1
 
 Kernels: TypeAlias = "dict[str, dict[str, dict[tuple[int, int | None], dict[str, set[str]]]]]"
 """Domain, operator, range of versions, type variable, element types."""
 
 
-def onnxruntime_kernels() -> tuple[str, Kernels]:
-    """The kernels of the CPU execution provider of the installed ONNX Runtime."""
+def onnxruntime_kernels(device: str) -> tuple[str, Kernels]:
+    """The kernels of an execution provider of the installed ONNX Runtime, "CPU" or "CUDA"."""
     import onnxruntime
     from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
     kernels: Kernels = {}
     for definition in runtime.get_all_opkernel_def():
-        if definition.provider != "CPUExecutionProvider" or is_internal(definition.domain, definition.op_name):
+        if definition.provider != f"{device}ExecutionProvider" or is_internal(definition.domain, definition.op_name):
             continue
         since, until = definition.version_range
         versions = kernels.setdefault(definition.domain, {}).setdefault(definition.op_name, {})
         types = versions.setdefault((since, None if until == _NO_LIMIT else until), {})
         for variable, texts in definition.type_constraints.items():
             types.setdefault(variable, set()).update(tensor_types(texts))
-    return f"ONNX Runtime {onnxruntime.__version__}, kernels registered by the CPU execution provider", kernels
+    return f"ONNX Runtime {onnxruntime.__version__}, kernels registered by the {device} execution provider", kernels
 
 
 def is_internal(domain: str, op_type: str) -> bool:
@@ -64,31 +65,6 @@ def is_internal(domain: str, op_type: str) -> bool:
 def tensor_types(texts: Iterable[str]) -> Iterable[str]:
     """The element types of tensors; sequences, optionals and maps are left out."""
     return (text[7:-1] for text in texts if text.startswith("tensor("))
-
-
-def cuda_kernels(document: str, version: str) -> tuple[str, Kernels]:
-    """The kernels of the CUDA execution provider, as ``OperatorKernels.md`` lists them."""
-    kernels: Kernels = {}
-    domain = name = provider = ""
-    for line in document.splitlines():
-        if line.startswith("## Operators implemented by "):
-            provider = line.rsplit(" ", 1)[1]
-        if provider != "CUDAExecutionProvider":
-            continue
-        if found := re.search(r"\*\*Operator Domain:\*\* \*([\w.]+)\*", line):
-            domain = "" if found[1] == "ai.onnx" else found[1]
-        columns = line.split("|")[1:-1]
-        if len(columns) != 4 or not (found := re.fullmatch(r"\[(\d+), (\d+)\]|(\d+)(\+?)", columns[2])):
-            continue
-        name = columns[0] or name
-        if is_internal(domain, name):
-            continue
-        since = int(found[1] or found[3])
-        until = int(found[2]) if found[2] else None if found[4] else since
-        types = kernels.setdefault(domain, {}).setdefault(name, {}).setdefault((since, until), {})
-        for variable, texts in re.findall(r"\*\*(\w+)\*\* = ([^<]*)", columns[3]):
-            types.setdefault(variable, set()).update(tensor_types(texts.split(", ")))
-    return f"docs/OperatorKernels.md of microsoft/onnxruntime, {version}, CUDA execution provider", kernels
 
 
 _TENSORRT_TYPES = {
@@ -229,8 +205,8 @@ def main() -> None:
     parser.add_argument("--document", type=Path, help="the page of the runtime's documentation")
     parser.add_argument("--version", default="", help="the version of the runtime, if the page does not have it")
     arguments = parser.parse_args()
-    if arguments.target == "onnxruntime":
-        source, kernels = onnxruntime_kernels()
+    if arguments.target in EXECUTION_PROVIDERS:
+        source, kernels = onnxruntime_kernels(EXECUTION_PROVIDERS[arguments.target])
     elif arguments.target == "openvino":
         source, kernels = openvino_kernels()
     elif arguments.target in WEB_PROVIDERS:
@@ -238,8 +214,7 @@ def main() -> None:
     elif arguments.document is None:
         parser.error(f"{arguments.target} needs --document")
     else:
-        read = cuda_kernels if arguments.target == "onnxruntime-cuda" else tensorrt_kernels
-        source, kernels = read(arguments.document.read_text(encoding="utf-8"), arguments.version)
+        source, kernels = tensorrt_kernels(arguments.document.read_text(encoding="utf-8"), arguments.version)
     path = FOLDER / f"{arguments.target}.json"
     path.write_text(text_of(content(source, kernels)), encoding="utf-8")
     print(f"{path}: {sum(map(len, kernels.values()))} operators, {source}")

@@ -33,6 +33,7 @@ from ._prepare import (
     LOST_UPDATES_KEY,
     State,
     find_updates,
+    has_operators,
     least_default_opset,
     least_opset_of_program,
     pattern_context,
@@ -159,12 +160,14 @@ def export(
         quantize=quantize,
         rare=rare,
     )
-    checked, shown, legacy = read(least_default_opset(model)), read_diagnostics(diagnostics), legacy_of(rare)
+    least = least_default_opset(model)
+    checked, shown, legacy = read(least), read_diagnostics(diagnostics), legacy_of(rare)
     timer, shapes = Timer(shown.on_stage), (dynamic_shapes, legacy.dynamic_axes, more_inputs)
     page = Report(type(model).__name__, profile_runtime=shown.profile_runtime)
     with _reporting(page, shown, timer), exporting():
         captured = _capture(model, checked, timer, (args, kwargs), shapes, dynamic_scalars, page.attempts)
-        checked = _with_opset_of(captured, checked, opset_version, read)
+        if opset_version is None:
+            checked = _with_opset_of(captured, checked, least, read)
         _keep_captured(captured, page, shown)
         program = page.program = _convert(captured, checked, timer, model)
         page.rows = _verify(program, timer, verify, locate=shown.writes_report)
@@ -187,20 +190,22 @@ def _keep_captured(captured: Capture, page: Report, shown: Diagnostics) -> None:
         add_on("diagnostics").save_exported_program(captured.exported_program, shown.artifacts_dir)
 
 
-def _with_opset_of(
-    captured: Capture, options: Options, opset_version: int | None, read: Callable[[int], Options]
-) -> Options:
-    """Options with a newer default opset, if the captured program requires one to store its weights as they are.
+def _with_opset_of(captured: Capture, options: Options, least: int, read: Callable[..., Options]) -> Options:
+    """Options with another default opset, if the captured program requires one.
+
+    It is newer if the weights cannot be stored as they are otherwise, and older if the target has kernels for the
+    program's operators only there.
 
     Args:
         captured: The captured program.
         options: The options with the usual default opset.
-        opset_version: The caller's opset, if any, which is kept.
-        read: Reads the options again, for another lowest default opset.
+        least: The lowest default opset of the model.
+        read: Reads the options again, for another lowest default opset, or for the profile with the older one.
     """
-    if opset_version is not None:
-        return options
-    least = least_opset_of_program(captured.exported_program)
+    program = captured.exported_program
+    least = max(least, least_opset_of_program(program))
+    if has_operators(program, options.profile.older_operators):
+        return read(least, is_older=True)
     return read(least) if least > options.opset else options
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 from torch.onnx import TrainingMode
@@ -199,10 +199,12 @@ def read_options(
     data_dependent: DataDependent,
     quantize: QuantizeConfig | WeightDtype | None,
     rare: ExportOptions,
+    is_older: bool = False,
 ) -> Options:
     """Validate the arguments of ``export`` that need no model; see there for each of them.
 
-    ``least_opset`` is the lowest default, ``names`` are the names of inputs and outputs, ``rare`` is ``options``.
+    ``least_opset`` is the lowest default, ``names`` are the names of inputs and outputs, ``rare`` is ``options``, and
+    ``is_older`` asks for the default opset of operators that the target has no newer kernels for.
 
     Raises:
         ArgumentError: If an argument has an invalid value or cannot be honoured.
@@ -216,6 +218,8 @@ def read_options(
     check_choice("numerics", rare.numerics, get_args(Numerics))
     check_choice("functions", rare.functions, get_args(Functions))
     profile = profile_of(target)
+    if is_older and profile.older_opset is not None:
+        profile = replace(profile, default_opset=profile.older_opset)
     config = None
     if quantize is not None:
         config, opset_version = add_on("quantization").read_quantize(quantize, opset_version, profile)

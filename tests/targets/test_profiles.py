@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import get_args
+from typing import Any, get_args
 
 import onnx.defs
 import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
+from torch import nn
 
 import fxonnx
-from benchmarks.target_kernels import FOLDER, content, onnxruntime_kernels
+from benchmarks.target_kernels import EXECUTION_PROVIDERS, FOLDER, content, onnxruntime_kernels
 from fxonnx._prepare import PATTERNS
 from fxonnx._targets import DEFAULT_PROFILE, PROFILES, Target
 from fxonnx_translations._opsets.ort_kernels import MISSING_KERNELS
@@ -43,11 +44,15 @@ def test_profiles_name_what_exists(profile: fxonnx._targets.TargetProfile) -> No
             assert kernel.until is None or kernel.since <= kernel.until, name
 
 
-def test_the_table_of_onnxruntime_is_that_of_the_installed_runtime() -> None:
-    stored = json.loads((FOLDER / "onnxruntime.json").read_text())
+@pytest.mark.parametrize("target", EXECUTION_PROVIDERS)
+def test_the_tables_are_those_of_the_installed_runtime(target: str) -> None:
+    device = EXECUTION_PROVIDERS[target]
+    if f"{device}ExecutionProvider" not in onnxruntime.get_available_providers():
+        pytest.skip("this build of ONNX Runtime has no such execution provider")
+    stored = json.loads((FOLDER / f"{target}.json").read_text())
     if f" {onnxruntime.__version__}," not in stored["source"]:
         pytest.skip(f"the table is of {stored['source']}, installed is {onnxruntime.__version__}")
-    assert stored == content(*onnxruntime_kernels()), "run python -m benchmarks.target_kernels onnxruntime"
+    assert stored == content(*onnxruntime_kernels(device)), f"run python -m benchmarks.target_kernels {target}"
 
 
 @pytest.mark.parametrize(
@@ -112,6 +117,44 @@ def test_operators_without_kernels_run_as_defined() -> None:
         )
         assert [node.op_type for node in program.model.graph] == [op_type]
         assert [finding.severity for finding in fxonnx.check(program.model, "onnxruntime-cuda")] == ["slow"]
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "opset", "options"),
+    [
+        (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (2, 3, 8), 23, {}),
+        (nn.Sequential(nn.Conv2d(2, 4, 3), nn.AvgPool2d(2), nn.ConvTranspose2d(4, 2, 2)), (1, 2, 8, 8), 23, {}),
+        (nn.MaxPool2d(2), (1, 2, 4, 4), 20, {}),
+        (nn.Sequential(nn.Conv1d(2, 4, 3), nn.AdaptiveMaxPool1d(2)), (1, 2, 8), 20, {}),
+        (nn.GroupNorm(2, 4), (1, 4, 3, 3), 20, {}),
+        (nn.InstanceNorm1d(4), (1, 4, 3), 20, {}),
+        (nn.Sequential(nn.Linear(3, 4), nn.ELU(), nn.SELU()), (2, 3), 20, {}),
+        (Function(lambda x: torch.cond(x.sum() > 0, nn.functional.elu, torch.relu, (x,))), (2, 3), 20, {}),
+        (nn.MaxPool2d(2), (1, 2, 4, 4), 23, {"opset_version": 23}),
+        # 4-bit weights require opset 21.
+        (nn.Sequential(nn.Linear(64, 64), nn.ELU()), (2, 64), 21, {"quantize": "int4"}),
+        (nn.Sequential(nn.Linear(64, 64), nn.ELU()), (2, 64), 20, {"quantize": "int8"}),
+        (nn.Linear(64, 64), (2, 64), 23, {"quantize": "int8"}),
+    ],
+)
+def test_cuda_has_kernels_for_all_nodes(
+    model: nn.Module, shape: tuple[int, ...], opset: int, options: dict[str, Any]
+) -> None:
+    """Where operators have no kernel at the default opset, an older one is used, and 8-bit weights have no blocks."""
+    program = fxonnx.export(model.eval(), (torch.rand(shape),), target="onnxruntime-cuda", **options)
+    assert program.model.opset_imports[""] == opset
+    slow = ["slow"] if "opset_version" in options else []
+    assert [finding.severity for finding in fxonnx.check(program.model, "onnxruntime-cuda")] == slow
+    (found,) = program(x := torch.rand(shape))
+    torch.testing.assert_close(found, model(x), atol=0.1 if "quantize" in options else 1e-5, rtol=1e-4)
+
+
+def test_scales_of_norms_are_not_broadcast() -> None:
+    """The CUDA kernel of RMSNormalization reads a scale of one element as if it had all."""
+    program = fxonnx.export(nn.RMSNorm(4, elementwise_affine=False).eval(), (torch.rand(2, 4),), target="onnxruntime")
+    (node,) = program.model.graph
+    assert node.op_type == "RMSNormalization"
+    assert node.inputs[1].const_value.shape == [4]
 
 
 def test_the_target_determines_opset_and_patterns() -> None:

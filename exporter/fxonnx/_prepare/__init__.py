@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .decompose import REASON_KEY
-from .default_opset import least_default_opset, least_opset_of_program
+from .default_opset import has_operators, least_default_opset, least_opset_of_program
 from .graph_utils import find_attribute
 from .mutations import LOST_UPDATES_KEY, State, Update, find_updates, report_changes, report_updates
 from .patterns import PATTERNS, PatternContext, pattern_context
@@ -22,6 +22,7 @@ __all__ = [
     "Update",
     "find_attribute",
     "find_updates",
+    "has_operators",
     "least_default_opset",
     "least_opset_of_program",
     "pattern_context",

@@ -1,7 +1,8 @@
-"""The lowest default opset for models with low-precision weights: blocks of integers are stored from opset 21 on."""
+"""The default opset of a model: blocks of integers are stored from opset 21 on, and some targets lack newer kernels."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from .._export_signature import read_signature
 from .._extensions import extensions_of_graph
 from .._inner_tensors import has_wrapped_weights
 
-__all__ = ["least_default_opset", "least_opset_of_program"]
+__all__ = ["has_operators", "least_default_opset", "least_opset_of_program"]
 
 _STORED_WEIGHTS_OPSET = 21
 """The first opset with DequantizeLinear of 4-bit integers, and of blocks."""
@@ -28,3 +29,10 @@ def least_opset_of_program(program: torch.export.ExportedProgram) -> int:
     weights = {node for node, record in records if record.is_weight}
     least = (one.least_opset for one in extensions_of_graph(program.graph, weights) if one.least_opset is not None)
     return max((opset(program.graph, weights) for opset in least), default=0)
+
+
+def has_operators(program: torch.export.ExportedProgram, names: Collection[str]) -> bool:
+    """Whether a captured program calls one of these operators, in any overload and in any subgraph."""
+    modules = (module for module in program.graph_module.modules() if isinstance(module, torch.fx.GraphModule))
+    nodes = (node for module in modules for node in module.graph.nodes) if names else ()
+    return any(isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name in names for node in nodes)

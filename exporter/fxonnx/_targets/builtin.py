@@ -49,18 +49,44 @@ _ONNXRUNTIME = TargetProfile(
     quantized_form=QuantizedForm(frozenset({_UINT8}), integer_products=True, explicit_zero_points=True),
 )
 
+# These load, and a call fails or has wrong results: asked from ONNX Runtime 1.31 on an H100.
+_CUDA_RESTRICTIONS: Mapping[str, Restriction] = MappingProxyType(
+    {
+        "Attention": Restriction(
+            attributes=MappingProxyType(
+                {"softmax_precision": (0, *(int(dtype) for dtype in (_FLOAT, _FLOAT16, ir.DataType.BFLOAT16)))}
+            )
+        ),
+        "BatchNormalization": Restriction(attributes=MappingProxyType({"training_mode": (0,)})),
+        "DequantizeLinear": Restriction(
+            attributes=MappingProxyType({"block_size": (0,)}), types=frozenset({_INT8, _UINT8})
+        ),
+        "RMSNormalization": Restriction(whole=(1,)),
+    }
+)
+
 _ONNXRUNTIME_CUDA = TargetProfile(
     name="onnxruntime-cuda",
     runtime="ONNX Runtime with CUDA",
     kernels=KernelTable("onnxruntime-cuda"),
-    # Many operators that opset 22 redefines have no kernel for their new version.
-    default_opset=20,
+    # Attention and RMSNormalization have kernels; MaxPool, InstanceNormalization, Elu and Selu have none from opset 22.
+    default_opset=23,
+    older_opset=20,
+    older_operators=frozenset(
+        {
+            *(f"aten::max_pool{rank}d" for rank in (1, 2, 3)),
+            *(f"aten::max_pool{rank}d_with_indices" for rank in (1, 2, 3)),
+            *(f"aten::adaptive_max_pool{rank}d" for rank in (1, 2, 3)),
+            *("aten::instance_norm", "aten::group_norm", "aten::native_group_norm", "aten::elu", "aten::selu"),
+        }
+    ),
     newest_opset=26,
     domains=_ONNXRUNTIME_DOMAINS,
     falls_back_to_cpu=True,
     expands_functions=True,
     definitions=MappingProxyType({("GroupNormalization", ir.DataType.BFLOAT16): 21}),
     computes_in=MappingProxyType({_FLOAT16: _FLOAT}),
+    restrictions=_CUDA_RESTRICTIONS,
     layout_rules=frozenset({("DequantizeLinear", "Transpose")}),
 )
 
@@ -77,8 +103,8 @@ _ONNXRUNTIME_GENAI_CUDA = replace(
     _ONNXRUNTIME_CUDA,
     name="onnxruntime-genai-cuda",
     runtime="onnxruntime-genai with CUDA",
-    # RMSNormalization has a kernel, and the operators of language models that opset 22 redefines are fused.
-    default_opset=23,
+    older_opset=None,
+    older_operators=frozenset(),
     patterns=MappingProxyType({**_ONNXRUNTIME_GENAI.patterns, "mixture_of_experts": False}),
     # A bias disables flash attention.
     masks_scores=False,

@@ -56,6 +56,8 @@ class TargetProfile:
         runtime: The runtime in words, for messages.
         kernels: The operators and element types with kernels.
         default_opset: The opset that is exported unless the user specifies one.
+        older_opset: The opset for graphs with one of ``older_operators``; None if that is the default as well.
+        older_operators: Operators of ATen whose operators of ONNX have no kernel at the default opset.
         newest_opset: The newest opset that the runtime loads.
         domains: The operator domains that it knows, besides the default one.
         patterns: Fusion patterns to enable or disable by default, by name, for this target.
@@ -80,6 +82,8 @@ class TargetProfile:
     kernels: KernelTable
     default_opset: int
     newest_opset: int
+    older_opset: int | None = None
+    older_operators: frozenset[str] = frozenset()
     domains: frozenset[str] = frozenset()
     patterns: Mapping[str, bool] = field(default_factory=_empty)
     falls_back_to_cpu: bool = False
@@ -136,6 +140,11 @@ class TargetProfile:
         return self.has_matmul_nbits and self.has_kernel(
             "GatherBlockQuantized", ir.DataType.UINT8, 1, variable="T1", domain="com.microsoft"
         )
+
+    @property
+    def has_byte_blocks(self) -> bool:
+        """Whether DequantizeLinear has a kernel for 8-bit weights in blocks."""
+        return "block_size" not in self.restrictions.get("DequantizeLinear", Restriction()).attributes
 
     def _lost(self, op_type: str, opset: int) -> frozenset[ir.DataType]:
         """Types with a kernel in the usual build of ONNX Runtime, but not in the target's."""

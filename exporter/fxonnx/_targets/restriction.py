@@ -23,6 +23,8 @@ class Restriction:
         ranks: Numbers of axes of the first input that are supported; empty for any.
         static: Whether the first input must have a static shape.
         attributes: Attribute to its supported values; the default of an attribute that is omitted is supported.
+        types: Element types of the first input that the restriction is about; empty for all.
+        whole: Inputs that are not broadcast: their last axis must have the size of the first input's.
     """
 
     constant: tuple[int, ...] = ()
@@ -31,6 +33,8 @@ class Restriction:
     ranks: tuple[int, ...] = ()
     static: bool = False
     attributes: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    types: frozenset[ir.DataType] = frozenset()
+    whole: tuple[int, ...] = ()
 
     def violations(self, node: ir.Node, inputs: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         """Yield the problem and the remedy for each part of the restriction that a node violates.
@@ -39,6 +43,13 @@ class Restriction:
             node: The node.
             inputs: Names of the operator's inputs.
         """
+        first = _input(node, 0)
+        if self.types and (first is None or first.dtype not in self.types):
+            return
+        for index in self.whole:
+            if (size := _last_size(_input(node, index))) is not None and size != _last_size(first):
+                problem = f"its input {_name(inputs, index)} has {size} elements in its last axis and is not broadcast"
+                yield f"{problem}: the results are wrong", "expand the input to the size of that axis"
         for index in self.constant:
             value = _input(node, index)
             if value is not None and constant_of(value) is None:
@@ -49,7 +60,7 @@ class Restriction:
         if self.outputs is not None and any(map(_is_used, node.outputs[self.outputs :])):
             count = "output is" if self.outputs == 1 else f"{self.outputs} outputs are"
             yield f"only its first {count} supported", "compute the other outputs with other operators"
-        yield from self._shape_violations(_input(node, 0))
+        yield from self._shape_violations(first)
         for name, supported in self.attributes.items():
             attribute = node.attributes.get(name)
             if attribute is None or attribute.is_ref():
@@ -83,6 +94,13 @@ def constant_of(value: ir.Value) -> ir.TensorProtocol | None:
 
 def _input(node: ir.Node, index: int) -> ir.Value | None:
     return node.inputs[index] if index < len(node.inputs) else None
+
+
+def _last_size(value: ir.Value | None) -> int | ir.SymbolicDim | None:
+    """The size of the last axis; 1 for a tensor without axes, None if the shape is unknown."""
+    if value is None or value.shape is None:
+        return None
+    return value.shape[-1] if value.shape else 1
 
 
 def _name(inputs: tuple[str, ...], index: int) -> str:

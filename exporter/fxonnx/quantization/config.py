@@ -99,7 +99,7 @@ def _check_least_opset(opset_version: int | None, least: int, subject: str) -> N
 
 def has_blocks(profile: TargetProfile, opset: int) -> bool:
     """Whether 8-bit weights are divided into blocks by default, instead of having one scale for each column."""
-    return profile.has_matmul_nbits or (profile.falls_back_to_cpu and opset >= INT4_OPSET)
+    return profile.has_matmul_nbits or (profile.falls_back_to_cpu and profile.has_byte_blocks and opset >= INT4_OPSET)
 
 
 def _check(config: QuantizeConfig) -> None:

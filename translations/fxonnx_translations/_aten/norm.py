@@ -221,14 +221,22 @@ def rms_norm(
     is_double = op.dtype_of(input) == DOUBLE
     epsilon = torch.finfo(torch.float64 if is_double else torch.float32).eps if eps is None else eps
     dtype = _computed_in(op, "RMSNormalization", op.dtype_of(input))
-    # A scale of one element broadcasts, and identity elimination drops it from a polyfill.
-    scale = op.const([1.0], dtype) if weight is None else op.widened(weight, dtype)
+    scale = _ones(op, normalized_shape, dtype) if weight is None else op.widened(weight, dtype)
     # stash_type is the type of intermediate results, by default FLOAT.
     stash = int(DOUBLE) if is_double else None
     result = op.RMSNormalization(
         op.widened(input, dtype), scale, axis=-len(normalized_shape), epsilon=epsilon, stash_type=stash
     )
     return op.rounded(result, op.result.dtype)
+
+
+def _ones(op: Op, shape: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
+    """The scale of a norm without a weight."""
+    # ONNX Runtime's CUDA kernel reads a scale of one element as if it had all. Identity elimination drops one element
+    # from the operators that replace RMSNormalization before opset 23.
+    if op.opset < 23 or not all(isinstance(size, int) for size in shape):
+        return op.const([1.0], dtype)
+    return op.const(torch.ones([int(size) for size in shape]), dtype)
 
 
 @translates("aten::group_norm")
