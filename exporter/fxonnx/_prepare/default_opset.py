@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from fxonnx_translations._torch_compat import OpOverload
+
 from .._export_signature import read_signature
 from .._extensions import extensions_of_graph
 from .._inner_tensors import has_wrapped_weights
@@ -35,4 +37,4 @@ def has_operators(program: torch.export.ExportedProgram, names: Collection[str])
     """Whether a captured program calls one of these operators, in any overload and in any subgraph."""
     modules = (module for module in program.graph_module.modules() if isinstance(module, torch.fx.GraphModule))
     nodes = (node for module in modules for node in module.graph.nodes) if names else ()
-    return any(isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name in names for node in nodes)
+    return any(isinstance(node.target, OpOverload) and node.target._schema.name in names for node in nodes)
