@@ -1,10 +1,11 @@
 """Models that are larger than one file or than memory: peak memory, bytes copied, and whether ONNX Runtime loads them.
 
-    python -m benchmarks.large_models [meta] [reference] [five] [int4]
+    python -m benchmarks.large_models [meta] [reference] [five] [int4] [genai]
 
 Each case runs in a process of its own. ``meta``: a Llama of 7B parameters without weights. ``reference``: 2 GB of
 weights in two safetensors files that the model points into. ``five``: 5 GB of weights, exported and saved. ``int4``: a
 Llama of 7B parameters without weights, saved in 4 bits from 13 GB of safetensors files; it takes 17 GB of disk.
+``genai``: the same by ``fxonnx.genai.export``, from its directory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-CASES = ("meta", "reference", "five", "int4")
+CASES = ("meta", "reference", "five", "int4", "genai")
 MIB = 2**20
 
 
@@ -134,7 +135,8 @@ def five(directory: Path) -> str:
     )
 
 
-def int4(directory: Path) -> str:
+def write_checkpoint(directory: Path) -> Any:
+    """A Llama of 7B parameters in float16, as safetensors files; the model is on the meta device."""
     import torch
     from safetensors.torch import save_file
 
@@ -147,7 +149,13 @@ def int4(directory: Path) -> str:
     for part, tensors in parts.items():
         values = {name: content[tensor.shape].half() for name, tensor in tensors.items()}
         save_file(values, directory / f"{part}.safetensors")
-    del content, values
+    return model
+
+
+def int4(directory: Path) -> str:
+    import torch
+
+    model = write_checkpoint(directory)
     total = sum(file.stat().st_size for file in directory.iterdir())
     with Peak() as peak:
         began = time.perf_counter()
@@ -163,12 +171,30 @@ def int4(directory: Path) -> str:
     )
 
 
+def by_genai(directory: Path) -> str:
+    from fxonnx import genai
+    from tests.genai.small_models import make_tokenizer
+
+    source = directory / "checkpoint"
+    source.mkdir()
+    model = write_checkpoint(source)
+    model.config.architectures = ["LlamaForCausalLM"]
+    model.config.save_pretrained(source)
+    tokenizer = make_tokenizer()
+    with Peak() as peak:
+        began = time.perf_counter()
+        genai.export(source, directory / "out", tokenizer=tokenizer, precision="int4", verify=False)
+        seconds = time.perf_counter() - began
+    written = sum(file.stat().st_size for file in (directory / "out").iterdir())
+    return f"{written / 2**30:.1f} GiB in {seconds:.0f} s, peak {peak.mib:.0f} MiB in all (allowed 1536)"
+
+
 def main() -> None:
     names = sys.argv[1:] or CASES
     if len(names) == 2 and names[0] == "--in-process":
         warnings.simplefilter("ignore")
         with tempfile.TemporaryDirectory() as directory:
-            case = {"meta": meta, "reference": reference, "five": five, "int4": int4}[names[1]]
+            case = {"meta": meta, "reference": reference, "five": five, "int4": int4, "genai": by_genai}[names[1]]
             sys.stdout.write(f"{names[1]}: {case(Path(directory))}\n")
         return
     for name in names:

@@ -246,7 +246,7 @@ def test_checkpoints_are_converted_without_loading_them(
 def test_buffers_that_cannot_be_computed_again_need_the_weights() -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from fxonnx.huggingface._meta import _compute_buffers
+    from fxonnx.genai._meta import _compute_buffers
 
     with torch.device("meta"):
         model = LlamaForCausalLM(LlamaConfig(hidden_size=32, num_attention_heads=4, num_hidden_layers=1, vocab_size=9))

@@ -10,6 +10,7 @@ import torch
 
 from ..errors import ArgumentError
 from ._extra import import_extra
+from ._meta import input_device, runnable
 from ._recurrent_states import cache_parameter, has_recurrent_states, state_inputs
 
 __all__ = ["DYNAMIC_SHAPES", "dynamic_shapes", "example_inputs", "has_rotary_positions", "input_names", "state_names"]
@@ -86,11 +87,12 @@ def example_inputs(model: Any) -> dict[str, Any]:
     if has_recurrent_states(model):
         return _step(model, state_inputs(model, _BATCH, _PAST))
     _check_cache(transformers, model)
-    ids = torch.ones(1, 1, dtype=torch.int64, device=model.device)
+    called = runnable(model)
+    ids = torch.ones(1, 1, dtype=torch.int64, device=called.device)
     cache = transformers.DynamicCache()
     try:
         with torch.no_grad():
-            model(input_ids=ids, attention_mask=ids, past_key_values=cache, use_cache=True)
+            called(input_ids=ids, past_key_values=cache, use_cache=True)
     except (TypeError, ValueError, IndexError, AttributeError) as error:
         raise ArgumentError(
             "model", f"{_name(model)} does not run with a DynamicCache: {error}", hint=_STEP_BY_STEP
@@ -101,8 +103,12 @@ def example_inputs(model: Any) -> dict[str, Any]:
             f"{_name(model)} does not store keys and values in a cache",
             hint="export it with fxonnx.export, if it is not a decoder-only language model",
         )
+    device = input_device(model)
     past = [
-        tuple(each.new_zeros(_BATCH, each.shape[1], _PAST, each.shape[3]) for each in (layer.keys, layer.values))
+        tuple(
+            each.new_zeros(_BATCH, each.shape[1], _PAST, each.shape[3], device=device)
+            for each in (layer.keys, layer.values)
+        )
         for layer in cache.layers
     ]
     return _step(model, transformers.DynamicCache(past))
@@ -110,14 +116,14 @@ def example_inputs(model: Any) -> dict[str, Any]:
 
 def _step(model: Any, cache: Any) -> dict[str, Any]:
     """The inputs of one step with a given cache."""
-    ids = torch.ones(1, 1, dtype=torch.int64, device=model.device)
+    ids = torch.ones(1, 1, dtype=torch.int64, device=input_device(model))
     inputs = {
         "input_ids": ids.expand(_BATCH, _TOKENS).contiguous(),
         "attention_mask": ids.expand(_BATCH, _PAST + _TOKENS).contiguous(),
         cache_parameter(model): cache,
     }
     if "position_ids" in inspect.signature(model.forward).parameters:
-        positions = torch.arange(_PAST, _PAST + _TOKENS, device=model.device)
+        positions = torch.arange(_PAST, _PAST + _TOKENS, device=ids.device)
         inputs["position_ids"] = positions.expand(_BATCH, _TOKENS).contiguous()
     return inputs
 

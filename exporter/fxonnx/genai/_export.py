@@ -25,6 +25,7 @@ from ._families import Family, check_modalities
 from ._in_place import keep_checkpoint_files, save_beside_weights
 from ._last_logits import last_logits_only
 from ._loading import LanguageModel, load_language_model
+from ._meta import has_weights
 from ._padding import assume_right_padding
 from ._parts import Request
 from ._precision import Precision, PrecisionPlan, read_precision, with_quantization
@@ -120,7 +121,11 @@ def export(
     with staged_directory(Path(out)) as staging:
         announce("load")
         is_embedding = pooling is not None or normalize is not None
-        loaded = load_language_model(model, tokenizer, plan.dtype, is_embedding, chat_template, check)
+        # In the directory of the checkpoint, its files become the external data.
+        is_needed = verify or bool(adapters) or _is_directory(model, Path(out))
+        loaded = load_language_model(
+            model, tokenizer, plan.dtype, is_embedding, chat_template, check, with_weights=is_needed
+        )
         if not text_only:
             check_modalities(loaded.family, loaded.model)
         loaded = replace(loaded, is_packed=loaded.is_packed and quantize is None)
@@ -152,10 +157,10 @@ def _export_decoder(loaded: LanguageModel, request: Request) -> None:
     config = genai_config(loaded.model, loaded.tokenizer, program.model.graph, request.device, _MODEL_FILE)
     request.announce("save")
     path = request.directory / _MODEL_FILE
-    if not loaded.is_packed:
-        save_beside_weights(program, path, request.checkpoint)
-    else:
+    if loaded.is_packed or not has_weights(loaded.model):
         program.save(path, weights=loaded.directory)
+    else:
+        save_beside_weights(program, path, request.checkpoint)
     write_json(request.directory / LAST, config)
     if request.verify:
         request.announce("verify")
@@ -240,6 +245,11 @@ def _exported(loaded: LanguageModel, inputs: Mapping[str, Any], adapters: Adapte
         )
     assume_right_padding(program.model.graph)
     return program
+
+
+def _is_directory(model: Any, directory: Path) -> bool:
+    """Whether a model is a path of this directory."""
+    return isinstance(model, (str, os.PathLike)) and Path(model).resolve() == directory.resolve()
 
 
 def _ignore(_stage: str) -> None:

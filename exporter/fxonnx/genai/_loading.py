@@ -19,6 +19,7 @@ from ._chat_template import ChatTemplate, with_chat_template
 from ._dequantization import check_quantization, check_unused, dequantized_checkpoint
 from ._extra import import_extra
 from ._families import AUTO_CLASSES, Family, family_of
+from ._meta import runs, without_weights
 from ._sentence_modules import model_directory, sentence_length
 
 __all__ = ["LanguageModel", "load_language_model"]
@@ -61,6 +62,8 @@ def load_language_model(
     is_embedding: bool,
     chat_template: ChatTemplate,
     check: Callable[[Family], None],
+    *,
+    with_weights: bool = True,
 ) -> LanguageModel:
     """Load a model, or copy it if it has another dtype or is in training mode.
 
@@ -71,6 +74,7 @@ def load_language_model(
         is_embedding: Whether the hidden states are to be pooled, whatever the directory specifies.
         chat_template: A chat template or a file in place of the tokenizer's, or False for none.
         check: Called with the family before the weights are loaded.
+        with_weights: Load the weights. Otherwise those of a decoder may stay in its directory, on the meta device.
 
     Raises:
         ArgumentError: If the directory is not a checkpoint, or a tokenizer or its chat template is missing.
@@ -87,6 +91,11 @@ def load_language_model(
         if tokenizer is None and family == "embedding":
             found.model_max_length = min(found.model_max_length, sentence_length(checkpoint))
         packed = read_packed_format(checkpoint, "model")
+        if not with_weights and family == "decoder" and packed is None:
+            made = without_weights(checkpoint, config, transformers.AutoModelForCausalLM, dtype)
+            if made is not None and runs(made):
+                made.generation_config = _generation_config(transformers, checkpoint, made.generation_config)
+                return LanguageModel(made, found, directory, family)
         state = dequantized_checkpoint(checkpoint, config, dtype)
         loaded = _from_directory(transformers, checkpoint, config, family, dtype, state)
         return LanguageModel(loaded, found, directory, family, packed is not None)

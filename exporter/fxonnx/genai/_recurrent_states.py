@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ._extra import import_extra
+from ._meta import input_device, runnable
 
 __all__ = ["cache_parameter", "has_recurrent_states", "state_inputs", "states_as_tensors"]
 
@@ -82,22 +83,24 @@ def state_inputs(model: Any, batch: int, past: int) -> dict[str, Tensor]:
         past: Number of cached tokens.
     """
     cache = _cache(model.config.get_text_config(decoder=True))
-    ids = torch.ones(1, 1, dtype=torch.int64, device=model.device)
+    called = runnable(model)
     with torch.no_grad():
-        model(input_ids=ids, attention_mask=ids, use_cache=True, **{cache_parameter(model): cache})
+        ids = torch.ones(1, 1, dtype=torch.int64, device=called.device)
+        called(input_ids=ids, use_cache=True, **{cache_parameter(model): cache})
+    zeros = partial(torch.zeros, device=input_device(model))
     names, shape_of_state = _state_names(model), _recurrence(model)[1]
     found: dict[str, Tensor] = {}
     for index, layer in enumerate(cache.layers):
         if _has_states(layer):
             _, size, kernel = layer.conv_states[0].shape
-            found[f"{index}.{names[_CONVOLUTION]}"] = ids.new_zeros(batch, size, kernel - 1, dtype=model.dtype)
+            found[f"{index}.{names[_CONVOLUTION]}"] = zeros(batch, size, kernel - 1, dtype=model.dtype)
             if layer.recurrent_states[0] is not None:
                 shape = batch, *shape_of_state(layer.recurrent_states[0].shape)
-                found[f"{index}.{names[_RECURRENT]}"] = ids.new_zeros(shape, dtype=torch.float32)
+                found[f"{index}.{names[_RECURRENT]}"] = zeros(shape, dtype=torch.float32)
         if getattr(layer, "keys", None) is not None:
             _, heads, _, size = layer.keys.shape
             for part in ("key", "value"):
-                found[f"{index}.{part}"] = ids.new_zeros(batch, heads, past, size, dtype=model.dtype)
+                found[f"{index}.{part}"] = zeros(batch, heads, past, size, dtype=model.dtype)
     return found
 
 

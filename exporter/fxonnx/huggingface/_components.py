@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError
+from ..genai._meta import has_weights, runnable
 from ._cross_attention import TRANSLATIONS, reusing_cache
 from ._extra import import_extra
 from ._image_text import image_axes, image_features, image_inputs, module_of_features
-from ._samples import Sizes, axes_of, cast, has_weights, input_names, sample_inputs, text_config
+from ._samples import Sizes, axes_of, cast, input_names, sample_inputs, text_config
 from ._source import Source
 
 __all__ = ["Component", "Inputs", "components_of"]
@@ -193,11 +194,6 @@ def _present(layers: Any, kind: str = "") -> dict[str, Tensor]:
     }
 
 
-def _runnable(model: Any) -> Any:
-    """The model, or one without any values, of which a call has the shapes only."""
-    return model if has_weights(model) else copy.deepcopy(model).to("meta")
-
-
 def _cache_shapes(model: Any) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Heads and head size of the keys and of the values of each layer.
 
@@ -206,12 +202,12 @@ def _cache_shapes(model: Any) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """
     transformers = import_extra("transformers")
     cache = transformers.DynamicCache()
-    runnable = _runnable(model)
-    ids = torch.ones(1, 1, dtype=torch.int64, device=runnable.device)
+    called = runnable(model)
+    ids = torch.ones(1, 1, dtype=torch.int64, device=called.device)
     name = type(model).__name__
     try:
         with torch.no_grad():
-            runnable(input_ids=ids, past_key_values=cache, use_cache=True)
+            called(input_ids=ids, past_key_values=cache, use_cache=True)
     except (TypeError, ValueError, IndexError, AttributeError) as error:
         raise ArgumentError("model", f"{name} does not run with a DynamicCache: {error}") from error
     if not cache.layers or not all(isinstance(layer.keys, Tensor) for layer in cache.layers):
@@ -323,12 +319,12 @@ def _merged_decoder(source: Source, encoder: Component, has_mask: bool) -> Compo
 
 def _encode(model: Any, inputs: Inputs) -> Any:
     """The output of the encoder; without weights, of its shape only."""
-    runnable = _runnable(model)
-    given = {name: value.to(runnable.device) for name, value in cast(inputs, model.dtype).items()}
-    if runnable is not model:
+    called = runnable(model)
+    given = {name: value.to(called.device) for name, value in cast(inputs, model.dtype).items()}
+    if called is not model:
         given.pop("attention_mask", None)  # whose values transformers asks for
     with torch.no_grad():
-        return runnable.get_encoder()(**given, return_dict=True)
+        return called.get_encoder()(**given, return_dict=True)
 
 
 def _cross_shapes(model: Any, output: Any, has_mask: bool) -> list[tuple[tuple[int, int], tuple[int, int]]]:
@@ -339,14 +335,14 @@ def _cross_shapes(model: Any, output: Any, has_mask: bool) -> list[tuple[tuple[i
     """
     transformers = import_extra("transformers")
     cache = transformers.EncoderDecoderCache(transformers.DynamicCache(), transformers.DynamicCache())
-    runnable, hidden = _runnable(model), output[0]
+    called, hidden = runnable(model), output[0]
     ids = torch.ones(len(hidden), 1, dtype=torch.int64, device=hidden.device)
     mask = (
         {"attention_mask": torch.ones(hidden.shape[:2], dtype=torch.int64)} if has_mask and has_weights(model) else {}
     )
     try:
         with torch.no_grad():
-            runnable(decoder_input_ids=ids, encoder_outputs=output, past_key_values=cache, use_cache=True, **mask)
+            called(decoder_input_ids=ids, encoder_outputs=output, past_key_values=cache, use_cache=True, **mask)
     except (TypeError, ValueError, IndexError, AttributeError) as error:
         name = type(model).__name__
         raise ArgumentError("model", f"{name} does not run with an EncoderDecoderCache: {error}") from error

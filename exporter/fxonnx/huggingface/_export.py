@@ -20,6 +20,7 @@ from .._warnings import ignoring_warnings
 from ..errors import ArgumentError, did_you_mean
 from ..genai import export as export_for_genai
 from ..genai._directory import staged_directory
+from ..genai._meta import has_weights
 from ._check import FileCheck, compare_component, compare_generation, flatten, raise_on_failure
 from ._components import Component, components_of
 from ._cross_attention import merge_branches
@@ -27,7 +28,7 @@ from ._diffusers import components_of_pipeline, pipeline_of, write_pipeline
 from ._external_data import split_external_data
 from ._extra import import_extra
 from ._runner import load
-from ._samples import Sizes, has_weights
+from ._samples import Sizes
 from ._source import Source, find_checkpoint, load_source
 from ._variants import Variant, read_variants
 

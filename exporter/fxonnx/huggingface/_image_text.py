@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..errors import ArgumentError
-from ._samples import Sizes, axes_of, cast, has_weights, sample_inputs
+from ..genai._meta import has_weights
+from ._samples import Sizes, axes_of, cast, sample_inputs
 
 __all__ = [
     "check_image_text",

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..errors import ArgumentError
 from ._extra import import_extra
 
-__all__ = ["Sizes", "axes_of", "cast", "has_weights", "input_names", "sample_inputs", "text_config"]
+__all__ = ["Sizes", "axes_of", "cast", "input_names", "sample_inputs", "text_config"]
 
 _TEXT = {0: "batch_size", 1: "sequence_length"}
 _IMAGE = {0: "batch_size", 2: "height", 3: "width"}
@@ -100,15 +100,6 @@ def cast(inputs: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
         name: value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
         for name, value in inputs.items()
     }
-
-
-def has_weights(model: Any) -> bool:
-    """Whether a model has the values of its weights, unlike one whose weights stay in the checkpoint.
-
-    Args:
-        model: The model.
-    """
-    return not any(parameter.is_meta for parameter in model.parameters())
 
 
 def input_names(model: Any, processors: Iterable[Any]) -> list[str]:

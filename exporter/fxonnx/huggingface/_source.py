@@ -15,8 +15,8 @@ import torch
 
 from ..errors import ArgumentError
 from ..genai._dequantization import check_quantization, check_unused, dequantized_checkpoint
+from ..genai._meta import without_weights
 from ._extra import import_extra
-from ._meta import without_weights
 from ._tasks import TASKS, Task, check_class, check_modalities, task_by_name, task_of
 
 __all__ = ["Source", "find_checkpoint", "load_source"]
