@@ -22,7 +22,7 @@ from fxonnx._cli.commands import app
 from fxonnx.genai._chat_template import with_chat_template
 from fxonnx.genai._config import INPUT_KEYS, genai_keys
 
-from .small_models import generated, generated_by_transformers, make_model, make_tokenizer, prompt
+from .small_models import generated, generated_by_transformers, make_model, make_tokenizer, padded, prompt
 
 og = pytest.importorskip("onnxruntime_genai")
 
@@ -316,11 +316,29 @@ def test_a_multimodal_model_that_is_a_decoder(tmp_path: Path) -> None:
     assert generated(tmp_path, prompt(1)) == generated_by_transformers(model, prompt(1))
 
 
-def test_prompts_of_unequal_lengths_that_onnxruntime_genai_pads_into_the_window(tmp_path: Path) -> None:
-    """The local attention of GPT-Neo is not fused, and its window includes padding."""
-    layers = {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 4}
-    with pytest.warns(UserWarning, match="prompts of unequal lengths in one batch generate other tokens"):
-        fxonnx.genai.export(make_model("gpt_neo", **layers), tmp_path, tokenizer=make_tokenizer())
+@pytest.mark.parametrize("precision", ["fp32", "int4"])
+@pytest.mark.parametrize(
+    ("model_type", "sizes"),
+    [
+        ("gpt_neo", {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 4}),
+        ("granite_swa", {"sliding_window": 4}),
+        (
+            "llama4_text",
+            {"num_local_experts": 2, "intermediate_size_mlp": 64, "head_dim": 16, "attention_chunk_size": 4},
+        ),
+    ],
+)
+def test_prompts_of_unequal_lengths_that_onnxruntime_genai_pads_into_the_window(
+    model_type: str, sizes: Any, precision: Any, tmp_path: Path
+) -> None:
+    """These windows are not fused and include padding: the model takes one prompt, and a batch is refused."""
+    model = make_model(model_type, **sizes)
+    with pytest.warns(UserWarning, match="the model takes one prompt at a time: in a batch, prompts of unequal"):
+        fxonnx.genai.export(model, tmp_path, tokenizer=make_tokenizer(), precision=precision)
+    if precision == "fp32":
+        assert generated(tmp_path, prompt(1)) == generated_by_transformers(model, prompt(1))
+    with pytest.raises(RuntimeError, match="input_ids"):
+        generated(tmp_path, padded(left=False))
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -33,7 +33,7 @@ _STATES: dict[str, Any] = {
 
 
 def dynamic_shapes(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the dynamic dims of given inputs.
+    """Select the dynamic dims of given inputs; a batch of 1 is static.
 
     Args:
         inputs: The inputs that ``example_inputs`` has made, or some of them.
@@ -41,10 +41,13 @@ def dynamic_shapes(inputs: Mapping[str, Any]) -> dict[str, Any]:
     parameter, states = _states(inputs)
     names = {*inputs, *(() if states else ("past_key_values.*",))}
     kinds = dict.fromkeys(name.partition(".")[2] for name in states)
-    return {
+    dynamic = {
         **{name: dims for name, dims in DYNAMIC_SHAPES.items() if name in names},
         **{f"{parameter}.*.{kind}": _STATES[kind] for kind in kinds},
     }
+    if len(inputs["input_ids"]) > 1:
+        return dynamic
+    return {name: {axis: dim for axis, dim in dims.items() if axis > 0} for name, dims in dynamic.items()}
 
 
 def input_names(inputs: Mapping[str, Any]) -> list[str] | None:
@@ -74,7 +77,7 @@ def _states(inputs: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     return next(((name, value) for name, value in inputs.items() if isinstance(value, dict)), ("", {}))
 
 
-def example_inputs(model: Any) -> dict[str, Any]:
+def example_inputs(model: Any, batch: int = _BATCH) -> dict[str, Any]:
     """Make the keyword inputs of one step.
 
     The cache is a ``DynamicCache`` without the model's configuration: a sliding cache would add inputs that
@@ -82,10 +85,11 @@ def example_inputs(model: Any) -> dict[str, Any]:
 
     Args:
         model: A decoder-only model of transformers.
+        batch: Number of rows.
     """
     transformers = import_extra("transformers")
     if has_recurrent_states(model):
-        return _step(model, state_inputs(model, _BATCH, _PAST))
+        return _step(model, state_inputs(model, batch, _PAST), batch)
     _check_cache(transformers, model)
     called = runnable(model)
     ids = torch.ones(1, 1, dtype=torch.int64, device=called.device)
@@ -106,25 +110,25 @@ def example_inputs(model: Any) -> dict[str, Any]:
     device = input_device(model)
     past = [
         tuple(
-            each.new_zeros(_BATCH, each.shape[1], _PAST, each.shape[3], device=device)
+            each.new_zeros(batch, each.shape[1], _PAST, each.shape[3], device=device)
             for each in (layer.keys, layer.values)
         )
         for layer in cache.layers
     ]
-    return _step(model, transformers.DynamicCache(past))
+    return _step(model, transformers.DynamicCache(past), batch)
 
 
-def _step(model: Any, cache: Any) -> dict[str, Any]:
+def _step(model: Any, cache: Any, batch: int) -> dict[str, Any]:
     """The inputs of one step with a given cache."""
     ids = torch.ones(1, 1, dtype=torch.int64, device=input_device(model))
     inputs = {
-        "input_ids": ids.expand(_BATCH, _TOKENS).contiguous(),
-        "attention_mask": ids.expand(_BATCH, _PAST + _TOKENS).contiguous(),
+        "input_ids": ids.expand(batch, _TOKENS).contiguous(),
+        "attention_mask": ids.expand(batch, _PAST + _TOKENS).contiguous(),
         cache_parameter(model): cache,
     }
     if "position_ids" in inspect.signature(model.forward).parameters:
         positions = torch.arange(_PAST, _PAST + _TOKENS, device=ids.device)
-        inputs["position_ids"] = positions.expand(_BATCH, _TOKENS).contiguous()
+        inputs["position_ids"] = positions.expand(batch, _TOKENS).contiguous()
     return inputs
 
 

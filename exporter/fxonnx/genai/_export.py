@@ -152,7 +152,21 @@ def export(
 def _export_decoder(loaded: LanguageModel, request: Request) -> None:
     warn_about_long_sequences(loaded.config)
     loaded, adapters = load_adapters(loaded, request.adapters)
-    program = _program(loaded, adapters, request)
+    if not _write_decoder(loaded, adapters, request):
+        warn_user(
+            "the model takes one prompt at a time: in a batch, prompts of unequal lengths would have other tokens, "
+            "because padding counts as a part of its windows or positions"
+        )
+        _write_decoder(loaded, adapters, request, has_batches=False)
+
+
+def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, *, has_batches: bool = True) -> bool:
+    """Export and save a decoder, and compare it on request.
+
+    Returns:
+        Whether batches of prompts of unequal lengths are right, as far as they are compared.
+    """
+    program = _program(loaded, adapters, request, has_batches=has_batches)
     save_adapters(program, adapters, request.directory)
     config = genai_config(loaded.model, loaded.tokenizer, program.model.graph, request.device, _MODEL_FILE)
     request.announce("save")
@@ -162,11 +176,12 @@ def _export_decoder(loaded: LanguageModel, request: Request) -> None:
     else:
         save_beside_weights(program, path, request.checkpoint)
     write_json(request.directory / LAST, config)
-    if request.verify:
-        request.announce("verify")
-        # The weights of a quantized checkpoint are not rounded again.
-        with nullcontext() if loaded.is_packed else rounded_weights(loaded.model, program):
-            compare_tokens(loaded, request.directory, adapters, request.tolerance)
+    if not request.verify:
+        return True
+    request.announce("verify")
+    # The weights of a quantized checkpoint are not rounded again.
+    with nullcontext() if loaded.is_packed else rounded_weights(loaded.model, program):
+        return compare_tokens(loaded, request.directory, adapters, request.tolerance, has_batches=has_batches)
 
 
 def _plan_of_checkpoint(loaded: LanguageModel, plan: PrecisionPlan, has_adapters: bool) -> PrecisionPlan:
@@ -202,13 +217,13 @@ _EXPORTS: Mapping[Family, Callable[[LanguageModel, Request], None]] = MappingPro
 )
 
 
-def _program(loaded: LanguageModel, adapters: Adapters, request: Request) -> ONNXProgram:
+def _program(loaded: LanguageModel, adapters: Adapters, request: Request, *, has_batches: bool) -> ONNXProgram:
     """Export a decoder, with positions as an input unless they follow from the attention mask in the graph.
 
     With GroupQueryAttention they do. In a plain graph they are counted from the length of the past, which includes the
     padding of a shorter prompt.
     """
-    inputs = example_inputs(loaded.model)
+    inputs = example_inputs(loaded.model) if has_batches else example_inputs(loaded.model, batch=1)
     if has_rotary_positions(loaded.model):
         positions = {"position_ids": inputs.pop("position_ids")} if "position_ids" in inputs else {}
         program = _exported(loaded, inputs, adapters, request)
