@@ -322,6 +322,7 @@ def test_a_multimodal_model_that_is_a_decoder(tmp_path: Path) -> None:
     [
         ("gpt_neo", {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 4}),
         ("granite_swa", {"sliding_window": 4}),
+        ("roformer", {"is_decoder": True, "embedding_size": 64}),
         (
             "llama4_text",
             {"num_local_experts": 2, "intermediate_size_mlp": 64, "head_dim": 16, "attention_chunk_size": 4},

@@ -161,19 +161,23 @@ def _generated(
 
 
 def _expected(loaded: LanguageModel, prompts: list[list[int]]) -> list[list[int]]:
-    longest, device, pad = max(map(len, prompts)), loaded.model.device, _pad(loaded)
-    rows = [([pad] * (longest - len(row)), row) for row in prompts]
+    """The tokens of each prompt alone: in a padded batch, some models of transformers generate others."""
+    return [_continued(loaded, prompt) for prompt in prompts]
+
+
+def _continued(loaded: LanguageModel, prompt: list[int]) -> list[int]:
+    ids = torch.tensor([prompt], device=loaded.model.device)
     with torch.no_grad():
         tokens = loaded.model.generate(
-            torch.tensor([pads + row for pads, row in rows], device=device),
-            attention_mask=torch.tensor([[0] * len(pads) + [1] * len(row) for pads, row in rows], device=device),
+            ids,
+            attention_mask=torch.ones_like(ids),
             max_new_tokens=_NEW,
             min_new_tokens=_NEW,
             do_sample=False,
             num_beams=1,
-            pad_token_id=pad,
+            pad_token_id=_pad(loaded),
         )
-    return [row.tolist() for row in tokens[:, longest:]]
+    return [int(token) for token in tokens[0, len(prompt) :]]
 
 
 def _compare_row(
