@@ -24,7 +24,9 @@ ADD_ON_ROOMS = ("quantization", "torchscript", "diagnostics", "genai", "huggingf
 CORE = [
     path
     for path in sorted(PACKAGE.rglob("*.py"))
-    if path != PACKAGE / "__init__.py" and path.relative_to(PACKAGE).parts[0] not in ADD_ON_ROOMS
+    if path.name != "__main__.py"  # of the command
+    and path != PACKAGE / "__init__.py"
+    and path.relative_to(PACKAGE).parts[0] not in ADD_ON_ROOMS
 ]
 
 

@@ -23,7 +23,7 @@ from ._capture.attempts import Attempt, recorded_attempts
 from ._capture.patches import PatchKind, missing_targets, one_at_a_time, tracing_patches
 from ._comparison import OutputComparison, report_skipped
 from ._diagnostics import Diagnostics, Report, read_diagnostics
-from ._export_context import exporting, in_mode
+from ._export_context import exporting, in_mode, without_wrappers
 from ._extensions import add_on
 from ._keywords import called_by_users
 from ._lower.dispatch import is_translated
@@ -52,6 +52,7 @@ from ._public import public
 from ._quantize_config import QuantizeConfig, WeightDtype
 from ._targets import Target
 from ._timing import Timer
+from .errors import ArgumentError
 
 __all__ = ["export"]
 
@@ -142,6 +143,7 @@ def export(
         StateError: With ``state="error"``, if forward mutates state that outlives the call.
     """
     check_file(f, "f")
+    model = without_wrappers(model)
     args, kwargs, dynamic_shapes, *names = _own_examples(model, args, kwargs, dynamic_shapes, input_names, output_names)
     rare = read_export_options(options)
     read = partial(
@@ -304,6 +306,8 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
     returned = [] if options.state == "warn" else [update for update in updates if not update.is_returned]
     with unset_fake_temporarily(), timer.stage("lower"):
         lowered = lower(prepared, captured, options, returned)
+    if not lowered.model.graph.outputs:
+        raise ArgumentError("model", "forward returns no tensor", hint="return the results: a graph has outputs")
     if options.quantize is not None and options.quantize.calibration is not None:
         # The program does not keep the batches.
         options = replace(options, quantize=replace(options.quantize, activations="static", calibration=None))

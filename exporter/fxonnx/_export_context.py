@@ -15,7 +15,7 @@ from fxonnx_translations._optional_names import MissingNameError
 from ._public import public
 from .errors import UntestedTorchError
 
-__all__ = ["exporting", "in_mode", "is_in_onnx_export", "outside_of_export"]
+__all__ = ["exporting", "in_mode", "is_in_onnx_export", "outside_of_export", "without_wrappers"]
 
 _depth: ContextVar[int] = ContextVar("fxonnx_exports", default=0)
 
@@ -34,6 +34,16 @@ def exporting() -> Iterator[None]:
         raise UntestedTorchError(str(error), hint="install a torch version that fxonnx is tested with") from error
     finally:
         _depth.reset(token)
+
+
+def without_wrappers(model: Any) -> Any:
+    """The module inside of ``torch.compile`` and ``DataParallel``, which has its own names of inputs and weights."""
+    wrappers = torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel
+    while True:
+        inner = model.module if isinstance(model, wrappers) else getattr(model, "_orig_mod", None)
+        if not isinstance(inner, torch.nn.Module):
+            return model
+        model = inner
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import re
 import traceback
+from bdb import BdbQuit
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -345,6 +346,8 @@ def explained_error(error: Exception, model: torch.nn.Module, plan: CapturePlan)
         found: CaptureError = specialized_dims_error(specialized, plan.log)
     else:
         shown, hint = _described(error)
+        if isinstance(error, BdbQuit):
+            hint = "remove breakpoint() and pdb.set_trace() from the model: a debugger has no input here"
         if _DTYPES.search(shown):
             hint = conversion_of_inputs(model, plan.shapes.leaves)
         found = CaptureError(f"torch.export cannot capture the model: {type(error).__name__}\n{shown}", hint=hint)

@@ -14,7 +14,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from fxonnx_translations._torch_compat import TreeSpec, pytree
 
 from .._capture.inputs.list_inputs import stacked
-from .._capture.inputs.pytree_objects import flatten_objects
+from .._capture.inputs.pytree_objects import flatten_objects, is_object
 from ..errors import ArgumentError, did_you_mean
 
 __all__ = ["BoundCall", "bind_call", "check_loop_bounds", "unflatten_outputs"]
@@ -162,7 +162,7 @@ def _restore_nesting(
     is_nested = any(not one.is_leaf() for part in spec.children() for one in part.children())
     if kwargs or not is_nested or len(args) != spec.num_leaves:
         return args, kwargs
-    if not all(pytree.tree_structure(argument).is_leaf() for argument in args):
+    if not all(pytree.tree_structure(argument).is_leaf() and not is_object(argument) for argument in args):
         return args, kwargs
     nested: tuple[Sequence[Any], Mapping[str, Any]] = pytree.tree_unflatten(args, spec)
     return nested

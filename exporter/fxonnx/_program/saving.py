@@ -89,6 +89,8 @@ def save(
         metadata=metadata,
     )
     check_file(destination, "destination")
+    if destination is None:
+        raise ArgumentError("destination", "expected a path or a binary file, got None", hint='write "model.onnx"')
     if not isinstance(destination, (str, os.PathLike)):
         if external_data:
             raise SaveError("external data requires a path, not an open file", hint="save to a path")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import Parameter, Signature
@@ -167,6 +167,10 @@ def bind_example_inputs(
     """
     positional = _check_args(args)
     keywords = _check_kwargs(kwargs)
+    for index, value in enumerate(positional):
+        _check_types(value, "args", f"[{index}]")
+    for name, value in keywords.items():
+        _check_types(value, "kwargs", f"[{name!r}]")
     try:
         signature = inspect.signature(model.forward)
     except (TypeError, ValueError) as error:
@@ -230,6 +234,42 @@ def _check_rebuilt(given: Any) -> None:
             f"an input cannot be created from its parts: {error}",
             hint="remove __new__ from the NamedTuple, or let it accept all fields by position",
         ) from error
+
+
+def _check_types(value: Any, argument: str, path: str, above: tuple[int, ...] = ()) -> None:
+    """Reject inputs that no graph can have, with the path of the first one.
+
+    Args:
+        value: An input, or a part of one.
+        argument: "args" or "kwargs".
+        path: Where the value is in the argument.
+        above: The containers that it is in.
+
+    Raises:
+        ArgumentError: If it is an array, a set, an iterator, or a container that contains itself.
+    """
+    if isinstance(value, Mapping | list | tuple):
+        if id(value) in above:
+            raise ArgumentError(
+                argument, f"{argument}{path} contains itself", hint="pass a value that ends: tensors in lists or dicts"
+            )
+        parts = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, part in parts:
+            _check_types(part, argument, f"{path}[{key!r}]", (*above, id(value)))
+        return
+    library = type(value).__module__.partition(".")[0]
+    if library == "pandas":
+        hint = "pass torch.from_numpy(value.to_numpy())"
+    elif library == "numpy" and not isinstance(value, bool | int | float | complex | str):
+        hint = "pass torch.from_numpy(array)" if getattr(value, "ndim", 0) else "pass value.item(), or a tensor"
+    elif isinstance(value, set | frozenset):
+        hint = "pass a list or a tuple, which have an order"
+    elif isinstance(value, Iterator):
+        hint = "pass list(iterator)"
+    else:
+        return
+    name = f"{library}.{type(value).__name__}" if library in ("numpy", "pandas") else type(value).__name__
+    raise ArgumentError(argument, f"{argument}{path} is a {name}, which a graph cannot have as an input", hint=hint)
 
 
 def _check_args(args: Any) -> tuple[Any, ...]:

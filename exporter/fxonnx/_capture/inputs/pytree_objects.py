@@ -142,7 +142,11 @@ class _ObjectCopier:
         return made
 
     def _object(self, value: Any, path: str) -> Any:
-        made = object.__new__(type(value))
+        kind: Any = type(value)
+        try:
+            made = object.__new__(kind)
+        except TypeError:  # SimpleNamespace and other classes of C have a constructor of their own
+            made = kind.__new__(kind)
         self._copies[id(value)] = made
         attributes = vars(value)
         for name, item in attributes.items():
