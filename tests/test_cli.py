@@ -299,7 +299,7 @@ ERRORS = [
 def test_errors_are_one_message_and_leave_no_file(module: str, tmp_path: Path, arguments: str, message: str) -> None:
     before = sorted(tmp_path.glob("*.onnx"))
     result = invoke("export", "-o", "m.onnx", *arguments.replace("MODULE", module).split())
-    assert result.exit_code == 1
+    assert result.exit_code == (2 if "error[FX001]" in result.stderr else 1)
     assert message in result.stderr
     assert "Traceback" not in result.output
     assert sorted(tmp_path.glob("*.onnx")) == before
@@ -423,7 +423,7 @@ def test_pickled_objects_are_not_loaded(tmp_path: Path, entry: str) -> None:
                 content = content.replace(b'"use_pickle": false', b'"use_pickle": true')
             target.writestr(name, buffer.getvalue() if name == entry else content)
     result = invoke("export", str(tmp_path / "bad.pt2"), "-o", str(tmp_path / "m.onnx"))
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "cannot be loaded as an exported program" in result.output
     assert not (tmp_path / "boom").exists()
     assert not (tmp_path / "m.onnx").exists()
@@ -439,3 +439,25 @@ def test_help_of_every_command_has_an_example_and_exit_codes(command: str) -> No
 def test_completion_of_shells() -> None:
     result = CliRunner().invoke(app, ["--help"])
     assert "--install-completion" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "export missing.py:make -o m.onnx",
+        "verify missing.onnx missing.py:make",
+        "analyze missing.py:make",
+        "check missing.onnx",
+        "diff missing.onnx missing.onnx",
+        "report missing.onnx",
+        "genai missing -o out",
+        "hf ./missing -o out",
+    ],
+)
+def test_a_wrong_argument_has_the_same_exit_code_in_every_command(
+    arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, arguments.split())
+    assert result.exit_code == 2, result.output
+    assert "error[FX001]: " in result.stderr

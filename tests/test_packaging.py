@@ -61,6 +61,12 @@ def test_wheel_and_sdist_contain_typing_marks_license_and_readme(built: Path) ->
     assert modules <= files
     assert (ROOT / "README.md").read_text().strip() in metadata
     assert 'Requires-Dist: typer; extra == "cli"' in metadata
+    for version in ("3.10", "3.11", "3.12", "3.13"):
+        assert f"Classifier: Programming Language :: Python :: {version}\n" in metadata
+    assert "Classifier: Typing :: Typed\n" in metadata
+    assert "Keywords: onnx,pytorch," in metadata
+    assert "Author: The fxonnx contributors\n" in metadata
+    assert not any(name.startswith(("tests/", "benchmarks/")) for name in files)
     with tarfile.open(built / f"{NAME}.tar.gz") as sdist:
         names = set(sdist.getnames())
     for name in (
@@ -71,6 +77,12 @@ def test_wheel_and_sdist_contain_typing_marks_license_and_readme(built: Path) ->
         "translations/fxonnx_translations/py.typed",
     ):
         assert f"{NAME}/{name}" in names
+
+
+def test_the_citation_has_the_version_and_the_license_of_the_package() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"version: {fxonnx.__version__}\n" in citation
+    assert "license: MIT\n" in citation
 
 
 def test_the_installed_wheel_exports(built: Path, tmp_path: Path) -> None:

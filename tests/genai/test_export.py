@@ -100,7 +100,7 @@ def test_the_command_shows_a_bar_in_a_terminal(checkpoint: Path, tmp_path: Path)
 
 def test_the_command_shows_one_error(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["genai", str(tmp_path / "none"), "-o", str(tmp_path / "out")])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert f"error[FX001]: model: directory {tmp_path / 'none'} does not exist" in done.output
     both = ["genai", "checkpoint", "-o", str(tmp_path / "out"), "--no-chat-template", "--chat-template", "chat.jinja"]
     assert "it excludes --chat-template" in CliRunner().invoke(app, both).output

@@ -300,7 +300,7 @@ def test_the_command_line(checkpoint: Path, tmp_path: Path) -> None:
     assert "onnx/model_q4.onnx" in done.output
     assert "only for sequence_length <= 512" in done.output
     failed = CliRunner().invoke(app, ["hf", str(checkpoint), "-o", str(tmp_path / "other"), "--dtype", "int3"])
-    assert failed.exit_code == 1
+    assert failed.exit_code == 2
     assert "dtype: expected names of fp32" in failed.output
 
 

@@ -110,7 +110,7 @@ def export_command(
 
     Example: fxonnx export package.module:function -o model.onnx --verify
 
-    Exit code 0 if the file is written, 1 after an error, 2 for a wrong option.
+    Exit code 0 if the file is written, 1 after an error, 2 for a wrong argument.
     """
     with _readable_messages(debug), _progress() as on_stage:
         # Fail before the export, not after it, if the file cannot be written.
@@ -187,7 +187,7 @@ def hf_command(
 
     Example: fxonnx hf checkpoint -o model --layout transformers.js --dtype fp32,q8
 
-    Exit code 0 if the directory is written, 1 after an error, 2 for a wrong option.
+    Exit code 0 if the directory is written, 1 after an error, 2 for a wrong argument.
     """
     with _readable_messages(debug), _progress() as on_stage:
         from ..huggingface import export as export_for_huggingface  # imports torch
@@ -248,7 +248,7 @@ def genai_command(
 
     Example: fxonnx genai checkpoint -o model --precision int4
 
-    Exit code 0 if the directory is written, 1 after an error, 2 for a wrong option.
+    Exit code 0 if the directory is written, 1 after an error, 2 for a wrong argument.
     """
     adapters = dict(_name_and_path(each) for each in adapter or ())
     if chat_template and no_chat_template:
@@ -311,7 +311,7 @@ def verify_command(
 
     Example: fxonnx verify model.onnx package.module:function
 
-    Exit code 0 if all outputs agree, 1 if one differs or after an error, 2 for a wrong option.
+    Exit code 0 if all outputs agree, 1 if one differs or after an error, 2 for a wrong argument.
     """
     with _readable_messages(debug), _progress() as on_stage:
         on_stage("load")
@@ -396,7 +396,7 @@ def report_command(
 
     Example: fxonnx report model.onnx -o model.html
 
-    Exit code 0 if the page is written, 1 after an error.
+    Exit code 0 if the page is written, 1 after an error, 2 for a wrong argument.
     """
     with _readable_messages(debug):
         from ..diagnostics.report import report  # imports torch
@@ -414,7 +414,7 @@ def demo_command(
 
     Example: fxonnx demo -o alexnet.onnx
 
-    Exit code 0 if all of it succeeds, 1 after an error.
+    Exit code 0 if all of it succeeds, 1 after an error, 2 for a wrong argument.
     """
     start = time.perf_counter()
     with _readable_messages(debug), _progress() as on_stage, tempfile.TemporaryDirectory(prefix="fxonnx-") as directory:
@@ -445,7 +445,10 @@ def demo_command(
 
 @contextmanager
 def _readable_messages(debug: bool, exit_code: int = 1) -> Iterator[None]:
-    """Print errors and warnings as one message on stderr, and exit after an error, unless ``debug`` is set."""
+    """Print errors and warnings as one message on stderr, and exit after an error, unless ``debug`` is set.
+
+    The exit code is 2 if an argument is wrong, in every command.
+    """
     try:
         with warnings.catch_warnings():
             if not debug:
@@ -454,13 +457,13 @@ def _readable_messages(debug: bool, exit_code: int = 1) -> Iterator[None]:
     except Exception as error:
         if debug:
             raise
-        from ..errors import ExportError  # imports torch
+        from ..errors import ArgumentError, ExportError  # imports torch
 
         if isinstance(error, ExportError):
             typer.echo(str(error), err=True)
         else:
             typer.echo(f"error: {type(error).__name__}: {error}\nhint: --debug shows the traceback", err=True)
-        raise typer.Exit(exit_code) from error
+        raise typer.Exit(2 if isinstance(error, ArgumentError) else exit_code) from error
 
 
 def _print_warning(
