@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -120,6 +121,15 @@ def _quit() -> None:
     from bdb import BdbQuit
 
     raise BdbQuit
+
+
+def test_some_parameters_are_renamed() -> None:
+    linear = nn.Linear(3, 2).eval()
+    with pytest.warns(UserWarning, match="more names than the model has inputs: parameters are renamed to 'y'"):
+        fxonnx.export(linear, (X,), input_names=["x", "y"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fxonnx.export(linear, (X,), input_names=["x", "w", "b"])
 
 
 def test_namespaces_hold_tensors() -> None:

@@ -45,6 +45,7 @@ from .model import (
     constant_value,
     move_interface_metadata,
     new_model,
+    report_renamed_parameters,
 )
 from .outlining import outline
 from .regions import REGIONS, SCOPES, Scope
@@ -111,6 +112,7 @@ def lower(
         computes_float64=options.profile.computes_float64(options.opset),
     )
     lowering = _GraphLowering(builder, options)
+    report_renamed_parameters(prepared, options)
     lowering.shared, paths = add_inputs(prepared, builder, lowering.env, io_spec)
     lowering.run(prepared.graph, prepared.constants, skipped=prepared.derived)
     if lowering.unsupported:

@@ -24,6 +24,7 @@ from .._capture.inputs.example_inputs import user_input_names
 from .._export_signature import InputRecord
 from .._options import Options
 from .._prepare import DerivedWeight, Prepared, Update
+from .._warnings import warn_user
 from ..errors import ArgumentError, StateError, TranslationError
 from .sequence_values import joined, split
 from .versions import NEWEST_OPSET
@@ -105,6 +106,20 @@ def new_model(prepared: Prepared, opset: int, ir_version: int) -> ir.Model:
         prepared.exported_program.range_constraints
     )
     return ir.Model(graph, ir_version=ir_version, producer_name="pytorch", producer_version=torch.__version__)
+
+
+def report_renamed_parameters(prepared: Prepared, options: Options) -> None:
+    """Warn if some parameters, and not all, get names of the user: the names may have been meant for inputs.
+
+    Args:
+        prepared: The prepared program.
+        options: The options with ``input_names``, which name the parameters after the inputs, as in torch.onnx.
+    """
+    records = prepared.signature.inputs
+    names = options.input_names[sum(record.is_user_input for record in records) :]
+    if 0 < len(names) < sum(record.kind == InputKind.PARAMETER for record in records):
+        shown = ", ".join(map(repr, names))
+        warn_user(f"input_names has more names than the model has inputs: parameters are renamed to {shown}")
 
 
 def add_inputs(
