@@ -369,3 +369,9 @@ def test_an_export_into_the_checkpoint_in_another_precision(checkpoint: Path, tm
     fxonnx.genai.export(directory, directory, precision="fp16", verify=False)
     tensors = onnx.load(directory / "model.onnx", load_external_data=False).graph.initializer
     assert not any(tensor.external_data for tensor in tensors)
+
+
+def test_a_model_of_recurrent_layers_that_transformers_cannot_run(tmp_path: Path) -> None:
+    model = make_model("lfm2", layer_types=["conv", "conv"], num_hidden_layers=2)
+    with pytest.raises(ArgumentError, match="model: Lfm2ForCausalLM does not run with its cache: "):
+        fxonnx.genai.export(model, tmp_path / "out", tokenizer=make_tokenizer())

@@ -21,6 +21,7 @@ import torch.onnx.ops
 from torch import Tensor
 from torch.nn import functional
 
+from ..errors import ArgumentError
 from ._extra import import_extra
 from ._meta import input_device, runnable
 
@@ -84,9 +85,13 @@ def state_inputs(model: Any, batch: int, past: int) -> dict[str, Tensor]:
     """
     cache = _cache(model.config.get_text_config(decoder=True))
     called = runnable(model)
-    with torch.no_grad():
-        ids = torch.ones(1, 1, dtype=torch.int64, device=called.device)
-        called(input_ids=ids, use_cache=True, **{cache_parameter(model): cache})
+    ids = torch.ones(1, 1, dtype=torch.int64, device=called.device)
+    try:
+        with torch.no_grad():
+            called(input_ids=ids, use_cache=True, **{cache_parameter(model): cache})
+    except (TypeError, ValueError, IndexError, AttributeError) as error:
+        # transformers counts the tokens of a cache in a layer of attention.
+        raise ArgumentError("model", f"{type(model).__name__} does not run with its cache: {error}") from error
     zeros = partial(torch.zeros, device=input_device(model))
     names, shape_of_state = _state_names(model), _recurrence(model)[1]
     found: dict[str, Tensor] = {}
