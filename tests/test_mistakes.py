@@ -156,6 +156,19 @@ def test_models_in_wrappers(wrap: Callable[[nn.Module], nn.Module], monkeypatch:
     torch.testing.assert_close(program(X)[0], linear(X))
 
 
+def test_an_attribute_like_that_of_a_compiled_model() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self._orig_mod = nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self._orig_mod(x) + 1
+
+    model = Own().eval()
+    torch.testing.assert_close(fxonnx.export(model, (X,))(X)[0], model(X))
+
+
 def test_the_package_is_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["fxonnx", "--version"])
     with pytest.raises(SystemExit) as ended:

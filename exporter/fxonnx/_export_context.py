@@ -40,10 +40,12 @@ def without_wrappers(model: Any) -> Any:
     """The module inside of ``torch.compile`` and ``DataParallel``, which has its own names of inputs and weights."""
     wrappers = torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel
     while True:
-        inner = model.module if isinstance(model, wrappers) else getattr(model, "_orig_mod", None)
-        if not isinstance(inner, torch.nn.Module):
+        if isinstance(model, wrappers):
+            model = model.module
+        elif (type(model).__module__, type(model).__name__) == ("torch._dynamo.eval_frame", "OptimizedModule"):
+            model = model._orig_mod
+        else:
             return model
-        model = inner
 
 
 @contextmanager

@@ -135,9 +135,11 @@ NODES = [
     ("onnxruntime-web", single("Attention", *[FLOAT] * 3, opset=23), None, ""),
     ("onnxruntime-cuda", single("Elu", FLOAT, opset=21), None, ""),
     ("onnxruntime-cuda", single("Elu", TensorProto.BFLOAT16, opset=22), "fails", "no kernel for Elu of opset 22"),
-    # What ONNX Runtime 1.31 did on a GPU.
+    # Forms that fail, or have wrong results, in ONNX Runtime 1.31 on a GPU.
     ("onnxruntime-cuda", single("RMSNormalization", FLOAT, (FLOAT, (3,)), opset=23), None, ""),
     ("onnxruntime-cuda", single("RMSNormalization", FLOAT, (FLOAT, (1,)), opset=23), "fails", "its input scale has 1 elements in its last axis"),
+    ("onnxruntime-cuda", single("RMSNormalization", (FLOAT, None), (FLOAT, (3,)), opset=23), None, ""),
+    ("onnxruntime-cuda", single("RMSNormalization", (FLOAT, (2, "n")), (FLOAT, ("m",)), opset=23), None, ""),
     ("onnxruntime-cuda", single("RMSNormalization", FLOAT, (FLOAT, ()), opset=23), "fails", "is not broadcast: the results are wrong"),
     ("onnxruntime-cuda", single("BatchNormalization", *[FLOAT] * 5, outputs=3, training_mode=1), "fails", "its attribute training_mode is 1, supported: 0"),
     ("onnxruntime-cuda", single("Attention", *[FLOAT] * 3, opset=23, softmax_precision=11), "fails", "its attribute softmax_precision is 11"),

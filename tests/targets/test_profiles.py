@@ -157,6 +157,19 @@ def test_scales_of_norms_are_not_broadcast() -> None:
     assert node.inputs[1].const_value.shape == [4]
 
 
+def test_scales_of_norms_of_a_dynamic_size_are_not_broadcast() -> None:
+    model = Function(lambda x: nn.functional.rms_norm(x, x.shape[-1:])).eval()
+    program = fxonnx.export(
+        model, (torch.rand(2, 4),), dynamic_shapes=({0: "batch", 1: "size"},), target="onnxruntime-cuda"
+    )
+    scale = program.model.graph[-1].inputs[1]
+    assert program.model.graph[-1].op_type == "RMSNormalization"
+    assert scale.producer().op_type == "Expand"
+    for shape in ((2, 4), (3, 7), (1, 1)):
+        x = torch.rand(shape)
+        torch.testing.assert_close(program(x)[0], model(x))
+
+
 def test_the_target_determines_opset_and_patterns() -> None:
     assert DEFAULT_PROFILE.missing_kernels(20) is MISSING_KERNELS
     program = fxonnx.export(Function(torch.relu).eval(), (torch.ones(2, 3),), target="onnxruntime")

@@ -339,7 +339,7 @@ class _GraphLowering:
     def value(self, argument: Any) -> Any:
         """An FX argument in the form translations take: lowered values instead of nodes."""
         if isinstance(argument, torch.fx.Node):
-            if argument not in self.env:
+            if argument.op == "placeholder" and argument not in self.env:
                 raise Unsupported("one of its arguments is an object, such as a torch.Generator, and not a tensor")
             return self.env[argument]
         if isinstance(argument, (list, tuple)):

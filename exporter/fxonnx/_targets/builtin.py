@@ -49,7 +49,7 @@ _ONNXRUNTIME = TargetProfile(
     quantized_form=QuantizedForm(frozenset({_UINT8}), integer_products=True, explicit_zero_points=True),
 )
 
-# These load, and a call fails or has wrong results: asked from ONNX Runtime 1.31 on an H100.
+# With these, a session or a call fails or the results are wrong, as found with ONNX Runtime 1.31 on an H100.
 _CUDA_RESTRICTIONS: Mapping[str, Restriction] = MappingProxyType(
     {
         "Attention": Restriction(

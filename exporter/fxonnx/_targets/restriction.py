@@ -47,7 +47,8 @@ class Restriction:
         if self.types and (first is None or first.dtype not in self.types):
             return
         for index in self.whole:
-            if (size := _last_size(_input(node, index))) is not None and size != _last_size(first):
+            size, whole = _last_size(_input(node, index)), _last_size(first)
+            if size != whole and None not in (size, whole) and (isinstance(whole, int) or size == 1):
                 problem = f"its input {_name(inputs, index)} has {size} elements in its last axis and is not broadcast"
                 yield f"{problem}: the results are wrong", "expand the input to the size of that axis"
         for index in self.constant:

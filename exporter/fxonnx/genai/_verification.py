@@ -115,8 +115,8 @@ def _is_right_if_padded(loaded: LanguageModel, run: _Run, tolerance: float, adap
     lengths = _LENGTHS[1]
     prompts = _prompts(loaded, lengths)
     try:
-        _compare_batch(loaded, run, lengths, tolerance, adapter)
-        for prompt, found in zip(prompts, run(prompts), strict=True):
+        padded = _compare_batch(loaded, run, lengths, tolerance, adapter)
+        for prompt, found in zip(prompts, padded, strict=True):
             _compare_row(loaded, prompt, found, run([prompt])[0], min(tolerance, _OWN_TOLERANCE), "a padded batch")
     except VerificationError:
         _compare_batch(loaded, run, (max(lengths),) * len(lengths), tolerance, adapter)
@@ -126,11 +126,14 @@ def _is_right_if_padded(loaded: LanguageModel, run: _Run, tolerance: float, adap
 
 def _compare_batch(
     loaded: LanguageModel, run: _Run, lengths: tuple[int, ...], tolerance: float, adapter: str | None
-) -> None:
+) -> list[list[int]]:
+    """Compare the tokens of a batch with those of each prompt alone, and return them."""
     prompts = _prompts(loaded, lengths)
     where = f"batch {len(prompts)}" if adapter is None else f"batch {len(prompts)} with the adapter {adapter!r}"
-    for row, (ours, theirs) in enumerate(zip(run(prompts), _expected(loaded, prompts), strict=True)):
+    found = run(prompts)
+    for row, (ours, theirs) in enumerate(zip(found, _expected(loaded, prompts), strict=True)):
         _compare_row(loaded, prompts[row], ours, theirs, tolerance, f"row {row} of {where}")
+    return found
 
 
 def _prompts(loaded: LanguageModel, lengths: tuple[int, ...]) -> list[list[int]]:

@@ -234,9 +234,11 @@ def _ones(op: Op, shape: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
     """The scale of a norm without a weight."""
     # ONNX Runtime's CUDA kernel reads a scale of one element as if it had all. Identity elimination drops one element
     # from the operators that replace RMSNormalization before opset 23.
-    if op.opset < 23 or not all(isinstance(size, int) for size in shape):
+    if op.opset < 23:
         return op.const([1.0], dtype)
-    return op.const(torch.ones([int(size) for size in shape]), dtype)
+    if all(isinstance(size, int) for size in shape):
+        return op.const(torch.ones([int(size) for size in shape]), dtype)
+    return op.expand(op.const(1.0, dtype), tuple(shape))
 
 
 @translates("aten::group_norm")
