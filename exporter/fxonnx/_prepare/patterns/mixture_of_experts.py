@@ -1,6 +1,8 @@
 """Fuse mixtures of experts to ONNX Runtime's MoE: a router, and a gated layer for each expert that it selects.
 
-Models of transformers sort the tokens by expert and multiply each group by the weight of its expert.
+Models of transformers sort the tokens by expert and multiply each group by the weight of its expert. The router is part
+of the operator if it is a softmax; of other routers (sigmoids, groups of experts, a bias for the choice, scaling) the
+operator gets the logarithms of the weights.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from .formula import Formula, never
 from .matches import Matches
 from .matching import as_call, bounds_of, dims_of, dtype_of, insert_before, is_same_dtype_cast, operand, value_of
 from .onnx_nodes import insert_onnx_op
+from .signs import is_nonnegative
 from .terms import Call, Match, Number, Tensor, Term, Value, cast_of, either, op, view_of
 
 __all__ = ["fuse_mixture_of_experts"]
@@ -25,26 +28,50 @@ aten = torch.ops.aten
 _grouped_product = op("transformers::grouped_mm_fallback", "aten::_grouped_mm")
 _item = op(operator.getitem)
 _LAST = either(-1, 1)
+_LEAST_WEIGHT = 1e-30  # the logarithm of zero would be infinite
+_NOT_CHOSEN = -1e4  # below its logarithm, and a number of every floating-point type
 
 
-def _mixture(
+def _routed(
     tokens: Tensor, logits: Tensor, k: Number, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor,
     alpha: Number, beta: Number, limit: Number, lower: Number, count: Number, last: Number, length: Value,
 ) -> Term:  # fmt: skip
-    # The router: the weights of the largest logits, or the largest probabilities, normalized or not.
+    """With the router of the operator: the largest logits, or the largest probabilities, normalized or not."""
     top_logits = op.topk(logits, k, _LAST)
     top = op.topk(op.softmax(logits, _LAST).loose(), k, _LAST)
-    values = _item(top, 0).named("values")
+    values = _item(top, 0).named("scale")
     normalized = values / op.sum(values, either([-1], [1]), True)
     scale = either(op.softmax(_item(top_logits, 0), _LAST).loose(), normalized.named("normalized"), values)
+    choice = either(_item(top, 1), _item(top_logits, 1))
+    return _experts(
+        tokens, choice, scale, k, up, up_bias, down, down_bias, alpha, beta, limit, lower, count, last, length
+    )
+
+
+def _chosen(
+    tokens: Tensor, scores: Tensor, scale: Tensor, k: Number, up: Tensor, up_bias: Tensor, down: Tensor,
+    down_bias: Tensor, alpha: Number, beta: Number, limit: Number, lower: Number, count: Number, last: Number,
+    length: Value,
+) -> Term:  # fmt: skip
+    """With any other router that selects the largest of some scores."""
+    choice = _item(op.topk(scores, k, _LAST).loose(), 1).named("choice")
+    return _experts(
+        tokens, choice, scale, k, up, up_bias, down, down_bias, alpha, beta, limit, lower, count, last, length
+    )
+
+
+def _experts(
+    tokens: Term, choice: Term, scale: Term, k: Number, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor,
+    alpha: Number, beta: Number, limit: Number, lower: Number, count: Number, last: Number, length: Value,
+) -> Term:  # fmt: skip
     # The selected experts of all tokens, sorted.
-    sort = op.sort(_flat(either(_item(top, 1), _item(top_logits, 1))))
+    sort = op.sort(_flat(choice))
     experts, order = _item(sort, 0), _item(sort, 1)
     ends = op.cumsum(op.histc(cast_of(experts), count, 0, last), 0).loose()
     # The two products of each expert, and the gate between them.
     first = _grouped_product(op.index(tokens, [op.floor_divide(order, k)]), up, ends)
     source = either(first + op.index(up_bias, [experts]), first).named("source")
-    second = _grouped_product(either(_gate(source), _limited_gate(source, alpha, beta, limit, lower)), down, ends)
+    second = _grouped_product(_gate(source, alpha, beta, limit, lower), down, ends)
     result = either(second + op.index(down_bias, [experts]), second)
     # The weighted results, in the order of the tokens.
     weighted = result * op.unsqueeze(op.index(_flat(scale), [order]), _LAST)
@@ -57,16 +84,14 @@ def _flat(x: Term) -> Term:
     return view_of(x).when(lambda node: len(dims_of(node) or ()) == 1)
 
 
-def _gate(x: Term) -> Term:
-    parts = op.chunk(x, 2, _LAST)
-    return op.silu(_item(parts, 0)) * _item(parts, 1)
-
-
-def _limited_gate(x: Term, alpha: Number, beta: Number, limit: Number, lower: Number) -> Term:
-    """The activation of GPT-OSS, with alternating gates and linear parts."""
-    gate = op.clamp(_every_second(x, 0), None, limit)
-    linear = op.clamp(_every_second(x, 1), lower, limit)
-    return (linear + beta) * (gate * op.sigmoid(gate * alpha))
+def _gate(x: Term, alpha: Number, beta: Number, limit: Number, lower: Number) -> Term:
+    """A SiLU or its variants times a linear part, of halves or alternating elements, bounded or not."""
+    halves = op.chunk(x, 2, _LAST).named("halves")
+    forms = []
+    for gate, linear in ((_item(halves, 0), _item(halves, 1)), (_every_second(x, 0), _every_second(x, 1))):
+        for g, part in ((op.clamp(gate, None, limit), op.clamp(linear, lower, limit)), (gate, linear)):
+            forms += [(part + beta) * (g * op.sigmoid(g * alpha)), op.silu(g) * part]
+    return either(*forms)
 
 
 def _every_second(x: Term, start: int) -> Call:
@@ -78,12 +103,14 @@ def _is_every_second(start: int, node: torch.fx.Node) -> bool:
 
 
 def _has_one_dtype(match: Match) -> bool:
-    return dtype_of(match.node("tokens")) == dtype_of(match.node("logits")) == dtype_of(match.end)
+    scores = match.value("logits") or match.value("scale")
+    return dtype_of(match.node("tokens")) == dtype_of(scores) == dtype_of(match.end)
 
 
 def _has_consistent_sizes(match: Match) -> bool:
-    logits, weights = dims_of(match.node("logits")) or (), [value_of(match.node(name)) for name in ("up", "down")]
-    if len(logits) != 2 or not all(same_size(weight.shape[0], logits[1]) for weight in weights):
+    scores = dims_of(match.value("logits") or match.value("scores")) or ()
+    weights = [value_of(match.node(name)) for name in ("up", "down")]
+    if len(scores) != 2 or not all(same_size(weight.shape[0], scores[1]) for weight in weights):
         return False
     group = value_of(match.node("grouped")).shape[1]
     return match.number("last") == match.number("count") - 1 and group == match.value("k")
@@ -94,11 +121,21 @@ def _is_gate(match: Match) -> bool:
     return is_bounded and is_known(value_of(match.node("source")).shape[1] % 2 == 0)
 
 
-_FORMULA = Formula(
-    _mixture,
-    (_has_one_dtype, "tokens, logits and result have different dtypes"),
+def _has_usable_scale(match: Match) -> bool:
+    scale = match.node("scale")
+    return dims_of(scale) == dims_of(match.node("choice")) and is_nonnegative(scale)
+
+
+_CONDITIONS = (
+    (_has_one_dtype, "tokens, scores and result have different dtypes"),
     (_has_consistent_sizes, "the sizes differ from the experts'"),
     (_is_gate, "the gate is bounded differently, or has an odd size"),
+)
+_ROUTED = Formula(_routed, *_CONDITIONS, near=never, passes=is_same_dtype_cast)
+_CHOSEN = Formula(
+    _chosen,
+    *_CONDITIONS,
+    (_has_usable_scale, "the experts' weights may be negative"),
     near=never,
     passes=is_same_dtype_cast,
 )
@@ -108,7 +145,9 @@ def fuse_mixture_of_experts(graph: torch.fx.Graph, context: PatternContext) -> M
     """Fuse to MoE where the target has a kernel."""
     found = Matches()
     for node in graph.find_nodes(op="call_function", target=aten.sum.dim_IntList):
-        match = _FORMULA.at(node) if dtype_of(node) in context.experts else None
+        if dtype_of(node) not in context.experts:
+            continue
+        match = _ROUTED.at(node) or _CHOSEN.at(node)
         if match is not None:
             _rewrite(match)
             found.fused.append(node)
@@ -116,12 +155,12 @@ def fuse_mixture_of_experts(graph: torch.fx.Graph, context: PatternContext) -> M
 
 
 def _rewrite(match: Match) -> None:
-    node, is_limited = match.end, match.value("limit") is not None
-    up, down, up_bias = match.node("up"), match.node("down"), match.value("up_bias")
+    node, is_interleaved = match.end, match.value("halves") is None
+    up, down, up_bias, logits = match.node("up"), match.node("down"), match.value("up_bias"), match.value("logits")
     inputs = [
-        *(match.node("tokens"), match.node("logits")),
-        _interleaved(_outputs_first(up, node), is_limited, node),
-        None if up_bias is None else _interleaved(up_bias, is_limited, node),
+        *(match.node("tokens"), _logits_of(match) if logits is None else logits),
+        _interleaved(_outputs_first(up, node), is_interleaved, node),
+        None if up_bias is None else _interleaved(up_bias, is_interleaved, node),
         *(_outputs_first(down, node), match.value("down_bias")),
     ]
     attributes: dict[str, int | float | str] = {
@@ -129,17 +168,26 @@ def _rewrite(match: Match) -> None:
         "activation_type": "swiglu",
         "swiglu_fusion": 1,
         "normalize_routing_weights": 1,
-        "activation_alpha": match.number("alpha") if is_limited else 1.0,
-        "activation_beta": match.number("beta") if is_limited else 0.0,
+        "activation_alpha": 1.0 if match.value("alpha") is None else match.number("alpha"),
+        "activation_beta": 0.0 if match.value("beta") is None else match.number("beta"),
     }
-    if is_limited:
+    if match.value("limit") is not None:
         attributes["swiglu_limit"] = match.number("limit")
     (fused,) = insert_onnx_op(node, "MoE", inputs, attributes, [node.meta["val"]])
-    if match.value("values") is not None and match.value("normalized") is None:
+    scale = match.value("scale") if match.value("normalized") is None else None
+    if scale is not None:
         # Without normalization, results of ONNX Runtime 1.31 are wrong where the output has the memory of an input.
-        total = insert_before(node, aten.sum.dim_IntList, match.node("values"), [-1], True)
+        total = insert_before(node, aten.sum.dim_IntList, scale, [-1], True)
         fused = insert_before(node, aten.mul.Tensor, fused, total)
     node.replace_all_uses_with(fused)
+
+
+def _logits_of(match: Match) -> torch.fx.Node:
+    """Logits whose softmax over the chosen experts has the proportions of their weights: the logarithms."""
+    node, scale = match.end, match.node("scale")
+    logs = insert_before(node, aten.log.default, insert_before(node, aten.clamp_min.default, scale, _LEAST_WEIGHT))
+    others = insert_before(node, aten.full_like.default, match.node("scores"), _NOT_CHOSEN)
+    return insert_before(node, aten.scatter.src, others, 1, match.node("choice"), logs)
 
 
 def _outputs_first(weight: torch.fx.Node, before: torch.fx.Node) -> torch.fx.Node:

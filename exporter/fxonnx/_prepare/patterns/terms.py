@@ -148,14 +148,11 @@ class Term:
 
     Attributes:
         ignores_casts: Whether calls that ``Match.passes`` names are ignored; a parameter stands for what is given.
-        ignores_casts: Whether calls that ``Match.passes`` names are ignored; a parameter stands for what is given.
         name: Its meaning, for reasons and for ``Match.node``: "the scores".
         role: What it is in reasons if it has no name: "the operand of aten.mul".
         is_anchor: Whether the search begins at it.
         is_rejected: Whether it is a known way to write the formula that is not replaced.
     """
-
-    ignores_casts = True
 
     ignores_casts = True
 
@@ -257,8 +254,6 @@ class Term:
 
 class Value(Term):
     """A parameter for any argument: a node, a number, a list or None. It is the same wherever it occurs."""
-
-    ignores_casts = False
 
     ignores_casts = False
 

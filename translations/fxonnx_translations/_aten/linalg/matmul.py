@@ -263,24 +263,32 @@ def rows_times_matrices(op: Op, rows: ir.Value, matrices: ir.Value, offs: ir.Val
     count, columns = op.dims(rows)[0], op.dims(matrices)[2]
     dtype, groups = op.dtype_of(rows), op.dims(matrices)[0]
     ends = op.cast(offs, INT64)
+    bounds = op.shaped(op.Concat(op.const([0], INT64), ends, axis=0), (groups + 1,))
+    # Only groups with rows are multiplied: a token of a mixture of experts has a few of many.
+    has_rows = op.Less(op.shaped(op.Slice(bounds, [0], [-1], [0]), (groups,)), ends)
+    hit = sympy.Symbol("groups_with_rows")
+    numbers = op.shaped(op.Squeeze(op.shaped(op.NonZero(has_rows), (1, hit)), [0]), (hit,))
     # Each iteration adds the rows of one group to the finished part.
     done, part = sympy.Symbol("rows_done"), sympy.Symbol("rows_of_group")
-    body = op.body("group", [(INT64, ()), (BOOL, ()), (dtype, (done, columns)), (INT64, (1,))])
-    number, going, product, begin = body.graph.inputs
-    end = body.Gather(ends, body.Unsqueeze(number, [0]), axis=0)
+    body = op.body("group", [(INT64, ()), (BOOL, ()), (dtype, (done, columns))])
+    iteration, going, product = body.graph.inputs
+    number = body.Gather(numbers, body.Unsqueeze(iteration, [0]), axis=0)
+    begin, end = (body.Gather(bounds, index, axis=0) for index in (number, body.Add(number, body.const([1], INT64))))
     own = body.shaped(body.Slice(rows, begin, end, [0]), (part, op.dims(rows)[1]))
-    own = body.shaped(body.MatMul(own, body.Gather(matrices, number, axis=0)), (part, columns))
+    matrix = body.Squeeze(body.Gather(matrices, number, axis=0), [0])
+    own = body.shaped(body.MatMul(own, matrix), (part, columns))
     grown = body.shaped(body.Concat(product, own, axis=0), (done + part, columns))
-    graph = body.finish([(going, ()), (grown, (done + part, columns)), (end, (1,))])
+    graph = body.finish([(going, ()), (grown, (done + part, columns))])
     nothing = op.expand(op.const(0, dtype), [0, columns])
-    last = op.multi(
-        "Loop", op.scalar(groups, INT64), op.const(True), nothing, op.const([0], INT64), outputs=2, body=graph
-    )
-    product, end = last
-    product.type, end.type = ir.TensorType(dtype), ir.TensorType(INT64)
+    product = op.Loop(op.Size(numbers), op.const(True), nothing, body=graph)
+    product.type = ir.TensorType(dtype)
     op.shaped(product, (done, columns))
-    op.shaped(end, (1,))
-    rest = op.Concat(op.const([0, 0], INT64), op.Sub(op.size(count), end), op.const([0], INT64), axis=0)
+    rest = op.Concat(
+        op.const([0, 0], INT64),
+        op.Sub(op.size(count), op.Slice(bounds, [-1], [2**62], [0])),
+        op.const([0], INT64),
+        axis=0,
+    )
     return op.shaped(op.Pad(product, rest), (count, columns))
 
 
