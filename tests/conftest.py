@@ -31,7 +31,7 @@ def _saturates() -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    text = "give the marker nightly to most cases of large tables: three of four from 40 cases on, one of two from 8 on"
+    text = "give the marker nightly to cases of tables: one of two from 4 cases on, seven of eight from 100 on"
     parser.addoption("--sample", action="store_true", help=text)
     parser.addoption("--quick", action="store_true", help="as --sample, also for the tables that otherwise run whole")
 
@@ -51,7 +51,7 @@ _WHOLE = (
 
 def _share(count: int) -> int:
     """Of how many cases one runs in every change, for a function with ``count`` of them."""
-    return 4 if count >= 40 else 3 if count >= 16 else 2 if count >= 8 else 1
+    return 8 if count >= 100 else 4 if count >= 40 else 3 if count >= 16 else 2 if count >= 4 else 1
 
 
 def _sample(items: list[pytest.Item], whole: tuple[str, ...]) -> None:
