@@ -123,6 +123,8 @@ def _is_gate(match: Match) -> bool:
 
 def _has_usable_scale(match: Match) -> bool:
     scale = match.node("scale")
+    if dtype_of(scale) != torch.float32:  # logarithms in half precision would move the weights by more than rounding
+        return False
     return dims_of(scale) == dims_of(match.node("choice")) and is_nonnegative(scale)
 
 
@@ -135,7 +137,7 @@ _ROUTED = Formula(_routed, *_CONDITIONS, near=never, passes=is_same_dtype_cast)
 _CHOSEN = Formula(
     _chosen,
     *_CONDITIONS,
-    (_has_usable_scale, "the experts' weights may be negative"),
+    (_has_usable_scale, "the experts' weights may be negative, or have half precision"),
     near=never,
     passes=is_same_dtype_cast,
 )
