@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     import_torchvision()
-    dense = {count: {} for count in (ACTIVE, ACTIVE + 1)}  # type: dict[int, dict[str, float]]
+    dense: dict[int, dict[str, float]] = {ACTIVE: {}, ACTIVE + 1: {}}
     rows: list[dict[str, Any]] = []
     for name in (f"llama-{ACTIVE}", f"llama-{ACTIVE + 1}", *options.models.split(",")):
         model = build(name)

@@ -178,6 +178,29 @@ def test_routers(name: str) -> None:
         torch.testing.assert_close(program(x)[0], model(x), rtol=1e-4, atol=1e-4)
 
 
+def test_loops_over_different_experts() -> None:
+    """Products of two routers in one graph, which have tokens for different numbers of experts."""
+    import_torchvision()
+    from transformers.integrations import moe  # noqa: F401 - registers the operator
+
+    class Products(torch.nn.Module):
+        def forward(self, x: Tensor, weights: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+            product = torch.ops.transformers.grouped_mm_fallback
+            hidden = product(x, weights, first)
+            # The second router runs after the first experts, so that its memory may be theirs.
+            after = second + (hidden.sum() * 0).to(torch.int32)
+            return hidden, product(hidden + 1, weights, after)
+
+    def inputs(*ends: tuple[int, int, int, int]) -> tuple[Tensor, ...]:
+        return torch.randn(6, 8), torch.randn(4, 8, 8), *(torch.tensor(end, dtype=torch.int32) for end in ends)
+
+    program = fxonnx.export(Products(), inputs((1, 2, 4, 6), (6, 6, 6, 6)))
+    for ends in (((6, 6, 6, 6), (1, 2, 4, 6)), ((0, 0, 3, 6), (2, 6, 6, 6)), ((1, 2, 3, 4), (0, 0, 0, 0))):
+        given = inputs(*ends)
+        for found, wanted in zip(program(*given), Products()(*given), strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_experts_that_have_no_blocks() -> None:
     program = exported(CASES[0], target="onnxruntime-genai", quantize="int4", verify=True)
     assert Counter(node.op_type for node in program.model.graph)["MoE"] == 1

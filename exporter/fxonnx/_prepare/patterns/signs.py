@@ -35,26 +35,29 @@ def is_nonnegative(node: torch.fx.Node) -> bool:
                 return False
             seen.add(value)
             pending.extend(sources)
-        elif (known_number(value) or 0.0) < 0:
-            return False
+        else:
+            number = known_number(value)
+            if number is None or number < 0:
+                return False
     return True
 
 
 def _sources(node: torch.fx.Node) -> tuple[Any, ...] | None:
     """The operands that a value is nonnegative with; None if its sign is not known."""
     target: Any = node.target
+    count = len(node.args)
     family = getattr(target, "overloadpacket", target)
     if family in _NONNEGATIVE:
         return ()
     if family in _KEEPS or target in (*CASTS, *VIEWS) or target is operator.getitem:
         return node.args[:1]
-    if family in _COMBINES:
+    if family in _COMBINES and count > 1:
         return node.args[:2] if node.kwargs.get("alpha", 1) == 1 else None
-    if family is aten.where and len(node.args) == 3:
+    if family is aten.where and count == 3:
         return node.args[1:]
-    if family is aten.masked_fill:
+    if family is aten.masked_fill and count == 3:
         return (node.args[0], node.args[2])
-    if family in (aten.clamp, aten.clamp_min) and len(node.args) > 1:
+    if family in (aten.clamp, aten.clamp_min) and count > 1:
         least = known_number(node.args[1])
         return () if least is not None and least >= 0 else None
     return None

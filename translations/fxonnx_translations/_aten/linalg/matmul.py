@@ -266,8 +266,7 @@ def rows_times_matrices(op: Op, rows: ir.Value, matrices: ir.Value, offs: ir.Val
     bounds = op.shaped(op.Concat(op.const([0], INT64), ends, axis=0), (groups + 1,))
     # Only groups with rows are multiplied: a token of a mixture of experts has a few of many.
     has_rows = op.Less(op.shaped(op.Slice(bounds, [0], [-1], [0]), (groups,)), ends)
-    hit = sympy.Symbol("groups_with_rows")
-    numbers = op.shaped(op.Squeeze(op.shaped(op.NonZero(has_rows), (1, hit)), [0]), (hit,))
+    numbers = op.Reshape(op.NonZero(has_rows), [-1])
     # Each iteration adds the rows of one group to the finished part.
     done, part = sympy.Symbol("rows_done"), sympy.Symbol("rows_of_group")
     body = op.body("group", [(INT64, ()), (BOOL, ()), (dtype, (done, columns))])
@@ -282,7 +281,8 @@ def rows_times_matrices(op: Op, rows: ir.Value, matrices: ir.Value, offs: ir.Val
     nothing = op.expand(op.const(0, dtype), [0, columns])
     product = op.Loop(op.Size(numbers), op.const(True), nothing, body=graph)
     product.type = ir.TensorType(dtype)
-    op.shaped(product, (done, columns))
+    # Other products have other numbers of rows: with the same name, ONNX Runtime would reuse their memory.
+    op.shaped(product, (sympy.Symbol(f"{product.name}_rows"), columns))
     rest = op.Concat(
         op.const([0, 0], INT64),
         op.Sub(op.size(count), op.Slice(bounds, [-1], [2**62], [0])),
