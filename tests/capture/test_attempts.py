@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -181,3 +182,30 @@ def test_reports_on_failures_list_them(tmp_path: Path) -> None:
         )
     (page,) = tmp_path.glob("*.html")
     assert "The capture took 3 calls of torch.export" in page.read_text()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("name", "number", "attempts", "sizes"),
+    [
+        ("with_remainder", "int(x.shape[1] % 2) + 1", 2, (3, 8)),
+        # A size cannot be a key: the attempt with this file fails, and the one without it captures odd sizes.
+        ("with_key", "{int(x.shape[1] % 2): 1}[1]", 4, (3, 9)),
+    ],
+)
+def test_files_that_convert_sizes_are_found_by_the_first_attempt(
+    name: str, number: str, attempts: int, sizes: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{name}.py").write_text(f"def number_of(x):\n    return {number}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    number_of = importlib.import_module(name).number_of
+
+    def both(x: Tensor) -> Tensor:
+        return x.new_ones(3) * number_of(x) * len(x)
+
+    program = fxonnx.export(Function(both).eval(), (X,), dynamic_shapes=({0: "n", 1: "m"},))
+    assert len(program.record.capture.attempts) == attempts
+    assert program.record.capture.attempts[1].change.endswith(f"{name}.py, {__file__}")
+    for size in sizes:
+        (found,) = program(x := torch.ones(10, size))
+        torch.testing.assert_close(found, both(x))

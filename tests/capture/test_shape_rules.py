@@ -113,6 +113,18 @@ CASES: dict[str, tuple[Any, Arguments]] = {
     "relu_ of channels last": (aten.relu_.default, lambda mode: (_channels_last(mode, 0),)),
     "add of channels last": (aten.add.Tensor, lambda mode: (x := _channels_last(mode, 0), x)),
     "div of channels last": (aten.div.Tensor, lambda mode: (_channels_last(mode, 0), 2.0)),
+    "grid_sampler": (
+        aten.grid_sampler_2d.default,
+        lambda mode: (x := _image(mode), x.new_empty(x.shape[0], 5, x.shape[2] * 3, 2), 0, 0, False),
+    ),
+    "grid_sampler of static sizes": (
+        aten.grid_sampler_2d.default,
+        lambda mode: (_weights(mode, 2, 6, 4, 5), _weights(mode, 2, 3, 2, 2), 1, 1, True),
+    ),
+    "grid_sampler by cubes": (
+        aten.grid_sampler_2d.default,
+        lambda mode: (x := _image(mode), x.new_empty(x.shape[0], 1, 7, 2), 2, 0, True),
+    ),
     "batch_norm": (
         aten._native_batch_norm_legit_no_training.default,
         lambda mode: (_image(mode), *(_weights(mode, 6) for _ in range(4)), 0.1, 1e-5),
@@ -176,6 +188,10 @@ REFUSED: dict[str, tuple[Any, Arguments]] = {
     "view of a transposed image": (
         aten.view.default,
         lambda mode: (x := _image(mode, 2).transpose(2, 3), [x.shape[0], 6, x.shape[2] * x.shape[3]]),
+    ),
+    "grid_sampler of another batch": (
+        aten.grid_sampler_2d.default,
+        lambda mode: (_image(mode, 2), _image(mode, 2).new_empty(_image(mode, 2).shape[0], 5, 3, 2), 0, 0, False),
     ),
     "layer_norm of a dynamic axis": (
         aten.native_layer_norm.default,

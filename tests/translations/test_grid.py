@@ -31,6 +31,17 @@ CASES = (
     ),
     *(
         Case(
+            "aten.grid_sampler.default",
+            lambda x, g, mode=mode: F.grid_sample(x, g, mode, "border", False),
+            (T(("n", 2, "h", 5)), T(("n", "m", 3, 2), low=-1.3, high=1.3)),
+            f"image, {mode}, opset {opset}",
+            opset=opset,
+        )
+        for opset in (13, 16, 20)
+        for mode in ("bilinear", "nearest", "bicubic")
+    ),
+    *(
+        Case(
             "aten.affine_grid_generator.default",
             lambda x, theta, corners=corners: F.affine_grid(theta, list(x.shape), align_corners=corners),
             (T(("n", 1, "h", "w")), T(("n", 2, 3), dtype)),

@@ -52,11 +52,13 @@ class SymbolicIntegers:
 
     Attributes:
         files: The files.
+        fewer_files: Those of the lines that an error named, to try if the attempt with ``files`` fails.
         failure: The first failure with the fewest specialized dims.
         best: The capture that restricts the fewest sizes.
     """
 
     files: frozenset[str] = frozenset()
+    fewer_files: frozenset[str] | None = None
     failure: Failure | None = None
     best: Capture | None = None
 

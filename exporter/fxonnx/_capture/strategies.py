@@ -173,18 +173,25 @@ def _symbolic_integers(outcome: Outcome, plan: CapturePlan) -> Decision:
     """Keep sizes symbolic in further files; report the best capture, or else the failure of fewest dims."""
     known = plan.integers
     # After another failure, the number may be required to be one, for example as the key of a dictionary.
-    lines: list[str] = []
+    added: set[str] = set()
     if isinstance(outcome, Capture):
         lines = _restricting_lines(outcome)
         if known.best is not None and len(lines) >= len(_restricting_lines(known.best)):
             return known.best
-        known = replace(known, best=outcome)
+        known = replace(known, best=outcome, fewer_files=None)
+        added = converting_files(lines) - known.files
     elif isinstance(outcome.error, SpecializedDimsError):
-        lines = [str(line) for dim in outcome.error.specialized for line in dim.lines]
         # The static dims of the next plan: those that symbolic integers do not make dynamic.
         is_better = known.failure is None or _specialized_count(outcome) < _specialized_count(known.failure)
         known = replace(known, failure=outcome if is_better else known.failure)
-    added = converting_files(lines) - known.files
+        added = converting_files(str(line) for dim in outcome.error.specialized for line in dim.lines) - known.files
+        if added:
+            # Files of other lines that require one size would each need an attempt after this one.
+            known = replace(known, fewer_files=known.files | added)
+            added |= converting_files(plan.log.equality_lines()) - known.files
+    if not added and known.fewer_files not in (None, known.files) and known.best is None:
+        known = replace(known, files=frozenset(), fewer_files=None)
+        added = set(plan.integers.fewer_files or ())
     if not added:
         return known.best or known.failure or outcome
     change = f"int and len keep sizes symbolic in {', '.join(sorted(added))}"

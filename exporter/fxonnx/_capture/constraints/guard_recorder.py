@@ -164,6 +164,14 @@ class GuardLog:
         for expression in _symbols_deciding_at_zero(relation, sides):
             self.nonzero.setdefault(expression, user_line(frame))
 
+    def equality_lines(self) -> list[str]:
+        """The lines that require a size to have one value, or two sizes to be equal."""
+        return [
+            str(guard.line)
+            for guard in self.guards
+            if guard.line is not None and isinstance(guard.expression, sympy.Eq)
+        ]
+
     def specializing_line(self, place: str) -> SourceLine | None:
         """The first line that specializes a dim, by torch's name of its source, or the last line that bounds it."""
         symbols = {symbol for symbol, source in self.sources.items() if source == place}

@@ -377,6 +377,16 @@ def _addmm(mode: Any, self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1
     return _new(mode, mat1, (mat1.shape[0], size))
 
 
+def _grid_sampler(
+    mode: Any, input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Tensor | None:
+    if not (_is_dense(mode, input) and _is_dense(mode, grid)) or input.device != grid.device:
+        return None
+    if not (input.dim() == grid.dim() == 4 and input.dtype == grid.dtype and _same(input.shape[0], grid.shape[0])):
+        return None
+    return _new(mode, input, (*input.shape[:2], *grid.shape[1:3])) if _same(grid.shape[3], 2) else None
+
+
 _aten = torch.ops.aten
 
 RULES: Mapping[Any, Callable[..., Any]] = MappingProxyType(
@@ -419,6 +429,7 @@ RULES: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         _aten.addmm.default: _addmm,
         _aten._unsafe_view.default: _symbolic_view,
         _aten.view.default: _symbolic_view,
+        _aten.grid_sampler_2d.default: _grid_sampler,
         _aten.native_layer_norm.default: _layer_norm,
         _aten.native_group_norm.default: _group_norm,
         _aten._native_batch_norm_legit_no_training.default: _batch_norm,

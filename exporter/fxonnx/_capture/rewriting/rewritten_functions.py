@@ -168,8 +168,11 @@ def is_refusal(error: CaptureError) -> bool:
 
 def functions_at(lines: Iterable[str]) -> list[FunctionType]:
     """The functions in which loops begin at lines (``file.py:12 in forward``)."""
-    places = [match for match in map(_PLACE.match, dict.fromkeys(lines)) if match is not None]
-    return list(dict.fromkeys(found for place in places for found in looping_functions(place[1], int(place[2]))))
+    places: dict[str, list[int]] = {}
+    for match in map(_PLACE.match, dict.fromkeys(lines)):
+        if match is not None:
+            places.setdefault(match[1], []).append(int(match[2]))
+    return list(dict.fromkeys(found for file, numbers in places.items() for found in looping_functions(file, numbers)))
 
 
 def _failing_function(error: CaptureError, known: Collection[int]) -> FunctionType | None:

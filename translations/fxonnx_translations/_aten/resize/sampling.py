@@ -347,6 +347,8 @@ def _grid_sample(
 def _needs_no_grid_sample(call: OpCall) -> str | None:
     """Why a call is decomposed, or None."""
     arguments = call.arguments
+    if arguments["input"].dim() != 4:
+        return "volumes are those of aten::grid_sampler_3d"
     # ONNX Runtime has a kernel for float64 from opset 20 on.
     if call.opset < 16 or (call.opset < 20 and arguments["input"].dtype == torch.float64):
         return f"opset {call.opset} has no GridSample for {arguments['input'].dtype}"
@@ -355,11 +357,13 @@ def _needs_no_grid_sample(call: OpCall) -> str | None:
     return None
 
 
-@translates("aten::grid_sampler_2d", accepts=_needs_no_grid_sample)
+@translates("aten::grid_sampler", "aten::grid_sampler_2d", accepts=_needs_no_grid_sample)
 def grid_sampler_2d(
     op: Op, input: ir.Value, grid: ir.Value, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> ir.Value:
-    """aten::grid_sampler_2d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor"""
+    """aten::grid_sampler(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor
+    aten::grid_sampler_2d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor
+    """
     return _grid_sample(op, input, grid, interpolation_mode, padding_mode, align_corners)
 
 

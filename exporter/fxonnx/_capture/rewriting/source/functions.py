@@ -6,7 +6,7 @@ import ast
 import copy
 import gc
 import inspect
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import CellType, CodeType, FunctionType
@@ -14,7 +14,7 @@ from typing import Any
 
 from ...patches.patch import CodePatch, is_tracing, written
 from ...source_code import REWRITTEN, Definition, compile_function, find_definition
-from .loop_lines import begins_loop
+from .loop_lines import loop_lines
 from .transformer import HELPERS, PREFIX, Site, transform
 
 __all__ = ["compile_transformed", "function_of_code", "looping_functions", "replaced"]
@@ -30,20 +30,21 @@ def function_of_code(code: CodeType, known: Collection[int]) -> FunctionType | N
     return next((item for item in found if _COPY not in item.__dict__ and id(item) not in known), None)
 
 
-def looping_functions(file: str, line: int) -> list[FunctionType]:
-    """The functions, not yet transformed, that contain a line of a file where a loop or a list begins."""
-    if not begins_loop(file, line):
+def looping_functions(file: str, lines: Sequence[int]) -> list[FunctionType]:
+    """The functions, not yet transformed, that contain one of the lines of a file where a loop or a list begins."""
+    begin = loop_lines(file, lines)
+    if not begin:
         return []
     codes = [
-        item
+        (item, begin.intersection(number for *_, number in _all_lines(item.__code__)))
         for item in gc.get_objects()
         if type(item) is FunctionType
         and item.__code__.co_filename == file
         and HELPERS not in item.__code__.co_freevars
         and _COPY not in item.__dict__
-        and any(number == line for *_, number in _all_lines(item.__code__))
     ]
-    return [item for item in codes if find_definition(item.__code__) is not None]
+    found = (item for line in lines for item, contained in codes if line in contained)
+    return [item for item in found if find_definition(item.__code__) is not None]
 
 
 def _all_lines(code: CodeType) -> Iterator[tuple[int, int, int | None]]:
