@@ -17,7 +17,17 @@ from torch import Tensor, nn
 
 from tests.models.torchvision_shim import import_torchvision
 
-__all__ = ["LANGUAGE_STEPS", "REAL", "ZOO", "Maker", "Network", "linear_layers", "llama_stack"]
+__all__ = [
+    "LANGUAGE_STEPS",
+    "REAL",
+    "ZOO",
+    "Maker",
+    "Network",
+    "import_torchvision",
+    "linear_layers",
+    "llama_stack",
+    "trained",
+]
 
 Axes = Mapping[int, str]
 
@@ -61,7 +71,7 @@ class Network:
 Maker = Callable[[], Network]
 
 
-def _trained(model: nn.Module) -> nn.Module:
+def trained(model: nn.Module) -> nn.Module:
     """The model in eval mode, with biases that are not all 0: exporters leave those out, which no trained model has."""
     with torch.no_grad():
         for parameter in model.parameters():
@@ -87,14 +97,14 @@ _UNWORDED = {name: value for name, value in _SMALL.items() if name != "vocab_siz
 
 def _vision(name: str, size: int = 64, axes: Axes = _BATCH, batch: int = 2, **options: Any) -> Network:
     model = getattr(import_torchvision().models, name)(weights=None, **options)
-    return Network(_trained(model), (torch.randn(batch, 3, size, size),), axes=(axes,))
+    return Network(trained(model), (torch.randn(batch, 3, size, size),), axes=(axes,))
 
 
 def _timm(name: str, size: int = 224) -> Network:
     import_torchvision()
     import timm
 
-    return Network(_trained(timm.create_model(name, pretrained=False)), (torch.randn(2, 3, size, size),))
+    return Network(trained(timm.create_model(name, pretrained=False)), (torch.randn(2, 3, size, size),))
 
 
 def _language_model(name: str, **config: Any) -> nn.Module:
@@ -103,7 +113,7 @@ def _language_model(name: str, **config: Any) -> nn.Module:
 
     family = name.removesuffix("Model").removesuffix("ForCausalLM").removesuffix("LMHead").removesuffix("Encoder")
     model: nn.Module = getattr(transformers, name)(getattr(transformers, f"{family}Config")(use_cache=False, **config))
-    return _trained(model)
+    return trained(model)
 
 
 def _language(name: str, *, mask: bool = False, batch: int = 2, length: int = 16, **config: Any) -> Network:
@@ -154,7 +164,7 @@ def _whisper() -> Network:
         num_mel_bins=20,
         max_source_positions=50,
     )
-    return Network(_trained(WhisperEncoder(config)), (torch.randn(2, 20, 100),))
+    return Network(trained(WhisperEncoder(config)), (torch.randn(2, 20, 100),))
 
 
 def _clip() -> Network:
@@ -162,7 +172,7 @@ def _clip() -> Network:
     from transformers import CLIPVisionConfig, CLIPVisionModel
 
     model = CLIPVisionModel(CLIPVisionConfig(image_size=64, patch_size=16, **_UNWORDED))
-    return Network(_trained(model), (), {"pixel_values": torch.randn(2, 3, 64, 64)})
+    return Network(trained(model), (), {"pixel_values": torch.randn(2, 3, 64, 64)})
 
 
 def _wav2vec() -> Network:
@@ -170,7 +180,7 @@ def _wav2vec() -> Network:
     from transformers import Wav2Vec2Config, Wav2Vec2Model
 
     model = Wav2Vec2Model(Wav2Vec2Config(conv_dim=(32,) * 7, **_UNWORDED))
-    return Network(_trained(model), (), {"input_values": torch.randn(2, 4000)})
+    return Network(trained(model), (), {"input_values": torch.randn(2, 4000)})
 
 
 def _unet() -> Network:
@@ -188,7 +198,7 @@ def _unet() -> Network:
         attention_head_dim=8,
     )
     inputs = (torch.randn(2, 4, 16, 16), torch.tensor([3, 5]), torch.randn(2, 7, 32))
-    return Network(_trained(model), inputs, axes=(_BATCH, _BATCH, _BATCH))
+    return Network(trained(model), inputs, axes=(_BATCH, _BATCH, _BATCH))
 
 
 def _decoder() -> Network:
@@ -202,7 +212,7 @@ def _decoder() -> Network:
         norm_num_groups=8,
         sample_size=32,
     )
-    return Network(_trained(model).decoder, (torch.randn(2, 4, 8, 8),))
+    return Network(trained(model).decoder, (torch.randn(2, 4, 8, 8),))
 
 
 def llama_stack(layers: int) -> Network:
