@@ -183,9 +183,7 @@ def contents_of(entry: Optimized, network: Network, folder: Path) -> dict[str, b
         "TorchScript": lambda: content_of(torchscript(network, 17)),
     }
     path = folder / "model.onnx"
-    makers |= {
-        f"optimum {level}": partial(optimized, entry, path, approximate=level == "O3") for level in ("O2", "O3")
-    }
+    makers |= {f"optimum {level}": partial(optimized, entry, path, approximate=level == "O3") for level in ("O2", "O3")}
     contents: dict[str, bytes] = {}
     for name, make in makers.items():
         if name == "TorchScript" and "torch.onnx" in contents:
@@ -221,7 +219,8 @@ def measure(network: Network, contents: Mapping[str, bytes]) -> tuple[dict[str, 
             runs[name] = lambda session=session, feed=feed: session.run(None, feed)
             found = runs[name]()
             differences[name] = max(
-                float(np.abs(one - other).max() / np.abs(other).max()) for one, other in zip(found, expected, strict=False)
+                float(np.abs(one - other).max() / np.abs(other).max())
+                for one, other in zip(found, expected, strict=False)
             )
         for name, seconds in run_times(runs, SECONDS / SESSIONS, order).items():
             times[name] += seconds

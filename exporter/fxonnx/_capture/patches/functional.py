@@ -34,6 +34,7 @@ __all__ = [
     "as_tensor",
     "associative_scan",
     "detect_is_causal_mask",
+    "has_internal_overlap",
     "hash_of_size",
     "infer_size",
     "linspace",
@@ -231,6 +232,15 @@ def detect_is_causal_mask(
     torch compares the mask with a causal one to choose a kernel; the mask is applied in both cases.
     """
     return is_causal is True
+
+
+def has_internal_overlap(original: Callable[[Tensor], int], self: Tensor) -> int:
+    """``torch._debug_has_internal_overlap``: 1 if elements share memory, 0 if none do, 2 if that is not known."""
+    if not any(isinstance(size, torch.SymInt) for size in (*self.shape, *self.stride())):
+        return original(self)
+    # Only expanded axes have a stride of 0. Their size is compared with 1 by torch.
+    is_expanded = any(isinstance(stride, int) and stride == 0 for stride in self.stride())
+    return original(self) if is_expanded else 2
 
 
 def scaled_dot_product_attention(

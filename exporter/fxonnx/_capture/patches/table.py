@@ -239,6 +239,12 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     KernelPatch("aten::linalg_lstsq", shape_kernels.lstsq, "the shape of its residuals depends on the ranks"),
     KernelPatch("aten::narrow.Tensor", shape_kernels.narrow, "it reads the value of a tensor"),
     Patch("torch:as_tensor", functional.as_tensor, "its C++ function specializes sizes in a list", strict=False),
+    Patch(
+        "torch:_debug_has_internal_overlap",
+        functional.has_internal_overlap,
+        "for writes to a part of a tensor, it compares sizes with 1",
+        strict=False,
+    ),
     *QUOTIENT_PATCHES,
     *MATH_PATCHES,
     Patch("torch:SymInt.__hash__", functional.hash_of_size, "it raises a TypeError for sets of lengths", strict=False),
