@@ -3,11 +3,10 @@
     python -m benchmarks.graph_optimizers [--models bert,vit] [--json optimizers.json]
 
 ``optimum O2`` and ``optimum O3`` are the settings of optimum's levels: all fusions of the optimizer and those of the
-session, O3 with an approximation of GELU. Ours are the default graph, the one with ``target="onnxruntime"``, and the
-one with ``contrib=True``, which may contain operators of com.microsoft. All of one network run alternately on one
-thread in one process; milliseconds are medians, and ratios are ours over the faster of the optimizer's graphs. The
-difference is the largest one from eager torch, over the largest of its values. Where torch.onnx fails, the optimizer
-gets the file of its TorchScript exporter.
+session, O3 with an approximation of GELU. Ours are the default graph and the one with ``target="onnxruntime"``, both of
+ONNX operators only. All of one network run alternately on one thread in one process; milliseconds are medians, and
+ratios are ours over the faster of the optimizer's graphs. The difference is the largest one from eager torch, over its
+largest value. Where torch.onnx fails, the optimizer gets the file of its TorchScript exporter.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from .graphs import content_of, run_times, session_of
 
 SECONDS = 12.0
 SESSIONS = 3
-OURS = ("default", "onnxruntime", "contrib")
+OURS = ("default", "onnxruntime")
 THEIRS = ("torch.onnx", "TorchScript", "optimum O2", "optimum O3")
 
 
@@ -54,7 +53,7 @@ class _Encoder(nn.Module):
 
 @dataclass(frozen=True)
 class Optimized:
-    """A network, and what the optimizer has to know of it.
+    """A network, and its properties that the optimizer has to know.
 
     Attributes:
         kind: The optimizer's ``model_type``.
@@ -178,7 +177,6 @@ def contents_of(entry: Optimized, network: Network, folder: Path) -> dict[str, b
     makers: dict[str, Callable[[], bytes]] = {
         "default": lambda: content_of(ours(network)),
         "onnxruntime": lambda: content_of(ours(network, 23, target="onnxruntime")),
-        "contrib": lambda: content_of(ours(network, 23, target="onnxruntime")),
         "torch.onnx": lambda: content_of(torch_onnx(network)),
         "TorchScript": lambda: content_of(torchscript(network, 17)),
     }
@@ -192,7 +190,7 @@ def contents_of(entry: Optimized, network: Network, folder: Path) -> dict[str, b
             with silenced():
                 contents[name] = make()
             session_of(contents[name])
-        except Exception as error:  # noqa: PERF203
+        except Exception as error:
             if name in OURS:
                 raise
             sys.stderr.write(f"  {name}: {type(error).__name__}: {str(error).splitlines()[0][:200]}\n")
@@ -233,8 +231,7 @@ def row_of(name: str, seconds: Mapping[str, float], differences: Mapping[str, fl
     row: dict[str, Any] = {"model": name, "ms": 1000 * seconds["default"]}
     row |= {f"{one} ms": 1000 * seconds[one] for one in THEIRS if one in seconds}
     row |= {f"{one}/optimizer": seconds[one] / best for one in OURS}
-    row["contrib/default"] = seconds["contrib"] / min(seconds["default"], seconds["onnxruntime"])
-    return row | {f"difference {one}": differences[one] for one in ("contrib", "optimum O3") if one in differences}
+    return row | {f"difference {one}": differences[one] for one in ("onnxruntime", "optimum O3") if one in differences}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

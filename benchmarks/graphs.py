@@ -76,7 +76,7 @@ def session_of(content: bytes) -> Any:
 
 
 def load_seconds(content: bytes) -> float:
-    """CPU seconds to make a session, which is dropped at once: beside others its memory would be new, and its pages faults."""
+    """CPU seconds to make a session, which is dropped at once: beside others it would get new memory, page by page."""
     began = time.process_time()
     session = session_of(content)
     seconds = time.process_time() - began

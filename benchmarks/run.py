@@ -101,6 +101,17 @@ PARTS: Mapping[str, Part] = MappingProxyType(
             ("model", "nodes 23", "nodes/theirs 23", "run 23", "best/best", "load best"),
             ("best/best",),
         ),
+        "graph_optimizers": Part(
+            "Graphs beside ONNX Runtime's optimizer for transformers",
+            "torch.onnx's files after the optimizer with the settings of optimum's levels O2 and O3; our default graph "
+            'and the one with `target="onnxruntime"` over the faster of the two.',
+            ("graph_optimizers",),
+            (
+                *("model", "ms", "torch.onnx ms", "optimum O2 ms", "optimum O3 ms"),
+                *("default/optimizer", "onnxruntime/optimizer"),
+            ),
+            ("default/optimizer", "onnxruntime/optimizer"),
+        ),
         "language_models": Part(
             "Language models with `fxonnx.genai.export`",
             "Models of 8 layers with hidden size 768 in float32 and int4: one token after 32 and 1024 others, and a "
@@ -142,6 +153,18 @@ PARTS: Mapping[str, Part] = MappingProxyType(
             ),
             ("fxonnx capture", "fxonnx total", "torch.onnx total"),
             logarithmic=True,
+        ),
+        "meta_models": Part(
+            "Models without weights",
+            "Language models in their published sizes on the meta device, batch and length dynamic: billions of "
+            "parameters, CPU seconds of the export and of saving without weights, the peak memory of the process and "
+            "its memory before the export, and the size of the graph's file.",
+            ("meta_models",),
+            (
+                *("model", "parameters", "layers", "export", "a layer", "save", "peak MiB", "before MiB"),
+                *("nodes", "graph MiB"),
+            ),
+            ("a layer",),
         ),
         "memory": Part(
             "Peak memory of an export with saving",

@@ -348,7 +348,7 @@ def _needs_no_grid_sample(call: OpCall) -> str | None:
     """Why a call is decomposed, or None."""
     arguments = call.arguments
     if arguments["input"].dim() != 4:
-        return "volumes are those of aten::grid_sampler_3d"
+        return "volumes are sampled by aten::grid_sampler_3d"
     # ONNX Runtime has a kernel for float64 from opset 20 on.
     if call.opset < 16 or (call.opset < 20 and arguments["input"].dtype == torch.float64):
         return f"opset {call.opset} has no GridSample for {arguments['input'].dtype}"
