@@ -2,7 +2,7 @@
 
     python -m benchmarks.graph_optimizers [--models bert,vit] [--json optimizers.json]
 
-``optimum O2`` and ``optimum O3`` are the settings of optimum's levels: all fusions of the optimizer and those of the
+``optimum O2`` and ``optimum O3`` are the settings of optimum's levels: all fusions of the optimizer and of the
 session, O3 with an approximation of GELU. Ours are the default graph and the one with ``target="onnxruntime"``, both of
 ONNX operators only. All of one network run alternately on one thread in one process; milliseconds are medians, and
 ratios are ours over the faster of the optimizer's graphs. The difference is the largest one from eager torch, over its
