@@ -205,7 +205,9 @@ def test_files_that_convert_sizes_are_found_by_the_first_attempt(
 
     program = fxonnx.export(Function(both).eval(), (X,), dynamic_shapes=({0: "n", 1: "m"},))
     assert len(program.record.capture.attempts) == attempts
-    assert program.record.capture.attempts[1].change.endswith(f"{name}.py, {__file__}")
+    change = program.record.capture.attempts[1].change
+    assert f"{name}.py" in change
+    assert __file__ in change
     for size in sizes:
         (found,) = program(x := torch.ones(10, size))
         torch.testing.assert_close(found, both(x))

@@ -127,7 +127,10 @@ def test_recipe_of_the_documentation(act: Actor, shapes: Any, tmp_path: Path) ->
             np.testing.assert_allclose(actual, wanted.numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_argument_validation_is_restored() -> None:
+def test_argument_validation_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    # TorchDynamo turns the validation off for the whole process in the first compilation of any test.
+    monkeypatch.setattr(Distribution, "_validate_args", True)
+
     def check() -> None:
         assert Distribution._validate_args is True
         with pytest.raises(ValueError, match="to satisfy the constraint"):
