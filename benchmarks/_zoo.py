@@ -23,10 +23,10 @@ __all__ = [
     "ZOO",
     "Maker",
     "Network",
-    "import_torchvision",
     "linear_layers",
     "llama_stack",
     "trained",
+    "vae_decoder",
 ]
 
 Axes = Mapping[int, str]
@@ -201,18 +201,21 @@ def _unet() -> Network:
     return Network(trained(model), inputs, axes=(_BATCH, _BATCH, _BATCH))
 
 
-def _decoder() -> Network:
+def vae_decoder(
+    channels: tuple[int, int] = (32, 64), groups: int = 8, shape: tuple[int, ...] = (2, 4, 8, 8)
+) -> Network:
+    """The decoder of an image from a latent of a shape; ``groups`` is for its group norms."""
     import_torchvision()
     from diffusers import AutoencoderKL
 
     model = AutoencoderKL(
-        block_out_channels=(32, 64),
+        block_out_channels=channels,
         down_block_types=("DownEncoderBlock2D",) * 2,
         up_block_types=("UpDecoderBlock2D",) * 2,
-        norm_num_groups=8,
+        norm_num_groups=groups,
         sample_size=32,
     )
-    return Network(trained(model).decoder, (torch.randn(2, 4, 8, 8),))
+    return Network(trained(model).decoder, (torch.randn(shape),))
 
 
 def llama_stack(layers: int) -> Network:
@@ -270,7 +273,7 @@ ZOO: Mapping[str, Maker] = MappingProxyType(
         "clip_vision": _clip,
         "wav2vec2": _wav2vec,
         "diffusion_unet": _unet,
-        "diffusion_decoder": _decoder,
+        "diffusion_decoder": vae_decoder,
     }
 )
 """All measured networks: name to factory."""

@@ -28,9 +28,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tests.models.torchvision_shim import import_torchvision
+
 from ._exporters import ours, silenced, torch_onnx, torchscript
 from ._output import print_table, text, with_means, write_json
-from ._zoo import REAL, Network, import_torchvision, trained
+from ._zoo import REAL, Network, trained, vae_decoder
 from .graphs import content_of, run_times, session_of
 
 SECONDS = 12.0
@@ -126,18 +128,6 @@ def _unet() -> Network:
     return Network(_Encoder(trained(model)).eval(), inputs, axes=({}, {}, {}))
 
 
-def _vae() -> Network:
-    import_torchvision()
-    from diffusers import AutoencoderKL
-
-    model = AutoencoderKL(
-        block_out_channels=(64, 128),
-        down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2,
-    )
-    return Network(trained(model).decoder, (torch.randn(1, 4, 24, 24),))
-
-
 NETWORKS: Mapping[str, Optimized] = MappingProxyType(
     {
         "bert": Optimized("bert", REAL["bert_base"], 12, 768),
@@ -148,7 +138,7 @@ NETWORKS: Mapping[str, Optimized] = MappingProxyType(
         "swin": Optimized("swin", REAL["swin_t"]),
         "clip": Optimized("clip", _clip, 12, 768),
         "unet": Optimized("unet", _unet),
-        "vae": Optimized("vae", _vae),
+        "vae": Optimized("vae", partial(vae_decoder, (64, 128), 32, (1, 4, 24, 24))),
     }
 )
 
@@ -161,7 +151,7 @@ def optimized(network: Optimized, path: Path, *, approximate: bool) -> bytes:
     options = FusionOptions(network.kind)
     options.enable_gelu_approximation = approximate
     if network.kind in ("unet", "vae"):
-        # Operators that exist for CUDA only; optimum leaves them out on CPUs.
+        # ONNX Runtime has these operators for GPUs only.
         options.enable_nhwc_conv = options.enable_group_norm = options.enable_skip_group_norm = False
         options.enable_packed_kv = options.enable_packed_qkv = options.enable_bias_splitgelu = False
         options.enable_bias_add = False

@@ -1,6 +1,6 @@
 """Exports of the largest language models, whose weights exist on the meta device only.
 
-    python -m benchmarks.meta_models [--models "Llama 7B,Llama 70B"] [--json meta_models.json]
+    python -m benchmarks.meta_models [--models "Llama 7B;Llama 70B"] [--json meta_models.json]
 
 The models have their published sizes and no weights; each is exported in a process of its own with dynamic
 batch and length, on one thread, and saved without its weights. Seconds are the CPU's after the imports and an export of

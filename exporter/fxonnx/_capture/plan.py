@@ -52,7 +52,7 @@ class SymbolicIntegers:
 
     Attributes:
         files: The files.
-        fewer_files: Those of the lines that an error named, to try if the attempt with ``files`` fails.
+        fewer_files: The files in the last error about dims of one size, to try if the attempt with ``files`` fails.
         failure: The first failure with the fewest specialized dims.
         best: The capture that restricts the fewest sizes.
     """

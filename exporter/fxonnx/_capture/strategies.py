@@ -186,7 +186,7 @@ def _symbolic_integers(outcome: Outcome, plan: CapturePlan) -> Decision:
         known = replace(known, failure=outcome if is_better else known.failure)
         added = converting_files(str(line) for dim in outcome.error.specialized for line in dim.lines) - known.files
         if added:
-            # Files of other lines that require one size would each need an attempt after this one.
+            # The error is about dims of one size. Conversions that only restrict sizes would need another attempt.
             known = replace(known, fewer_files=known.files | added)
             added |= converting_files(plan.log.equality_lines()) - known.files
     if not added and known.fewer_files not in (None, known.files) and known.best is None:
