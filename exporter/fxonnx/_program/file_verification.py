@@ -20,7 +20,7 @@ from .._lower.model import CHECK_OUTPUT
 from .._model_files import load_model
 from .._sequence_types import is_sequence
 from ..errors import ArgumentError, VerificationError
-from .random_outputs import without_random_outputs
+from .random_outputs import reruns_of, without_random_outputs
 from .session import Session
 from .stateful import final_states, read_states
 
@@ -50,15 +50,16 @@ def verify_file(
     inputs = _graph_inputs(loaded, model, args, kwargs)
     session = Session(loaded, file=os.fspath(path))
 
-    def run() -> list[Any]:
+    def run(args: Sequence[Any], kwargs: Mapping[str, Any], _: Any = None) -> list[Any]:
         return _run_model(loaded, model, args, kwargs)
 
     def compared(expected: Sequence[Any], actual: Sequence[Any]) -> list[OutputComparison]:
         return compare(names, expected, actual, rtol=tolerance.rtol, atol=tolerance.atol, reference=reference)
 
     with preserved_random_states():
-        expected = run()
-        rows = without_random_outputs(compared(expected, session.run(inputs)), expected, run, compared)
+        expected = run(args, kwargs)
+        reruns = reruns_of(run, args, kwargs, {}, reference)
+        rows = without_random_outputs(compared(expected, session.run(inputs)), expected, reruns, compared)
     if any(row.status == "mismatch" for row in rows):
         raise VerificationError(
             f"ONNX Runtime and {REFERENCE_TEXTS[reference]} disagree:\n{format_rows(rows)}",
