@@ -12,6 +12,7 @@ import onnx_ir as ir
 import torch
 
 from ._capture.data_dependence.assumption import AssumptionKind
+from ._display import Displayed, html_table
 from ._export import export
 from ._lower.passthrough import Passthrough
 from ._options import ExportOptions, LegacyExportOptions, legacy_of, read_export_options
@@ -68,8 +69,8 @@ class ExportIssue:
 
 
 @public
-@dataclass(frozen=True)
-class Analysis:
+@dataclass(frozen=True, repr=False)
+class Analysis(Displayed):
     """The result of a dry run.
 
     Attributes:
@@ -114,6 +115,29 @@ class Analysis:
         lines += [f"  rewritten {text}" for text in self.rewrites]
         shown = ", ".join(f"{name} {count}" for name, count in list(self.operators.items())[:12])
         return "\n".join([*lines, f"  operators: {shown}"])
+
+    def _repr_html_(self) -> str:
+        title = "The model exports." if self.exports else "The model does not export."
+        issues = [
+            ("error" if one.is_error else "note", one.kind, one.message, one.line, one.remedy) for one in self.issues
+        ]
+        facts = {
+            "opset": str(self.opset),
+            "nodes": str(self.nodes),
+            "weights": f"{self.weight_bytes / 2**20:.1f} MiB",
+            "inputs": "\n".join(self.inputs),
+            "outputs": "\n".join(self.outputs),
+            "constraints": "\n".join(self.constraints),
+            "constants": "\n".join(f"{name} = {value}" for name, value in self.frozen.items()),
+            "rewritten": "\n".join(self.rewrites),
+            "operators": ", ".join(f"{name} {count}" for name, count in self.operators.items()),
+        }
+        shown = [(name, text) for name, text in facts.items() if text]
+        return (
+            f"<p>{title}</p>"
+            + (html_table("Issues", issues, ("", "kind", "message", "line", "remedy")) if issues else "")
+            + (html_table("Graph", shown) if self.opset is not None else "")
+        )
 
 
 @public

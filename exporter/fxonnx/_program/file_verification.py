@@ -15,7 +15,7 @@ from fxonnx_translations._torch_compat import pytree
 
 from .._capture.eager_state import copies_of_inputs, preserved_random_states, preserved_state
 from .._capture.inputs.pytree_objects import flatten_objects
-from .._comparison import REFERENCE_TEXTS, OutputComparison, ReferenceName, Tolerance, compare, format_rows
+from .._comparison import REFERENCE_TEXTS, OutputComparison, OutputRows, ReferenceName, Tolerance, compare, format_rows
 from .._lower.model import CHECK_OUTPUT
 from .._model_files import load_model
 from .._sequence_types import is_sequence
@@ -66,7 +66,7 @@ def verify_file(
             rows=rows,
             hint="export the model again; program.compare(model=model) finds the operator, line and module",
         )
-    return rows
+    return OutputRows(rows)
 
 
 def _run_model(loaded: ir.Model, model: Any, args: Any, kwargs: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from fxonnx_translations._torch_compat import pytree
 from .._capture.autograd_functions import recorded_function_calls
 from .._capture.eager_state import preserved_random_states
 from .._capture.inputs.list_inputs import with_lists
-from .._comparison import OutputComparison, ReferenceName, Tolerance, compare, format_rows
+from .._comparison import OutputComparison, OutputRows, ReferenceName, Tolerance, compare, format_rows
 from .._extensions import add_on
 from .._public import public
 from ..errors import ArgumentError, ExportError, VerificationError, did_you_mean
@@ -127,7 +127,7 @@ def verify(
     run = _Run(program, reference_of(program, model), Tolerance(rtol, atol))
     with preserved_random_states():
         call = run.bind(args, kwargs)
-        rows = [row for trial in run.trials(call, sizes) for row in run.rows(call, trial)]
+        rows = OutputRows(row for trial in run.trials(call, sizes) for row in run.rows(call, trial))
     if any(row.status == "mismatch" for row in rows):
         comparison = None
         if locate:

@@ -19,12 +19,13 @@ import torch
 from fxonnx_translations._builder.empty_tensors import Requirement
 from fxonnx_translations._torch_compat import Max, Min
 
+from ..._display import TableTuple
 from ..._public import public
 from ..._warnings import warn_user
 from ...errors import ArgumentError, CaptureError
 from .constraint_solver import Bounds, bounds_of, divisibility_of, normal_forms, text_of
 
-__all__ = ["CONSTRAINTS_KEY", "Constraint", "Place", "SizeLimits", "report_narrowed", "shortened"]
+__all__ = ["CONSTRAINTS_KEY", "Constraint", "Constraints", "Place", "SizeLimits", "report_narrowed", "shortened"]
 
 _OTHER_BRANCH_HINT = "the traced branch is not valid for other sizes; export again with an example of that size"
 
@@ -74,6 +75,20 @@ class Constraint:
     def is_about(self, expression: sympy.Basic) -> bool:
         """Whether an expression contains a constrained dim."""
         return any(symbol.name in self.dims for symbol in expression.free_symbols)
+
+
+class Constraints(TableTuple[Constraint]):
+    """The constraints of a program."""
+
+    __slots__ = ()
+    _head = ("constraint", "line", "reason")
+
+    @staticmethod
+    def _cells(item: Constraint) -> Sequence[str]:
+        return (item.text, item.line or "", item.reason or ("range of a Dim" if item.is_range else ""))
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self)) or "none"
 
 
 @dataclass(frozen=True)
