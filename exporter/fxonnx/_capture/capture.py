@@ -45,7 +45,7 @@ from .shapes.dynamic_shapes import DynamicShapes, Leaf
 from .shapes.shared_dim_names import differing_dims, shared_dims
 from .shapes.spec_keys import read_dynamic_shapes
 from .strategies import capture_with_strategies
-from .torch_export import reject_tracing
+from .torch_export import eager_error, reject_tracing
 from .trace import CaptureTask, names_of_dims
 from .training_mode import results_depend_on_mode, training_modules
 
@@ -186,6 +186,8 @@ def _capture_module(
             traced, plan = capture_with_strategies(task.attempt, plan)
         except SpecializedDimsError as error:  # not a class that users know
             raise CaptureError(error.message, hint=error.hint) from error
+        except CaptureError as error:
+            raise eager_error(error, model, inputs, shapes)  # noqa: B904 - it has its own cause
     _warn_about_followed_example(traced.assumptions)
     shapes = plan.shapes
     if not names_are_labels:

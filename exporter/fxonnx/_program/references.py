@@ -24,7 +24,7 @@ from .._comparison import REFERENCE_TEXTS, ReferenceName
 from .._export_context import outside_of_export
 from .._extensions import add_on
 from .._inner_tensors import rewrapped, unwrapped
-from ..errors import ArgumentError, SaveError
+from ..errors import ArgumentError, SaveError, kind_of
 from . import saving
 from .call_binding import BoundCall, bind_call
 from .interface import GraphInterface
@@ -164,7 +164,7 @@ def reference_of(program: VerifiableProgram, model: Model | None = None) -> Refe
     if isinstance(model, torch.export.ExportedProgram):
         return Reference("exported program", program, model.module(), is_given=True)
     if not callable(model) or isinstance(model, type):
-        given = model.__name__ if isinstance(model, type) else f"a {type(model).__name__}"
+        given = model.__name__ if isinstance(model, type) else f"{kind_of(model)}"
         raise ArgumentError("model", f"expected a module or a function, got {given}", hint="pass the exported model")
     reference = Reference("model", program, model, is_given=True)
     if program.record.options.quantize is not None:

@@ -161,6 +161,8 @@ def check_file(value: Any, argument: str) -> None:
     """
     if isinstance(value, io.TextIOBase):
         raise ArgumentError(argument, "the file is open for writing text", hint='open it with mode "wb"')
+    if getattr(value, "closed", False):
+        raise ArgumentError(argument, "the file is closed", hint="save the model before the file is closed")
     if isinstance(value, str | os.PathLike):
         path_of(value, argument)
         return
