@@ -19,7 +19,7 @@ from .. import export as export_model
 from .._warnings import ignoring_warnings
 from ..errors import ArgumentError, did_you_mean
 from ..genai import export as export_for_genai
-from ..genai._directory import staged_directory
+from ..genai._directory import check_directory, staged_directory
 from ..genai._meta import has_weights
 from ._check import FileCheck, compare_component, compare_generation, flatten, raise_on_failure
 from ._components import Component, components_of
@@ -126,6 +126,7 @@ def export(
         expected = ", ".join(map(repr, known))
         raise ArgumentError("layout", f"expected {expected}, got {layout!r}", hint=did_you_mean(layout, known))
     variants = read_variants(dtype)
+    check_directory(Path(out))
     announce = on_stage or _ignore
     if layout == "genai":
         if target is not None:
