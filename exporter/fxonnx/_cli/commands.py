@@ -34,13 +34,19 @@ Source = Annotated[
 ]
 Opset = Annotated[int | None, choice("opset", "The ONNX opset, 7 to 28.")]
 Target = Annotated[str | None, choice("target", "The runtime: {}.")]
-Metadata = Annotated[str, choice("metadata", "Provenance of nodes: {}; names are modules, without stack traces.")]
-Numerics = Annotated[str, choice("numerics", "Results for NaN and signed zeros: {}, the runtime's or torch's.")]
-Functions = Annotated[str, choice("functions", "ONNX functions: {}, for marked regions or repeated modules as well.")]
+Metadata = Annotated[
+    str, choice("metadata", "Provenance of nodes: full, names (modules, without stack traces) or none.")
+]
+Numerics = Annotated[
+    str, choice("numerics", "Results for NaN and signed zeros: default (the runtime's) or exact (torch's).")
+]
+Functions = Annotated[
+    str, choice("functions", "ONNX functions: none, regions (the marked ones) or repeated (modules as well).")
+]
 Quantize = Annotated[str | None, choice("quantize", "Store the weights of linear layers as integers: {}.")]
 Frozen = Annotated[str | None, typer.Option(help="Comma-separated names or patterns of inputs that become constants.")]
 DataDependent = Annotated[
-    str, choice("data_dependent", "Branches on the values of inputs: {}, to follow the example's.")
+    str, choice("data_dependent", "Branches on the values of inputs: error, or example to follow the example's.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")]
@@ -192,7 +198,8 @@ def hf_command(
             on_stage=on_stage,
             **choices,
         )
-    print_answer(as_json, asdict(exported), str(exported))
+    record = asdict(exported)
+    print_answer(as_json, {"output": record.pop("path")} | record, str(exported))
 
 
 @app.command("genai")
@@ -205,7 +212,7 @@ def genai_command(
     no_chat_template: Annotated[
         bool, typer.Option("--no-chat-template", help="Write no chat template: the model does not chat.")
     ] = False,
-    precision: Annotated[str, choice("precision", "{} (weights only).")] = "fp32",
+    precision: Annotated[str, choice("precision", "fp32, fp16, bf16 or int4 (weights only).")] = "fp32",
     target: Annotated[str, choice("device", "The device: {}.")] = "cpu",
     last_logits: Annotated[
         bool, typer.Option("--last-logits/--all-logits", help="Compute the logits of the last position only.")
