@@ -120,7 +120,7 @@ def commands() -> str:
     from fxonnx._cli.commands import app
 
     parts = []
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name, command in typer.main.get_command(app).commands.items():
         text = "\n\n".join(
             f"    {paragraph.removeprefix('Example: ')}" if paragraph.startswith("Example: ") else paragraph
             for paragraph in (command.help or "").split("\n\n")
