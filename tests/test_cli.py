@@ -439,25 +439,3 @@ def test_help_of_every_command_has_an_example_and_exit_codes(command: str) -> No
 def test_completion_of_shells() -> None:
     result = CliRunner().invoke(app, ["--help"])
     assert "--install-completion" in result.stdout
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "export missing.py:make -o m.onnx",
-        "verify missing.onnx missing.py:make",
-        "analyze missing.py:make",
-        "check missing.onnx",
-        "diff missing.onnx missing.onnx",
-        "report missing.onnx",
-        "genai missing -o out",
-        "hf ./missing -o out",
-    ],
-)
-def test_a_wrong_argument_has_the_same_exit_code_in_every_command(
-    arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, arguments.split())
-    assert result.exit_code == 2, result.output
-    assert "error[FX001]: " in result.stderr

@@ -22,6 +22,7 @@ from ._public import public
 from ._sequence_types import type_text
 from ._warnings import collecting_warnings
 from .errors import (
+    ArgumentError,
     CaptureError,
     ConversionError,
     ExportError,
@@ -29,7 +30,7 @@ from .errors import (
     UnsupportedOperatorError,
 )
 
-__all__ = ["Analysis", "ExportIssue", "analyze"]
+__all__ = ["Analysis", "ExportIssue", "analyze", "typed_name"]
 
 Kind: TypeAlias = Literal[
     "data-dependent", "capture", "sizes", "operator", "translation", "state", "argument", "warning"
@@ -217,7 +218,11 @@ class _Analyzer:
                 for name in _SHAPES:
                     self._options.pop(name, None)
         else:
-            self._add("translation" if isinstance(error, ConversionError) else "argument", error)
+            kinds: tuple[tuple[type[ExportError], Kind], ...] = (
+                (ConversionError, "translation"),
+                (ArgumentError, "argument"),
+            )
+            self._add(next((kind for cls, kind in kinds if isinstance(error, cls)), "capture"), error)
         return before != self._options
 
     def _add(self, kind: Kind, error: ExportError) -> None:
@@ -271,15 +276,16 @@ def _analysis(program: ONNXProgram, issues: tuple[ExportIssue, ...]) -> Analysis
         sum(counts.values()),
         dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))),
         tensor_bytes(program.model),
-        tuple(map(_typed, graph.inputs)),
-        tuple(map(_typed, graph.outputs)),
+        tuple(map(typed_name, graph.inputs)),
+        tuple(map(typed_name, graph.outputs)),
         tuple(map(str, program.record.constraints)),
         dict(program.record.frozen_arguments),
         tuple(map(str, program.record.rewrites)),
     )
 
 
-def _typed(value: ir.Value) -> str:
+def typed_name(value: ir.Value) -> str:
+    """The name, element type and dims of a graph input or output, ``x: FLOAT[batch, 3]``."""
     dims = ", ".join(str(dim) for dim in value.shape or ())
     dtype = "?" if value.dtype is None else value.dtype.name
     return f"{value.name}: {type_text(value, f'{dtype}[{dims}]')}"

@@ -120,6 +120,8 @@ def load_language_model(
 
 
 def _checkpoint(directory: Path) -> Path:
+    if directory.is_file():
+        raise ArgumentError("model", f"{directory} is a file", hint="pass the directory of the model")
     if not directory.is_dir():
         hint = did_you_mean(directory.name, (other.name for other in directory.parent.glob("*") if other.is_dir()))
         raise ArgumentError("model", f"directory {directory} does not exist", hint=hint)

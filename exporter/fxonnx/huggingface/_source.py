@@ -119,6 +119,8 @@ def find_checkpoint(model: str | os.PathLike[str], revision: str | None, token: 
             hint = "pass a directory that save_pretrained or a download of the model has written"
             raise ArgumentError("model", f"{directory} has no config.json", hint=hint)
         return directory
+    if directory.is_file():
+        raise ArgumentError("model", f"{directory} is a file", hint="pass the directory of the model")
     name = os.fspath(model)
     if _ID.fullmatch(name) is None:
         raise ArgumentError("model", f"directory {directory} does not exist")
