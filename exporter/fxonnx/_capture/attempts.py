@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from .._progress import Counter
 from .torch_log import held_torch_log
 
 __all__ = ["Attempt", "recorded_attempts", "timed_attempt"]
@@ -60,6 +61,8 @@ def timed_attempt(change: str) -> Iterator[None]:
     Args:
         change: The difference from the attempt before.
     """
+    attempts = _attempts.get()
+    Counter("attempts").add(1 if attempts is None else len(attempts) + 1)
     failure, start = "", time.perf_counter()
     with nullcontext(()) if _shows_log.get() else held_torch_log() as log:
         try:
@@ -68,6 +71,5 @@ def timed_attempt(change: str) -> Iterator[None]:
             failure = next(iter(str(error).splitlines()), "") or type(error).__name__
             raise
         finally:
-            attempts = _attempts.get()
             if attempts is not None:
                 attempts.append(Attempt(change, time.perf_counter() - start, failure, tuple(log)))

@@ -444,7 +444,8 @@ def demo_command(
     table.add_row("file size", size_text(result.file_size))
     for batch, error in result.max_error.items():
         table.add_row(f"max error, batch {batch}", f"{error:.1e}")
-    table.add_row("runs completely on", ", ".join(result.targets))
+    table.add_row("compared with PyTorch in", f"ONNX Runtime {version('onnxruntime')}, CPU")
+    table.add_row("kernel tables list every node for", ", ".join(result.targets))
     Console().print(table)
     if output is not None:
         typer.echo(f"wrote {output}")

@@ -17,6 +17,7 @@ from .._capture.eager_state import preserved_random_states
 from .._capture.inputs.list_inputs import with_lists
 from .._comparison import OutputComparison, OutputRows, ReferenceName, Tolerance, compare, format_rows
 from .._extensions import add_on
+from .._progress import Counter
 from .._public import public
 from ..errors import ArgumentError, ExportError, VerificationError, did_you_mean
 from .accuracy_level import ROUNDED, always_rounds, multiplies_stored_weights, products_in_float
@@ -127,7 +128,11 @@ def verify(
     run = _Run(program, reference_of(program, model), Tolerance(rtol, atol))
     with preserved_random_states():
         call = run.bind(args, kwargs)
-        rows = OutputRows(row for trial in run.trials(call, sizes) for row in run.rows(call, trial))
+        trials, rows = run.trials(call, sizes), OutputRows()
+        counter = Counter("sizes", len(trials))
+        for trial in trials:
+            counter.add()
+            rows += run.rows(call, trial)
     if any(row.status == "mismatch" for row in rows):
         comparison = None
         if locate:

@@ -16,7 +16,6 @@ import torch
 
 from .. import Target
 from .. import export as export_model
-from .._options import check_choice
 from .._warnings import ignoring_warnings
 from ..errors import ArgumentError, did_you_mean
 from ..genai import export as export_for_genai
@@ -123,12 +122,15 @@ def export(
         SaveError: If ``out`` cannot be written.
         ExportError: If transformers is not installed, or the export fails.
     """
-    if layout not in get_args(Layout):
-        known = get_args(Layout)
-        expected = ", ".join(map(repr, known))
-        raise ArgumentError("layout", f"expected {expected}, got {layout!r}", hint=did_you_mean(layout, known))
     # Fail before the model is loaded.
-    check_choice("target", target, (None, *get_args(Target)))
+    choices: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
+        ("layout", layout, get_args(Layout)),
+        ("target", target, (None, *get_args(Target))),
+    )
+    for name, value, known in choices:
+        if value not in known:
+            problem = f"expected {', '.join(map(repr, known))}, got {value!r}"
+            raise ArgumentError(name, problem, hint=did_you_mean(value, filter(None, known)))
     if task is not None:
         task_by_name(task)
     variants = read_variants(dtype)
