@@ -39,6 +39,7 @@ from .observers import reject_enabled_observers
 from .operand_types import check_operand_types
 from .plan import CapturePlan
 from .result import ALIASES_KEY, Capture
+from .shapes.data_dependent_dims import name_detections
 from .shapes.dynamic_axes import DynamicAxes, name_computed_dims, read_dynamic_axes
 from .shapes.dynamic_dims import ExampleCall
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
@@ -195,13 +196,13 @@ def _capture_module(
     program = traced.exported_program
     limits = with_specialized_dims(traced.limits, plan.specialized, program, shapes.leaves)
     report_narrowed(limits.constraints, strict=strict_shapes)
-    dims = traced.dim_names, traced.dim_aliases
+    dims, paths = (traced.dim_names, traced.dim_aliases), output_paths(program)
     check_operand_types(program, shapes.leaves)
     return replace(
         traced,
         limits=limits,
         input_paths=input_paths(program, inputs, shapes.leaves),
-        output_paths=output_paths(program),
+        output_paths=paths,
         objects=inputs.objects,
         more_inputs=others,
         frozen_arguments={
@@ -212,7 +213,10 @@ def _capture_module(
         scalars=scalars,
         input_lists=inputs.lists,
         repeated=repeated_tensors(inputs),
-        output_dims=name_computed_dims(program, axes, options.output_names, dims, strict=strict_shapes),
+        output_dims={
+            **name_detections(program, paths, dims[0]),
+            **name_computed_dims(program, axes, options.output_names, dims, strict=strict_shapes),
+        },
         attribute_changes=state_changes(model, inputs, program, changes),
     )
 

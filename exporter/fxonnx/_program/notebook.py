@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from .._capture import Capture
+from .._capture.shapes.data_dependent_dims import data_dependent_lines
 from .._display import html_table
 from .._sequence_types import type_text
 from .protobuf_layout import tensor_bytes
 
-__all__ = ["html_summary"]
+__all__ = ["data_dependent_dims", "html_summary"]
 
 _SHOWN_OPERATORS = 8
 
@@ -35,11 +37,19 @@ def html_summary(model: ir.Model, capture: Capture) -> str:
         ("weights", [weights]),
         ("inputs", list(map(_typed, graph.inputs))),
         ("outputs", list(map(_typed, graph.outputs))),
+        ("data-dependent dims", [f"{dim}: {line}" for dim, line in data_dependent_dims(graph, capture).items()]),
         ("operators", [", ".join(operators)]),
         ("constraints", list(map(str, capture.limits.constraints))),
         ("assumptions", list(map(str, capture.assumptions))),
     ]
     return html_table("ONNXProgram", [(name, "\n".join(values)) for name, values in rows if values])
+
+
+def data_dependent_dims(graph: ir.Graph, capture: Capture) -> dict[str, str]:
+    """Name of each data-dependent dim of the outputs to the operator and the line that determine it."""
+    shown = {name for output in graph.outputs for dim in output.shape or () for name in re.findall(r"\w+", str(dim))}
+    lines = data_dependent_lines(capture.exported_program)
+    return {name: line for name, line in lines.items() if name in shown}
 
 
 def _typed(value: ir.Value) -> str:

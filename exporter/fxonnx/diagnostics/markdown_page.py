@@ -11,6 +11,7 @@ import onnx_ir as ir
 from .._capture.attempts import Attempt
 from .._capture.patches import missing_targets
 from .._program import ONNXProgram
+from .._program.notebook import data_dependent_dims
 from .._sequence_types import type_text
 from ..errors import ExportError
 
@@ -49,6 +50,7 @@ def _program_sections(program: ONNXProgram) -> list[str]:
     operators = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     ends = [("input", value) for value in graph.inputs] + [("output", value) for value in graph.outputs]
     numerics = "" if program.record.options.numerics == "default" else f", {program.record.options.numerics} numerics"
+    dims = data_dependent_dims(graph, program.record.capture)
     header = f"opset {model.opset_imports['']}, IR version {model.ir_version}{numerics}, {len(graph)} nodes"
     return [
         *("", "## Model", "", f"{header}, {len(graph.initializers)} initializers", ""),
@@ -61,6 +63,8 @@ def _program_sections(program: ONNXProgram) -> list[str]:
         *_quantization_section(program),
         *("", "## Constraints on sizes", ""),
         *([f"- {constraint}" for constraint in program.record.constraints] or ["None."]),
+        *("", "## Data-dependent dims", ""),
+        *([f"- {dim}: {line}" for dim, line in dims.items()] or ["None."]),
         *("", "## Frozen arguments", ""),
         *([f"- {name} = {value}" for name, value in program.record.frozen_arguments.items()] or ["None."]),
         *("", "## Assumptions", ""),
