@@ -13,7 +13,7 @@ from typing import BinaryIO
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["AtomicFile"]
+__all__ = ["AtomicFile", "lock_file"]
 
 
 class AtomicFile:
@@ -34,7 +34,7 @@ class AtomicFile:
         while True:
             self._temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.tmp")
             self.file = self._temporary.open("xb")
-            _lock(self.file, wait=True)
+            lock_file(self.file, wait=True)
             # Before it was locked, a concurrent save may have removed it as a leftover of a crash.
             if self._temporary.exists():
                 break
@@ -72,15 +72,23 @@ class AtomicFile:
             leftover = self.path.with_name(name)
             try:
                 with leftover.open("rb") as file:
-                    if _lock(file, wait=False):
+                    if lock_file(file, wait=False):
                         leftover.unlink()
             except OSError:
                 # Another process removed it first, or it is not ours to remove.
                 continue
 
 
-def _lock(file: BinaryIO, *, wait: bool) -> bool:
-    """Lock a file until it is closed or the process ends; return False where locks are not supported or it is taken."""
+def lock_file(file: BinaryIO | int, *, wait: bool) -> bool:
+    """Lock an open file until it is closed or the process ends.
+
+    Args:
+        file: The file, or the descriptor of a directory.
+        wait: Whether to wait until another process has released it.
+
+    Returns:
+        Whether it is locked; False where locks are not supported, or another process has locked it.
+    """
     if sys.platform == "win32":
         return False
     try:

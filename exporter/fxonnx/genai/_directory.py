@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from .._program.atomic_file import lock_file
 from .._program.saving import may_reference
 from ..errors import SaveError
 
@@ -55,19 +57,54 @@ def staged_directory(out: Path, publish: Callable[[Path, Path], None] | None = N
     out = out.absolute()
     check_directory(out)
     above = next(parent for parent in out.parents if parent.exists())
-    staging = above / f".{out.name}.{secrets.token_hex(4)}.tmp"
-    try:
-        staging.mkdir()
-    except OSError as error:
-        raise SaveError(f"{out} cannot be written: {error.strerror or error}") from error
-    try:
+    _remove_leftovers(above, out.name)
+    with ExitStack() as stack:
+        try:
+            staging = stack.enter_context(_temporary_directory(above, out.name))
+        except OSError as error:
+            raise SaveError(f"{out} cannot be written: {error.strerror or error}") from error
         yield staging
         try:
             (publish or _publish)(staging, out)
         except OSError as error:
             raise SaveError(f"{out} cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def _temporary_directory(above: Path, name: str) -> Iterator[Path]:
+    """A locked directory, which is removed on exit."""
+    with ExitStack() as stack:
+        while True:
+            directory = above / f".{name}.{secrets.token_hex(4)}.tmp"
+            directory.mkdir()
+            stack.callback(shutil.rmtree, directory, ignore_errors=True)
+            stack.enter_context(_locked(directory))
+            # Before it was locked, a concurrent export may have removed it as a leftover.
+            if directory.exists():
+                break
+        yield directory
+
+
+def _remove_leftovers(above: Path, name: str) -> None:
+    """Remove the temporary directories of killed exports to the same destination, which nobody has locked."""
+    for leftover in above.glob(f".{glob.escape(name)}.*.tmp"):
+        with _locked(leftover, wait=False) as is_locked:
+            if is_locked:
+                shutil.rmtree(leftover, ignore_errors=True)
+
+
+@contextmanager
+def _locked(directory: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Lock a directory inside the context; yield whether it is locked, which no directory is on Windows."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY)
+    except OSError:  # on Windows, or it is gone
+        yield False
+        return
+    try:
+        yield lock_file(descriptor, wait=wait)
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        os.close(descriptor)
 
 
 def _publish(staging: Path, out: Path) -> None:
