@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import fxonnx
 
@@ -291,3 +292,17 @@ def test_quotients_of_positions() -> None:
     assert (operators.count("Div"), operators.count("Clip"), operators.count("Mod")) == (3, 1, 0)
     for ours, expected in zip(program(x), model(x), strict=True):
         torch.testing.assert_close(ours, expected)
+
+
+@pytest.mark.parametrize("base", [2, 3, -1])
+def test_integer_powers_of_every_number_of_bits(base: int) -> None:
+    """The largest exponent determines the number of squarings."""
+
+    class Power(nn.Module):
+        def forward(self, exponents: torch.Tensor) -> torch.Tensor:
+            return base**exponents
+
+    program = fxonnx.export(Power().eval(), (torch.arange(3),), dynamic_shapes={"exponents": {0: "n"}})
+    for largest in range(300):
+        exponents = torch.tensor([largest, 0, largest // 2])
+        torch.testing.assert_close(program(exponents)[0], base**exponents)

@@ -200,11 +200,12 @@ def test_indexing(case: Case) -> None:
     "select",
     [
         lambda one, n: torch.full((one,), -1.5).masked_select(torch.arange(n + 1) < 3),
+        lambda one, n: torch.full((one,), -1.5).masked_select(torch.arange(n + 1) <= n),
         lambda one, n: torch.zeros(n + 1).masked_scatter(torch.full((one,), True), torch.ones(4)),
         lambda one, n: torch.arange(12.0).view(3, 4)[torch.full((one,), 0), torch.arange(n + 1)],
         lambda one, n: torch.full((one,), -1.5) + torch.arange(n + 1),
     ],
-    ids=["masked_select", "masked_scatter", "index", "add"],
+    ids=["masked_select", "whole mask", "masked_scatter", "index", "add"],
 )
 def test_sizes_that_are_expressions_of_value_1_broadcast(select: Callable[..., torch.Tensor]) -> None:
     model = Function(lambda x: select((x.shape[0] + 2) // 3, x.shape[0])).eval()

@@ -72,6 +72,7 @@ _UNHASHABLE = "unhashable type: non-nested SymInt"
 _HINTS = {
     **dict.fromkeys(_QUANTIZED, _QUANTIZED_HINT),
     ".__new__() takes ": "remove __new__ from the NamedTuple that forward returns, or let it accept all of its fields",
+    "is not differentiable with respect to argument": "export within torch.no_grad(), as the model is called",
     _UNHASHABLE: ("a size is the key of a dictionary or set: convert it with int(...), which makes it static"),
 }
 # torch's messages for operands of different dtypes, as far as its shape functions check them.

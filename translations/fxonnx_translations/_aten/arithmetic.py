@@ -364,8 +364,9 @@ def _integer_power(op: Op, base: ir.Value, exponent: ir.Value) -> ir.Value:
     nothing = op.Mul(op.Add(base, exponent), zero)
     base, rest = op.Add(base, nothing), op.Add(op.Abs(exponent), nothing)
     largest = op.ReduceMax(op.Concat(op.Reshape(rest, [-1]), op.const([1]), axis=0), [0], keepdims=0)
-    bits = op.Ceil(op.Log(op.Add(op.cast(largest, ir.DataType.DOUBLE), op.const(1.0, ir.DataType.DOUBLE))))
-    trips = op.cast(op.Mul(bits, op.const(1.5, ir.DataType.DOUBLE)), wide)
+    # At least the number of bits, since 1.5 exceeds 1 / log(2).
+    logarithm = op.Log(op.Add(op.cast(largest, ir.DataType.DOUBLE), op.const(1.0, ir.DataType.DOUBLE)))
+    trips = op.cast(op.Ceil(op.Mul(logarithm, op.const(1.5, ir.DataType.DOUBLE))), wide)
 
     def step(body: Op, k: ir.Value, states: Sequence[ir.Value]) -> Sequence[ir.Value]:
         result, power, rest = states

@@ -326,24 +326,40 @@ def _without_expanded_operands(op_type: str, rule: Peephole | None = None) -> Pe
             value if expand is None or expand.inputs[0] is None else expand.inputs[0]
             for value, expand in zip(inputs, expands, strict=True)
         ]
-        return _expand_if_defined(
-            builder, builder.value_of(op_type, *narrow, **attributes), _broadcast_dims(builder, inputs)
+        dims = _broadcast_dims(builder, inputs)
+        return (
+            None
+            if dims is None
+            else _expand_if_defined(builder, builder.value_of(op_type, *narrow, **attributes), dims)
         )
 
     return unexpanded
 
 
-def _broadcast_dims(builder: BuilderProtocol, inputs: Sequence[ir.Value]) -> tuple[Dim, ...]:
-    return broadcast(builder, [builder.dims(value) for value in inputs])
+def _broadcast_dims(builder: BuilderProtocol, inputs: Sequence[ir.Value]) -> tuple[Dim, ...] | None:
+    """The shape of an elementwise result; None if two sizes are different expressions, of which one may be 1.
+
+    No guard requires that they are equal where a translation broadcasts, as that of ``masked_select``.
+    """
+    shapes = [builder.dims(value) for value in inputs]
+    dims = broadcast(builder, shapes)
+    for shape in shapes:
+        for known, dim in zip(dims[len(dims) - len(shape) :], shape, strict=True):
+            is_open = known != dim and not isinstance(dim, int) and not isinstance(known, int)
+            if is_open and not builder.symbols.is_one(dim):
+                return None
+    return dims
 
 
-def _expand_if_defined(builder: BuilderProtocol, value: ir.Value, dims: Sequence[Dim]) -> ir.Value | None:
+def _expand_if_defined(builder: BuilderProtocol, value: ir.Value, dims: Sequence[Dim] | None) -> ir.Value | None:
     """Return the value expanded to a shape, or None if a symbol in it was invented by ONNX shape inference."""
+    if dims is None:
+        return None
     symbols = {symbol for dim in dims if not isinstance(dim, int) for symbol in dim.free_symbols}
     return builder.expand(value, dims) if all(map(builder.symbols.is_defined, symbols)) else None
 
 
-def _filled(builder: BuilderProtocol, value: Any, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value | None:
+def _filled(builder: BuilderProtocol, value: Any, dtype: ir.DataType, dims: Sequence[Dim] | None) -> ir.Value | None:
     return _expand_if_defined(builder, builder.constant(value, dtype), dims)
 
 
