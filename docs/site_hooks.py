@@ -6,15 +6,54 @@ import ast
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["GENERATED", "on_config", "on_page_markdown"]
+from mkdocs.structure.files import File
+
+__all__ = ["GENERATED", "Notebook", "notebook_text", "on_config", "on_files", "on_page_markdown", "on_page_read_source"]
+
+
+class Notebook(File):
+    """A Jupyter notebook, which becomes a page."""
+
+    def is_documentation_page(self) -> bool:
+        """Whether the file becomes a page."""
+        return True
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Make pages of the notebooks."""
+    for file in [file for file in files if file.src_uri.endswith(".ipynb")]:
+        files.remove(file)
+        files.append(Notebook(file.src_uri, config["docs_dir"], config["site_dir"], config["use_directory_urls"]))
+    return files
+
+
+def on_page_read_source(page: Any, **_: Any) -> str | None:
+    """Read a notebook as Markdown; None for other pages, which MkDocs reads."""
+    if not isinstance(page.file, Notebook):
+        return None
+    return notebook_text(json.loads(Path(page.file.abs_src_path).read_text()))
+
+
+def notebook_text(notebook: Mapping[str, Any]) -> str:
+    """The cells of a notebook and their outputs as Markdown."""
+    parts = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        parts.append(f"```python\n{source}\n```" if cell["cell_type"] == "code" else source)
+        for output in cell.get("outputs", ()):
+            shown = "".join(output["text"] if "text" in output else output["data"]["text/plain"])
+            parts.append(f"```text\n{shown.rstrip()}\n```")
+    return "\n\n".join(parts)
 
 
 def on_config(config: Any) -> Any:
-    """List the pages of ``docs/errors`` in the navigation, in the order of their codes."""
+    """Show the version, and list the pages of ``docs/errors`` in the navigation, in the order of their codes."""
+    config["copyright"] = f"fxonnx {version('fxonnx')}"
     errors = Path(config["docs_dir"], "errors")
     pages = [*errors.glob("index.md"), *sorted(errors.glob("FX*.md"))]
     entry = next(entry for entry in config["nav"] if isinstance(entry, dict) and "Error codes" in entry)
@@ -113,6 +152,19 @@ def matrix() -> str:
     return _table(rows[0], (row.values() for row in rows))
 
 
+def operators() -> str:
+    """The tables of ``translations/SUPPORT.md``, with the names of operators as code."""
+    page = (Path(__file__).parent.parent / "translations" / "SUPPORT.md").read_text()
+    return re.sub(r"^\| (\w[\w.]*) \|", r"| `\1` |", page.partition("\n\n")[2], flags=re.MULTILINE)
+
+
 GENERATED: Mapping[str, Callable[[], str]] = MappingProxyType(
-    {"examples": examples, "matrix": matrix, "patches": patches, "patterns": patterns, "targets": targets}
+    {
+        "examples": examples,
+        "matrix": matrix,
+        "operators": operators,
+        "patches": patches,
+        "patterns": patterns,
+        "targets": targets,
+    }
 )

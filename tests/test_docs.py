@@ -8,6 +8,7 @@ import re
 import textwrap
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
@@ -84,6 +85,12 @@ def test_identifiers_exist(name: str) -> None:
 def test_reference_is_complete(package: ModuleType) -> None:
     public = {f"{package.__name__}.{name}" for name in package.__all__ if not name.startswith("__")}
     assert {name for name in identifiers() if name.rpartition(".")[0] == package.__name__} == public
+
+
+def test_parameters_of_export_are_grouped() -> None:
+    rows = re.findall(r"^\| [^|]+ \| (`.+`) \|$", (DOCS / "reference/export.md").read_text(), re.MULTILINE)
+    grouped = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(grouped) == sorted(signature(fxonnx.export).parameters)
 
 
 def imports_of(example: str) -> list[tuple[str, str]]:
