@@ -11,30 +11,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from mkdocs.structure.files import File
-
-__all__ = ["GENERATED", "Notebook", "notebook_text", "on_config", "on_files", "on_page_markdown", "on_page_read_source"]
+__all__ = ["GENERATED", "notebook_text", "on_config", "on_files", "on_page_markdown", "on_page_read_source"]
 
 
-class Notebook(File):
-    """A Jupyter notebook, which becomes a page."""
-
-    def is_documentation_page(self) -> bool:
-        """Whether the file becomes a page."""
-        return True
-
-
-def on_files(files: Any, config: Any) -> Any:
-    """Make pages of the notebooks."""
-    for file in [file for file in files if file.src_uri.endswith(".ipynb")]:
-        files.remove(file)
-        files.append(Notebook(file.src_uri, config["docs_dir"], config["site_dir"], config["use_directory_urls"]))
+def on_files(files: Any, **_: Any) -> Any:
+    """Make pages of the notebooks, which MkDocs takes for files to copy."""
+    for file in files:
+        if file.src_uri.endswith(".ipynb"):
+            file.is_documentation_page = lambda: True
+            file.dest_uri = f"{file.src_uri.removesuffix('.ipynb')}.html"
     return files
 
 
 def on_page_read_source(page: Any, **_: Any) -> str | None:
     """Read a notebook as Markdown; None for other pages, which MkDocs reads."""
-    if not isinstance(page.file, Notebook):
+    if not page.file.src_uri.endswith(".ipynb"):
         return None
     return notebook_text(json.loads(Path(page.file.abs_src_path).read_text()))
 

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, get_args
 
 import pytest
+import torch
 
 import fxonnx
 import fxonnx_translations
@@ -91,6 +92,16 @@ def test_parameters_of_export_are_grouped() -> None:
     rows = re.findall(r"^\| [^|]+ \| (`.+`) \|$", (DOCS / "reference/export.md").read_text(), re.MULTILINE)
     grouped = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     assert sorted(grouped) == sorted(signature(fxonnx.export).parameters)
+
+
+def test_all_of_torch_onnx_is_in_the_guide() -> None:
+    """The tables of the page on migration list torch's parameters in their order, and the members of its program."""
+    tables = (DOCS / "how-to/migrate.md").read_text().partition("## Parameters\n")[2].partition("\n## Names of dims")[0]
+    parameters, _, members = (re.findall(r"^\| (`.+?`) \|", part, re.MULTILINE) for part in tables.partition("\n## "))
+    own = torch.onnx.ONNXProgram
+    assert [name.strip("`") for name in parameters] == list(signature(torch.onnx.export).parameters)
+    public = {name for name in dir(own) if name[0] != "_"} | {"model", "exported_program", "program(...)"}
+    assert {name for row in members for name in re.findall(r"`([^`]+)`", row)} == public
 
 
 def imports_of(example: str) -> list[tuple[str, str]]:

@@ -92,7 +92,7 @@ def shown(site: Path, script: str) -> object:
     harness = site / "harness.html"
     harness.write_text(script)
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", "--dump-dom"]
-    command = [str(BROWSER), *options, "--window-size=1400,900", "--virtual-time-budget=120000", harness.as_uri()]
+    command = [str(BROWSER), *options, "--window-size=1400,900", "--virtual-time-budget=20000", harness.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
     harness.unlink()
     title = re.search(r"<title>(.*?)</title>", done.stdout)
