@@ -38,7 +38,9 @@ def short(path: Path) -> str:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("page", SCRIPTED, ids=short)
-def test_scripts_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scripts_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     import_torchvision()
     scripts = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     assert scripts
@@ -47,6 +49,18 @@ def test_scripts_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     # torch.export and onnxscript read the source of functions.
     script.write_text("\n".join(scripts))
     exec(compile(script.read_text(), str(script), "exec"), {"__name__": "__main__", "__file__": str(script)})
+    printed = capsys.readouterr().out
+    assert [line for line in quoted(page) if not re.search(line, printed)] == []
+
+
+def quoted(page: Path) -> list[str]:
+    """The lines of the outputs that a page quotes, as patterns: ``...`` stands for any text of a line."""
+    blocks = re.findall(r"^```text\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return [re.escape(line).replace(r"\.\.\.", ".*") for block in blocks for line in block.splitlines()]
+
+
+def test_messages_are_quoted() -> None:
+    assert len(quoted(DOCS / "how-to/troubleshooting.md")) > 20
 
 
 def paths_of(text: str) -> list[str]:
