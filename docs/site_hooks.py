@@ -1,4 +1,4 @@
-"""MkDocs hooks: parts of pages that are generated from the code, and the list of error pages."""
+"""MkDocs hooks: parts of pages that are generated from the code, notebooks, and the list of error pages."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def matrix() -> str:
 def operators() -> str:
     """The tables of ``translations/SUPPORT.md``, with the names of operators as code."""
     page = (Path(__file__).parent.parent / "translations" / "SUPPORT.md").read_text()
-    return re.sub(r"^\| (\w[\w.]*) \|", r"| `\1` |", page.partition("\n\n")[2], flags=re.MULTILINE)
+    return re.sub(r"^\| (?!operator )(\w[\w.]*) \|", r"| `\1` |", page.partition("\n\n")[2], flags=re.MULTILINE)
 
 
 GENERATED: Mapping[str, Callable[[], str]] = MappingProxyType(

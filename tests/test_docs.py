@@ -183,8 +183,19 @@ def test_generated_parts() -> None:
     for row in json.loads((DOCS / "matrix.json").read_text()):
         assert f"| {row['row']} | {row['Python']} |" in versions
         assert re.fullmatch(r"\d+ passed(, \d+ skipped)?", row["result"])
+    operators = site_hooks().on_page_markdown((DOCS / "reference/operators.md").read_text())
+    assert "\n| operator |" in operators
+    assert "\n| `__getitem__` | yes |" in operators
     scripts = site_hooks().on_page_markdown((DOCS / "examples.md").read_text())
     assert scripts.count("```python") == len(list(ROOT.glob("examples/*.py")))
+
+
+def test_notebooks_become_markdown() -> None:
+    output = {"output_type": "execute_result", "data": {"text/plain": ["3\n", "4"]}}
+    code = {"cell_type": "code", "source": ["x = 3\n", "x"], "outputs": [{"name": "stdout", "text": ["2\n"]}, output]}
+    cells = [{"cell_type": "markdown", "source": ["# Title\n", "text"]}, code]
+    blocks = ("# Title\ntext", "```python\nx = 3\nx\n```", "```text\n2\n```", "```text\n3\n4\n```")
+    assert site_hooks().notebook_text({"cells": cells}) == "\n\n".join(blocks)
 
 
 def test_all_strategies_of_the_capture_are_listed() -> None:
