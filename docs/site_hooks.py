@@ -5,13 +5,22 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["GENERATED", "notebook_text", "on_config", "on_files", "on_page_markdown", "on_page_read_source"]
+__all__ = [
+    "GENERATED",
+    "notebook_text",
+    "on_config",
+    "on_files",
+    "on_page_markdown",
+    "on_page_read_source",
+    "on_post_build",
+]
 
 
 def on_files(files: Any, **_: Any) -> Any:
@@ -27,7 +36,15 @@ def on_page_read_source(page: Any, **_: Any) -> str | None:
     """Read a notebook as Markdown; None for other pages, which MkDocs reads."""
     if not page.file.src_uri.endswith(".ipynb"):
         return None
-    return notebook_text(json.loads(Path(page.file.abs_src_path).read_text()))
+    path = Path(page.file.abs_src_path)
+    link = f'<a href="{path.name}" download>Download the notebook</a>'
+    return f"{notebook_text(json.loads(path.read_text()))}\n\n{link}"
+
+
+def on_post_build(config: Any) -> None:
+    """Put the notebooks beside their pages."""
+    for path in Path(config["docs_dir"]).glob("gallery/*.ipynb"):
+        shutil.copy(path, Path(config["site_dir"], "gallery"))
 
 
 def notebook_text(notebook: Mapping[str, Any]) -> str:
