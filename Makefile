@@ -15,7 +15,7 @@ TORCHVISION_2.15 = 0.29.2
 TORCHVISION = $(TORCHVISION_$(basename $(TORCH)))
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $(CONSTRAINTS)
 
-.PHONY: demo quick test nightly matrix fuzz lint docs bench optimum optimum-runtimes web
+.PHONY: demo quick test nightly matrix fuzz lint docs api bench optimum optimum-runtimes web
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/fxonnx demo
@@ -68,6 +68,11 @@ lint: $(VENV)/.installed-test
 # warnings from --strict.
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
+
+# Breaking changes of the public API since the last tag, or since another one: make api REF=v0.1.0
+REF ?=
+api: $(VENV)/.installed-docs
+	$(VENV)/bin/python -m tests.api_changes $(REF)
 
 # Takes about an hour and a half, most of it in torch.onnx; writes benchmarks/RESULTS.md.
 bench: $(VENV)/.installed-test

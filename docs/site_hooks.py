@@ -166,8 +166,35 @@ def operators() -> str:
     return re.sub(r"^\| (?!operator )(\w[\w.]*) \|", r"| `\1` |", page.partition("\n\n")[2], flags=re.MULTILINE)
 
 
+def commands() -> str:
+    """A section for each command: its help, and a table of its arguments and options."""
+    import typer
+
+    from fxonnx._cli.commands import app
+
+    parts = []
+    for name, command in typer.main.get_command(app).commands.items():
+        text = "\n\n".join(
+            f"    {paragraph.removeprefix('Example: ')}" if paragraph.startswith("Example: ") else paragraph
+            for paragraph in (command.help or "").split("\n\n")
+        )
+        rows = [_parameter(one) for one in command.params if one.name != "help"]
+        parts.append(f"## fxonnx {name}\n\n{text}\n\n{_table(('parameter', 'default', ''), rows)}")
+    return "\n\n".join(parts)
+
+
+def _parameter(parameter: Any) -> tuple[str, str, str]:
+    """A row of the table of a command."""
+    is_argument = parameter.param_type_name == "argument"
+    names = [parameter.name.upper()] if is_argument else [*parameter.opts, *parameter.secondary_opts]
+    default = "required" if parameter.required else "" if parameter.default in (None, False) else parameter.default
+    shown = {True: "on"}.get(default, f"`{default}`" if default not in ("", "required") else default)
+    return ", ".join(f"`{name}`" for name in names), shown, parameter.help or ""
+
+
 GENERATED: Mapping[str, Callable[[], str]] = MappingProxyType(
     {
+        "commands": commands,
         "examples": examples,
         "matrix": matrix,
         "operators": operators,

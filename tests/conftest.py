@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 _WHOLE = (
     *(
         "tests/ordinary/",
-        "tests/test_cli.py",
+        "tests/test_cli",
         "tests/test_complaints.py",
         "tests/test_docs.py",
         "tests/test_drop_in.py",

@@ -25,7 +25,7 @@ from fxonnx import ArgumentError, UnsupportedOperatorError, VerificationError
 from fxonnx._cli.commands import app
 from fxonnx._cli.main import main
 from fxonnx._cli.progress import bytes_text, showing_progress
-from fxonnx._written_bytes import WrittenBytes, observing_bytes
+from fxonnx._progress import Counter, observing_counts
 
 SOURCE = """
 import torch
@@ -224,7 +224,7 @@ def test_progress_on_a_terminal(module: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("FORCE_COLOR", "1")
     result = invoke("export", f"{module}:two", "-o", "m.onnx")
     assert result.exit_code == 0, result.stderr
-    # The last text of the spinner.
+    # The last text of the display.
     assert "saving 1.0 / 1.0 kB" in result.stderr
 
 
@@ -234,12 +234,12 @@ def test_bytes_are_shown_while_a_model_is_saved(stages: tuple[str, ...]) -> None
     with showing_progress(console, stages) as on_stage:
         on_stage("capture")
         # A session of another stage writes a model as well.
-        WrittenBytes(3_000_000).add(2_000_000)
+        Counter("bytes", 3_000_000).add(2_000_000)
         time.sleep(0.2)  # the display is refreshed 10 times a second
         on_stage("save")
-        WrittenBytes(4_700_000_000).add(1_200_000_000)
+        Counter("bytes", 4_700_000_000).add(1_200_000_000)
         time.sleep(0.2)
-    WrittenBytes(9_000_000_000).add(9_000_000_000)
+    Counter("bytes", 9_000_000_000).add(9_000_000_000)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "capture" in shown
     assert "saving 1.2 / 4.7 GB" in shown
@@ -249,11 +249,27 @@ def test_bytes_are_shown_while_a_model_is_saved(stages: tuple[str, ...]) -> None
     assert bytes_text(1, 1500) == "0.0 / 1.5 kB"
 
 
+def test_attempts_and_sizes_are_counted() -> None:
+    class Rows(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if x.sum() > 0 else x
+
+    counts: list[tuple[str, int, int | None]] = []
+    with observing_counts(lambda *count: counts.append(count)):
+        fxonnx.export(Rows().eval(), (torch.rand(4, 2),), dynamic_shapes=({0: "n"},), verify="auto")
+    attempts = [count for count in counts if count[0] == "attempts"]
+    assert attempts == [("attempts", number, None) for number in range(1, len(attempts) + 1)]
+    assert len(attempts) > 1
+    sizes = [count for count in counts if count[0] == "sizes"]
+    assert sizes == [("sizes", number, len(sizes)) for number in range(1, len(sizes) + 1)]
+    assert len(sizes) > 2
+
+
 def test_saves_count_their_bytes(tmp_path: Path) -> None:
     program = fxonnx.export(torch.nn.Linear(40, 40).eval(), (torch.rand(1, 40),))
     for destination, external_data in ((tmp_path / "m.onnx", True), (tmp_path / "n.onnx", False), (io.BytesIO(), None)):
         counts: list[tuple[int, int]] = []
-        with observing_bytes(lambda *count, counts=counts: counts.append(count)):
+        with observing_counts(lambda unit, *count, counts=counts: counts.append(count)):
             program.save(destination, external_data=external_data)
         assert counts == sorted(counts)
         assert counts[-1][0] == counts[-1][1]
@@ -380,7 +396,7 @@ def test_help_and_version_without_torch() -> None:
 import sys
 from fxonnx._cli.main import main
 from fxonnx._cli.progress import bytes_text, showing_progress
-from fxonnx._written_bytes import WrittenBytes, observing_bytes
+from fxonnx._progress import Counter, observing_counts
 sys.argv = ["fxonnx", sys.argv[1]]
 try:
     main()
@@ -439,25 +455,3 @@ def test_help_of_every_command_has_an_example_and_exit_codes(command: str) -> No
 def test_completion_of_shells() -> None:
     result = CliRunner().invoke(app, ["--help"])
     assert "--install-completion" in result.stdout
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "export missing.py:make -o m.onnx",
-        "verify missing.onnx missing.py:make",
-        "analyze missing.py:make",
-        "check missing.onnx",
-        "diff missing.onnx missing.onnx",
-        "report missing.onnx",
-        "genai missing -o out",
-        "hf ./missing -o out",
-    ],
-)
-def test_a_wrong_argument_has_the_same_exit_code_in_every_command(
-    arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, arguments.split())
-    assert result.exit_code == 2, result.output
-    assert "error[FX001]: " in result.stderr

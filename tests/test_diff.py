@@ -118,7 +118,7 @@ def test_command_line(tmp_path: Path) -> None:
     assert "Inputs" in result.stdout
     result = runner.invoke(app, ["diff", str(first), str(second), "--json"])
     assert result.exit_code == 1
-    assert {change["kind"] for change in json.loads(result.stdout)} == {"input", "output"}
+    assert {change["kind"] for change in json.loads(result.stdout)["changes"]} == {"input", "output"}
     result = runner.invoke(app, ["diff", str(first), str(tmp_path / "c.onnx")])
     assert result.exit_code == 2
     assert re.search(r"model: file .*c.onnx does not exist", result.stderr)

@@ -20,6 +20,7 @@ import fxonnx
 import fxonnx_translations
 from fxonnx._capture.patches.table import CAPTURE_PATCHES, LOADING_PATCHES, VALUE_PATCHES
 from fxonnx._capture.strategies import STRATEGIES
+from fxonnx._cli.commands import app
 from fxonnx._prepare.patterns import PATTERNS
 
 from .models.torchvision_shim import import_torchvision
@@ -186,6 +187,10 @@ def test_generated_parts() -> None:
     operators = site_hooks().on_page_markdown((DOCS / "reference/operators.md").read_text())
     assert "\n| operator |" in operators
     assert "\n| `__getitem__` | yes |" in operators
+    command_line = site_hooks().on_page_markdown((DOCS / "reference/command-line.md").read_text())
+    for command in app.registered_commands:
+        assert f"## fxonnx {command.name}\n" in command_line
+    assert "| `--target` | `onnxruntime` | The runtime: onnxruntime, " in command_line
     scripts = site_hooks().on_page_markdown((DOCS / "examples.md").read_text())
     assert scripts.count("```python") == len(list(ROOT.glob("examples/*.py")))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import email
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,11 +13,14 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
+from packaging.requirements import Requirement
 
 import fxonnx
 
 ROOT = Path(__file__).parent.parent
-SOURCES = ("exporter", "translations", "pyproject.toml", "README.md", "LICENSE")
+FOLDERS = ("exporter", "translations", "tests", "benchmarks", "docs", "examples", "recipe", ".ci", ".github")
+NOT_COPIED = ("__pycache__", "*.egg-info", "node_modules", "*.onnx", "*.onnx.data")
 NAME = f"fxonnx-{fxonnx.__version__}"
 
 SCRIPT = """
@@ -35,11 +40,15 @@ print(fxonnx.__version__, len(program.model.graph))
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Directory with the wheel and the sdist, built from a copy: setuptools writes into the source tree."""
     copy = tmp_path_factory.mktemp("source")
-    for name in SOURCES:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-        else:
-            shutil.copy(ROOT / name, copy / name)
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns(*NOT_COPIED))
+    for path in ROOT.iterdir():
+        if path.is_file() and path.name != ".git":
+            shutil.copy(path, copy)
+    # Files of a checkout that the sdist must not have.
+    (copy / "tests" / "web" / "node_modules").mkdir()
+    for left in ("tests/web/node_modules/index.js", "tests/model.onnx", "benchmarks/results/local.json"):
+        (copy / left).touch()
     # No isolation: the build must not need the network.
     subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", "dist"], cwd=copy, check=True, capture_output=True
@@ -58,7 +67,9 @@ def test_wheel_and_sdist_contain_typing_marks_license_and_readme(built: Path) ->
         str(path.relative_to(ROOT / top)) for top in ("exporter", "translations") for path in (ROOT / top).rglob("*.py")
     }
     modules |= {str(path.relative_to(ROOT / "exporter")) for path in (ROOT / "exporter").rglob("*.json")}
+    modules |= {str(path.relative_to(ROOT / "exporter")) for path in (ROOT / "exporter").rglob("templates/*")}
     assert modules <= files
+    assert "fxonnx/diagnostics/templates/page.html.jinja" in modules
     assert (ROOT / "README.md").read_text().strip() in metadata
     assert 'Requires-Dist: typer; extra == "cli"' in metadata
     for version in ("3.10", "3.11", "3.12", "3.13"):
@@ -66,7 +77,6 @@ def test_wheel_and_sdist_contain_typing_marks_license_and_readme(built: Path) ->
     assert "Classifier: Typing :: Typed\n" in metadata
     assert "Keywords: onnx,pytorch," in metadata
     assert "Author: The fxonnx contributors\n" in metadata
-    assert not any(name.startswith(("tests/", "benchmarks/")) for name in files)
     with tarfile.open(built / f"{NAME}.tar.gz") as sdist:
         names = set(sdist.getnames())
     for name in (
@@ -77,6 +87,62 @@ def test_wheel_and_sdist_contain_typing_marks_license_and_readme(built: Path) ->
         "translations/fxonnx_translations/py.typed",
     ):
         assert f"{NAME}/{name}" in names
+
+
+def test_the_sdist_has_the_suite_with_the_files_that_it_reads(built: Path, tmp_path: Path) -> None:
+    with tarfile.open(built / f"{NAME}.tar.gz") as sdist:
+        names = {name.removeprefix(f"{NAME}/") for name in sdist.getnames()}
+        sdist.extractall(tmp_path)
+    copy = built.parent
+    left = (
+        "build",
+        "dist",
+        "exporter/fxonnx.egg-info",
+        "tests/web/node_modules",
+        "tests/model.onnx",
+        "examples/web/models",
+    )
+    files = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
+    files = {name for name in files if not name.startswith(left) and ".egg-info" not in name}
+    results = {name for name in files if Path(name).match("benchmarks/results/*.json")}
+    kept = {"benchmarks/results/operator_nodes_peer.json"}
+    assert files - results | kept <= names
+    assert not (results - kept) & names
+    assert not any("node_modules" in name or name.endswith((".onnx", ".pyc")) for name in names)
+    # These import others of the suite and the benchmarks.
+    tests = ("tests/targets/test_profiles.py", "tests/test_hostile_files.py")
+    root = tmp_path / NAME
+    environment = os.environ | {"PYTHONPATH": f"{root / 'exporter'}{os.pathsep}{root / 'translations'}"}
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_recipe_for_conda_is_that_of_the_wheel(built: Path) -> None:
+    """Name, version, Python, dependencies with those of the command, and the command itself."""
+    with zipfile.ZipFile(built / f"{NAME}-py3-none-any.whl") as wheel:
+        folder = f"{NAME}.dist-info"
+        found = email.message_from_bytes(wheel.read(f"{folder}/METADATA"))
+        commands = re.findall(r"^(\S+ = \S+)$", wheel.read(f"{folder}/entry_points.txt").decode(), re.MULTILINE)
+    recipe = yaml.safe_load((ROOT / "recipe/recipe.yaml").read_text())
+    assert recipe["package"]["name"] == found["Name"]
+    assert recipe["context"]["version"] == found["Version"]
+    assert f">={recipe['context']['python_min']}" == found["Requires-Python"]
+    requirements = [Requirement(text) for text in found.get_all("Requires-Dist", [])]
+    conda_names = {"torch": "pytorch"}
+    needed = [
+        f"{conda_names.get(one.name, one.name)} {one.specifier}".strip()
+        for one in requirements
+        if one.marker is None or one.marker.evaluate({"extra": "cli"})
+    ]
+    assert recipe["requirements"]["run"] == ["python >=${{ python_min }}", *needed]
+    builds = Requirement(re.findall(r'^requires = \["(.+)"\]$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[0])
+    assert f"{builds.name} {builds.specifier}" in recipe["requirements"]["host"]
+    assert recipe["build"]["python"]["entry_points"] == commands
+    assert recipe["about"]["summary"] == found["Summary"]
+    assert recipe["about"]["license"] == found["License-Expression"]
+    packages = {name.split("/")[0] for name in zipfile.ZipFile(built / f"{NAME}-py3-none-any.whl").namelist()}
+    assert {*recipe["tests"][0]["python"]["imports"]} == packages - {folder}
 
 
 def test_the_citation_has_the_version_and_the_license_of_the_package() -> None:

@@ -229,6 +229,7 @@ OWN = ("fxonnx", "fxonnx_translations")
 DELAYED = {
     "exporter/fxonnx/__init__.py": "names are imported on first use",
     "exporter/fxonnx/_cli/commands.py": "--help does not import torch",
+    "exporter/fxonnx/_cli/messages.py": "--help does not import torch",
     "exporter/fxonnx/_cli/main.py": "typer and rich are optional",
     "exporter/fxonnx/_cli/loading.py": "--help does not import torch",
     "exporter/fxonnx/_lower/lowering.py": "only exports with user translations import onnxscript",

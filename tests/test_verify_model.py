@@ -221,6 +221,60 @@ def test_a_wrong_output_beside_a_random_one() -> None:
     assert [row.status for row in caught.value.rows] == ["skipped", "mismatch"]
 
 
+class Router(nn.Module):
+    """Experts whose scores tie, as those of a router without training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Parameter(torch.zeros(3, 6))
+        self.experts = nn.Parameter(torch.randn(6, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.experts[(x @ self.scores).topk(2, -1).indices].sum(-2)
+
+
+def other_expert(x: torch.Tensor) -> torch.Tensor:
+    """The result with the last experts."""
+    return ROUTER.experts[-2:].sum(0).expand(len(x), 3)
+
+
+def steep(x: torch.Tensor) -> torch.Tensor:
+    return (x * 1e7).sin()
+
+
+ROUTER = Router().eval()
+UNSTABLE = [
+    pytest.param(ROUTER, lambda: handmade_weights(ROUTER, other_expert), "weights", id="tied"),
+    pytest.param(
+        Function(steep).eval(), lambda: Function(lambda x: steep(x * (1 + 1e-6))).eval(), "inputs", id="steep"
+    ),
+]
+
+
+def handmade_weights(model: nn.Module, function: Any) -> nn.Module:
+    """A model that computes another function with the weights of a model."""
+    other = Function(function).eval()
+    other.register_module("weights", model)
+    return other
+
+
+@pytest.mark.parametrize(("model", "exported", "changed"), UNSTABLE)
+def test_unstable_outputs_are_skipped(model: nn.Module, exported: Any, changed: str) -> None:
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    (row,) = fxonnx.export(exported(), (X,)).verify(model=model)
+    assert row.status == "skipped"
+    assert row.message.startswith("unstable, not compared: eager torch differs as much from itself after a change of ")
+    assert f"1e-6 in its {changed}: " in row.message
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_difference_above_the_instability() -> None:
+    """The model is unstable by 0.02, and the exported one differs by more."""
+    program = fxonnx.export(Function(lambda x: x * 3).eval(), (X,))
+    with pytest.raises(VerificationError, match="ONNX Runtime and eager torch disagree"):
+        program.verify(model=lambda x: x * 2 + 0.01 * steep(x))
+
+
 def test_the_captured_program_is_named() -> None:
     program = handmade(Function(torch.neg), (X,), operators=[("Abs", 0)])
     with pytest.raises(VerificationError, match="ONNX Runtime and the captured program disagree") as caught:

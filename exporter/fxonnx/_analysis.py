@@ -12,6 +12,7 @@ import onnx_ir as ir
 import torch
 
 from ._capture.data_dependence.assumption import AssumptionKind
+from ._display import Displayed, html_table
 from ._export import export
 from ._lower.passthrough import Passthrough
 from ._options import ExportOptions, LegacyExportOptions, legacy_of, read_export_options
@@ -21,6 +22,7 @@ from ._public import public
 from ._sequence_types import type_text
 from ._warnings import collecting_warnings
 from .errors import (
+    ArgumentError,
     CaptureError,
     ConversionError,
     ExportError,
@@ -28,7 +30,7 @@ from .errors import (
     UnsupportedOperatorError,
 )
 
-__all__ = ["Analysis", "ExportIssue", "analyze"]
+__all__ = ["Analysis", "ExportIssue", "analyze", "typed_name"]
 
 Kind: TypeAlias = Literal[
     "data-dependent", "capture", "sizes", "operator", "translation", "state", "argument", "warning"
@@ -68,8 +70,8 @@ class ExportIssue:
 
 
 @public
-@dataclass(frozen=True)
-class Analysis:
+@dataclass(frozen=True, repr=False)
+class Analysis(Displayed):
     """The result of a dry run.
 
     Attributes:
@@ -114,6 +116,29 @@ class Analysis:
         lines += [f"  rewritten {text}" for text in self.rewrites]
         shown = ", ".join(f"{name} {count}" for name, count in list(self.operators.items())[:12])
         return "\n".join([*lines, f"  operators: {shown}"])
+
+    def _repr_html_(self) -> str:
+        title = "The model exports." if self.exports else "The model does not export."
+        issues = [
+            ("error" if one.is_error else "note", one.kind, one.message, one.line, one.remedy) for one in self.issues
+        ]
+        facts = {
+            "opset": str(self.opset),
+            "nodes": str(self.nodes),
+            "weights": f"{self.weight_bytes / 2**20:.1f} MiB",
+            "inputs": "\n".join(self.inputs),
+            "outputs": "\n".join(self.outputs),
+            "constraints": "\n".join(self.constraints),
+            "constants": "\n".join(f"{name} = {value}" for name, value in self.frozen.items()),
+            "rewritten": "\n".join(self.rewrites),
+            "operators": ", ".join(f"{name} {count}" for name, count in self.operators.items()),
+        }
+        shown = [(name, text) for name, text in facts.items() if text]
+        return (
+            f"<p>{title}</p>"
+            + (html_table("Issues", issues, ("", "kind", "message", "line", "remedy")) if issues else "")
+            + (html_table("Graph", shown) if self.opset is not None else "")
+        )
 
 
 @public
@@ -193,7 +218,11 @@ class _Analyzer:
                 for name in _SHAPES:
                     self._options.pop(name, None)
         else:
-            self._add("translation" if isinstance(error, ConversionError) else "argument", error)
+            kinds: tuple[tuple[type[ExportError], Kind], ...] = (
+                (ConversionError, "translation"),
+                (ArgumentError, "argument"),
+            )
+            self._add(next((kind for cls, kind in kinds if isinstance(error, cls)), "capture"), error)
         return before != self._options
 
     def _add(self, kind: Kind, error: ExportError) -> None:
@@ -247,15 +276,16 @@ def _analysis(program: ONNXProgram, issues: tuple[ExportIssue, ...]) -> Analysis
         sum(counts.values()),
         dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))),
         tensor_bytes(program.model),
-        tuple(map(_typed, graph.inputs)),
-        tuple(map(_typed, graph.outputs)),
+        tuple(map(typed_name, graph.inputs)),
+        tuple(map(typed_name, graph.outputs)),
         tuple(map(str, program.record.constraints)),
         dict(program.record.frozen_arguments),
         tuple(map(str, program.record.rewrites)),
     )
 
 
-def _typed(value: ir.Value) -> str:
+def typed_name(value: ir.Value) -> str:
+    """The name, element type and dims of a graph input or output, ``x: FLOAT[batch, 3]``."""
     dims = ", ".join(str(dim) for dim in value.shape or ())
     dtype = "?" if value.dtype is None else value.dtype.name
     return f"{value.name}: {type_text(value, f'{dtype}[{dims}]')}"

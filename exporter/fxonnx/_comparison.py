@@ -12,6 +12,7 @@ import torch
 
 from fxonnx_translations._builder.sub_byte import as_codes
 
+from ._display import TableList
 from ._public import public
 from ._warnings import warn_user
 from .errors import VerificationError
@@ -20,6 +21,7 @@ __all__ = [
     "REFERENCE_TEXTS",
     "TOLERANCES",
     "OutputComparison",
+    "OutputRows",
     "ReferenceName",
     "compare",
     "format_rows",
@@ -220,27 +222,29 @@ def _mismatch_message(mismatch: torch.Tensor, problem: str) -> str:
     return f"{count} of {mismatch.numel()} {problem}, first at {mismatch.nonzero()[0].tolist()}"
 
 
+class OutputRows(TableList[OutputComparison]):
+    """The rows of a verification."""
+
+    _head = ("output", "status", "reference", "dtype", "shape", "max abs", "max rel", "", "")
+
+    @staticmethod
+    def _cells(item: OutputComparison) -> Sequence[str]:
+        return (
+            item.name,
+            item.status,
+            item.reference,
+            item.dtype,
+            str(list(item.shape)),
+            _number(item.max_abs),
+            _number(item.max_rel),
+            item.message,
+            f"[{', '.join(f'{name} = {size}' for name, size in item.sizes)}]" if item.sizes else "",
+        )
+
+
 def format_rows(rows: Sequence[OutputComparison]) -> str:
     """Format rows as an aligned plain-text table."""
-    cells = [("output", "status", "reference", "dtype", "shape", "max abs", "max rel", "", "")]
-    cells += [
-        (
-            row.name,
-            row.status,
-            row.reference,
-            row.dtype,
-            str(list(row.shape)),
-            _number(row.max_abs),
-            _number(row.max_rel),
-            row.message,
-            f"[{', '.join(f'{name} = {size}' for name, size in row.sizes)}]" if row.sizes else "",
-        )
-        for row in rows
-    ]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
-    )
+    return str(OutputRows(rows))
 
 
 def report_skipped(rows: Sequence[OutputComparison]) -> None:

@@ -29,7 +29,8 @@ class Diagnostics:
         profile_runtime: Write the report with the time of each module and operator in ONNX Runtime.
         dump_exported_program: Save the captured program to ``artifacts_dir``.
         artifacts_dir: Directory of the report and the captured program.
-        verbose: Print the graph with types, module scopes and source lines.
+        verbose: Print the graph with types, module scopes and source lines; and let torch print its own log, which the
+            report has otherwise.
         on_stage: Called with the name of each stage as it begins.
     """
 

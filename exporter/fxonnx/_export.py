@@ -19,7 +19,7 @@ from torch.onnx import TrainingMode
 from fxonnx_translations._torch_compat import unset_fake_temporarily
 
 from ._capture import ALIASES_KEY, AssumptionKind, Capture, DataDependent, capture, report_narrowed
-from ._capture.attempts import Attempt, recorded_attempts
+from ._capture.attempts import recorded_attempts
 from ._capture.patches import PatchKind, missing_targets, one_at_a_time, tracing_patches
 from ._comparison import OutputComparison, report_skipped
 from ._diagnostics import Diagnostics, Report, read_diagnostics
@@ -166,8 +166,10 @@ def export(
     checked, shown, legacy = read(least), read_diagnostics(diagnostics), legacy_of(rare)
     timer, shapes = Timer(shown.on_stage), (dynamic_shapes, legacy.dynamic_axes, more_inputs)
     page = Report(type(model).__name__, profile_runtime=shown.profile_runtime)
-    with _reporting(page, shown, timer), exporting():
-        captured = _capture(model, checked, timer, (args, kwargs), shapes, dynamic_scalars, page.attempts)
+    attempts = recorded_attempts(page.attempts, shows_log=shown.verbose)
+    with _reporting(page, shown, timer), exporting(), attempts:
+        captured = _capture(model, checked, timer, (args, kwargs), shapes, dynamic_scalars)
+        captured = replace(captured, attempts=tuple(page.attempts))
         if opset_version is None:
             checked = _with_opset_of(captured, checked, least, read)
         _keep_captured(captured, page, shown)
@@ -234,7 +236,6 @@ def _capture(
     inputs: tuple[Any, Any],
     shapes: tuple[Any, Any, Any],
     dynamic_scalars: Collection[str],
-    attempts: list[Attempt],
 ) -> Capture:
     """Capture a model.
 
@@ -245,11 +246,10 @@ def _capture(
         inputs: Positional and keyword example inputs.
         shapes: ``dynamic_shapes``, ``dynamic_axes`` and ``more_inputs``.
         dynamic_scalars: The numbers that become graph inputs.
-        attempts: Receives the calls of torch.export.
     """
     dynamic_shapes, dynamic_axes, more_inputs = shapes
     stage, tracing = timer.stage("capture"), in_mode(model, options.training)
-    with one_at_a_time(), stage, tracing, recorded_attempts(attempts):
+    with one_at_a_time(), stage, tracing:
         captured = capture(
             model,
             *inputs,
@@ -267,7 +267,7 @@ def _capture(
         )
         with unset_fake_temporarily():
             program = unwrap_subclasses(captured.exported_program)
-            return replace(captured, exported_program=program, attempts=tuple(attempts))
+            return replace(captured, exported_program=program)
 
 
 def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> ONNXProgram:

@@ -11,11 +11,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ._model_contents import check_model
-from ._paths import is_file, path_of
+from ._paths import is_file, missing_file, path_of
 from ._provenance import innermost_frame
-from .errors import ArgumentError, did_you_mean
+from .errors import ArgumentError
 
-__all__ = ["load_model", "origin_of", "text_list", "weight_values"]
+__all__ = ["check_external_data", "load_model", "origin_of", "text_list", "weight_values"]
 
 
 def load_model(model: Any) -> ir.Model:
@@ -35,8 +35,7 @@ def load_model(model: Any) -> ir.Model:
         raise ArgumentError("model", problem, hint="pass a path, an onnx_ir.Model or a ModelProto")
     path = path_of(model, "model")
     if not is_file(path, "model"):
-        hint = did_you_mean(path.name, (other.name for other in path.parent.glob("*.onnx")))
-        raise ArgumentError("model", f"file {path} does not exist", hint=hint)
+        raise missing_file(path, "model")
     try:
         # onnx_ir checks the places of external data only where it knows the directory.
         loaded = ir.load(path.absolute())
@@ -58,6 +57,22 @@ def _reason(error: BaseException) -> str:
     return str(error)
 
 
+def check_external_data(model: ir.Model) -> None:
+    """Check that the files with the weights of a loaded model exist, which loading it does not need.
+
+    Raises:
+        ArgumentError: If one does not.
+    """
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor) and not os.path.isfile(tensor.path):
+            problem = f"the weight {name!r} cannot be read: file {tensor.path} does not exist"
+            raise ArgumentError("model", problem, hint=_BESIDE)
+
+
+_BESIDE = "the file of external data belongs next to the model"
+
+
 def weight_values(name: str, tensor: ir.TensorProtocol) -> np.ndarray:
     """Read the elements of a tensor of a loaded model.
 
@@ -72,7 +87,7 @@ def weight_values(name: str, tensor: ir.TensorProtocol) -> np.ndarray:
         return tensor.numpy()
     except (OSError, TypeError, ValueError) as error:
         external = isinstance(tensor, ir.ExternalTensor)
-        hint = "the file of external data belongs next to the model" if external else None
+        hint = _BESIDE if external else None
         raise ArgumentError("model", f"the weight {name!r} cannot be read: {error}", hint=hint) from error
 
 

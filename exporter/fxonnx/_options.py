@@ -21,7 +21,7 @@ from ._prepare import PATTERNS, State
 from ._public import public
 from ._quantize_config import QuantizeConfig, WeightDtype
 from ._targets import DEFAULT_PROFILE, Target, TargetProfile, profile_of
-from .errors import ArgumentError, did_you_mean
+from .errors import ArgumentError, did_you_mean, kind_of
 
 __all__ = [
     "ExportOptions",
@@ -322,7 +322,9 @@ def _check_opset(opset_version: int | None, default: int) -> int:
         return default
     # bool first: it is a subclass of int.
     if isinstance(opset_version, bool) or not isinstance(opset_version, int):
-        raise ArgumentError("opset_version", f"expected an int, got {opset_version!r}")
+        number = str(opset_version).strip().removesuffix(".0")
+        hint = f"pass {number}" if number.isdecimal() else None
+        raise ArgumentError("opset_version", f"expected an int, got {opset_version!r}", hint=hint)
     if not OLDEST_OPSET <= opset_version <= NEWEST_OPSET:
         raise ArgumentError(
             "opset_version",
@@ -370,11 +372,12 @@ def _check_table(registry: Registry, table: Mapping[Callable[..., Any], Callable
                 hint=f"name the overload, such as torch.ops.{target}.default",
             )
         if not callable(target):
-            raise ArgumentError("custom_translation_table", f"the key {target!r} is not an operator")
+            hint = "the keys are overloads of torch's operators, such as torch.ops.aten.relu.default"
+            raise ArgumentError("custom_translation_table", f"the key {target!r} is not an operator", hint=hint)
         functions: Any = list(function) if isinstance(function, (list, tuple)) else [function]
         if not functions or not all(map(callable, functions)):
             raise ArgumentError(
                 "custom_translation_table",
-                f"the value for {target} is a {type(function).__name__}, not a function or a list of functions",
+                f"the value for {target} is {kind_of(function)}, not a function or a list of functions",
             )
     return registry.extended(table)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .errors import ArgumentError
+from .errors import ArgumentError, did_you_mean
 
-__all__ = ["is_file", "path_of"]
+__all__ = ["is_file", "missing_file", "path_of"]
 
 
 def path_of(value: str | os.PathLike[str], argument: str) -> Path:
@@ -46,3 +46,17 @@ def is_file(path: Path, argument: str) -> bool:
         return path.is_file()
     except OSError as error:
         raise ArgumentError(argument, f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def missing_file(path: Path, argument: str) -> ArgumentError:
+    """The error for a path at which there is no file.
+
+    Args:
+        path: The path.
+        argument: Name of the argument, for the error.
+    """
+    if path.is_dir():
+        return ArgumentError(argument, f"{path} is a directory", hint="specify the name of a file")
+    alike = (other for other in path.parent.glob("*") if path.suffix in ("", other.suffix))
+    others = (other.name for other in alike if other.is_file())
+    return ArgumentError(argument, f"file {path} does not exist", hint=did_you_mean(path.name, others))

@@ -58,6 +58,12 @@ __all__ = [
 ]
 
 
+def kind_of(value: object) -> str:
+    """The class of a value with its article, for messages: ``an int``, ``a list``."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
+
+
 @public
 class ExportError(OnnxExporterError):
     """Base class of all errors raised by fxonnx.

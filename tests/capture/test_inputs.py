@@ -111,6 +111,37 @@ def test_training_mode_is_kept_and_warned_about() -> None:
     assert any("dropout" in str(node.target) for node in captured.exported_program.graph.nodes)
 
 
+class Reading(nn.Module):
+    """A module of a user whose results depend on its mode."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if self.training else x
+
+
+class Asking(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return next(value + 1 if getattr(self, "training", False) else value for value in (x,))
+
+
+@pytest.mark.parametrize(
+    "model", [Reading(), Asking(), nn.BatchNorm1d(3), nn.RReLU()], ids=lambda one: type(one).__name__
+)
+def test_results_that_depend_on_the_mode_are_warned_about(model: nn.Module) -> None:
+    with pytest.warns(UserWarning, match="the model is in training mode"):
+        capture(nn.Sequential(model), (x(2, 3),))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [nn.Linear(3, 3), nn.Dropout(0.0), nn.BatchNorm1d(3, track_running_stats=False), nn.GRU(3, 3)],
+    ids=lambda one: type(one).__name__,
+)
+def test_results_without_a_mode_are_not_warned_about(model: nn.Module) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        capture(model, (x(2, 3),))
+
+
 def test_eval_mode_does_not_warn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -85,6 +85,13 @@ def test_the_command_writes_the_same_files(checkpoint: Path, tmp_path: Path) -> 
     fxonnx.genai.export(checkpoint, tmp_path / "again", verify=False)
     for path in (tmp_path / "again").iterdir():
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
+    command = ["genai", str(checkpoint), "-o", str(tmp_path / "out"), "--no-verify", "--json"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert list(found) == ["output", "bytes", "files", "verified"]
+    assert str(tmp_path / "out" / "genai_config.json") in found["files"]
+    assert found["bytes"] == sum(Path(path).stat().st_size for path in found["files"])
 
 
 def test_the_command_shows_a_bar_in_a_terminal(checkpoint: Path, tmp_path: Path) -> None:
@@ -252,7 +259,7 @@ def test_invalid_arguments(model: Any, changes: dict[str, Any], match: str, tmp_
 
 def test_destinations_that_cannot_be_written(model: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ArgumentError, match=r"out: .*file is a file"):
+    with pytest.raises(SaveError, match=r"file cannot be written: it is a file\nhint: specify a directory"):
         fxonnx.genai.export(model, tmp_path / "file", tokenizer=make_tokenizer())
     with pytest.raises(SaveError, match="below cannot be written: Not a directory"):
         fxonnx.genai.export(model, tmp_path / "file" / "below", tokenizer=make_tokenizer())

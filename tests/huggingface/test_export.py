@@ -299,6 +299,12 @@ def test_the_command_line(checkpoint: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "onnx/model_q4.onnx" in done.output
     assert "only for sequence_length <= 512" in done.output
+    done = CliRunner().invoke(app, ["hf", str(checkpoint), "-o", str(tmp_path / "as_json"), "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert list(found) == ["output", "task", "files", "checks", "limits"]
+    assert found["files"] == [str(tmp_path / "as_json" / "model.onnx")]
+    assert list(found["checks"][0]) == ["file", "inputs", "difference", "tolerance"]
     failed = CliRunner().invoke(app, ["hf", str(checkpoint), "-o", str(tmp_path / "other"), "--dtype", "int3"])
     assert failed.exit_code == 2
     assert "dtype: expected names of fp32" in failed.output

@@ -25,7 +25,7 @@ from fxonnx_translations._torch_compat import (
 )
 
 from .._cost import export_seconds, forward_seconds
-from ..errors import CaptureError
+from ..errors import CaptureError, kind_of
 from .attribute_uses import SourceFiles
 from .inputs.example_inputs import BoundInputs
 from .inputs.preserve import Change, Snapshot, preserve_model
@@ -410,4 +410,4 @@ def _text(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     text = repr(value)
-    return text if len(text) <= 40 and "\n" not in text else f"a {type(value).__name__}"
+    return text if len(text) <= 40 and "\n" not in text else f"{kind_of(value)}"

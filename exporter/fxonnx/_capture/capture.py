@@ -12,11 +12,11 @@ from torch.export import ExportedProgram
 from .._callers_autocast import callers_autocast
 from .._extensions import extended, stand_in
 from .._warnings import warn_user
-from ..errors import ArgumentError
+from ..errors import ArgumentError, CaptureError
 from .attribute_changes import recorded_changes, state_changes
 from .constraints.constraint import report_narrowed
 from .constraints.guard_translation import translate_guards
-from .constraints.specialized_dims import with_specialized_dims
+from .constraints.specialized_dims import SpecializedDimsError, with_specialized_dims
 from .data_dependence.assumption import Assumption, AssumptionKind
 from .data_dependence.concrete_values import following_example
 from .data_dependence.data_dependent_guards import DataDependent
@@ -33,7 +33,6 @@ from .inputs.frozen import freeze_inputs
 from .inputs.input_names import input_paths, output_paths
 from .inputs.list_inputs import reject_tensor_lists, stack_lists
 from .inputs.more_inputs import Examples, add_examples
-from .inputs.preserve import training_modules
 from .inputs.scalars import frozen_arguments, scalars_to_tensors, with_dynamic_ints
 from .introspection import eager_introspection
 from .observers import reject_enabled_observers
@@ -46,8 +45,9 @@ from .shapes.dynamic_shapes import DynamicShapes, Leaf
 from .shapes.shared_dim_names import differing_dims, shared_dims
 from .shapes.spec_keys import read_dynamic_shapes
 from .strategies import capture_with_strategies
-from .torch_export import reject_tracing
+from .torch_export import eager_error, reject_tracing
 from .trace import CaptureTask, names_of_dims
+from .training_mode import results_depend_on_mode, training_modules
 
 __all__ = ["ALIASES_KEY", "Capture", "capture"]
 
@@ -165,7 +165,7 @@ def _capture_module(
     data_dependent: DataDependent,
 ) -> Capture:
     """Capture a module; see ``capture``."""
-    if model.training and not may_train:
+    if model.training and not may_train and results_depend_on_mode(model):
         _warn_about_training()
     reject_enabled_observers(model)
     bound = bind_example_inputs(model, args, kwargs, options.input_names, by_signature=options.legacy)
@@ -182,7 +182,12 @@ def _capture_module(
     task = CaptureTask(model, inputs, axes, options.output_names, numbers)
     plan = CapturePlan(strict_shapes, data_dependent == "example", bool(frozen), shapes)
     with following_example(is_requested=plan.may_follow_example), recorded_changes() as changes:
-        traced, plan = capture_with_strategies(task.attempt, plan)
+        try:
+            traced, plan = capture_with_strategies(task.attempt, plan)
+        except SpecializedDimsError as error:  # not a class that users know
+            raise CaptureError(error.message, hint=error.hint) from error
+        except CaptureError as error:
+            raise eager_error(error, model, inputs, shapes)  # noqa: B904 - it has its own cause
     _warn_about_followed_example(traced.assumptions)
     shapes = plan.shapes
     if not names_are_labels:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dis
 import re
-import traceback
 from bdb import BdbQuit
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,21 +14,20 @@ from typing import Any
 import torch
 from torch.export import Dim, ExportedProgram
 
-from fxonnx_translations._builder.sub_byte import copy_of
-from fxonnx_translations._torch_compat import FakeTensor, dynamo_config, get_proxy_mode, shape_config
+from fxonnx_translations._torch_compat import dynamo_config, get_proxy_mode, shape_config
 
 from .._callers_autocast import callers_autocast, under_autocast
 from .._extensions import active_extensions, tracing
 from ..errors import CaptureError
 from .attempts import timed_attempt
 from .attribute_changes import noted_changes
-from .constraints.guard_recorder import is_user_file, recorded_guards, source_line_of
+from .constraints.guard_recorder import is_user_file, recorded_guards
 from .constraints.size_forms import canonical_sizes
 from .constraints.specialized_dims import specialized_dims_error
 from .data_dependence.data_dependent_guards import is_data_dependent
-from .data_dependence.handled_errors import HandledErrors, RecordedErrors, recorded_errors, unexplained
+from .data_dependence.handled_errors import HandledErrors, recorded_errors, unexplained
 from .departures import DepartureKind, record_departure
-from .eager_state import preserved_random_states, preserved_state
+from .eager_failures import handled_in_eager_mode, user_line, with_eager_failure
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms
 from .global_hooks import hooks_for_model_only
 from .inputs.example_inputs import BoundInputs
@@ -41,7 +39,7 @@ from .inputs.preserve import Snapshot, preserve_model
 from .inputs.pytree_objects import flatten_objects, unflatten_objects
 from .interrupts import deferred_interrupts
 from .operand_types import conversion_of_inputs
-from .patches import capture_patches, is_tracing, not_tracing, value_patches
+from .patches import capture_patches, is_tracing, value_patches
 from .plan import CapturePlan
 from .reshaped_inputs import reshaped_error, with_reshaped_inputs
 from .shapes.dim_specs import DimHint, DimSpec
@@ -49,7 +47,7 @@ from .shapes.dynamic_shapes import DynamicShapes, Leaf
 from .shapes.shared_dim_names import add_equality_guards
 from .tensor_lists import stacked_results, with_pieces
 
-__all__ = ["explained_error", "export_module", "is_limit", "refined_dims", "reject_tracing"]
+__all__ = ["eager_error", "explained_error", "export_module", "is_limit", "refined_dims", "reject_tracing"]
 
 MESSAGE_LINES = 8
 
@@ -71,8 +69,6 @@ _QUANTIZED_HINT = (
     "prepare_pt2e and convert_pt2e of torchao.quantization.pt2e"
 )
 _UNHASHABLE = "unhashable type: non-nested SymInt"
-# Parameters up to this size are copied for a call of the model.
-_MOST_BYTES = 2**29
 _HINTS = {
     **dict.fromkeys(_QUANTIZED, _QUANTIZED_HINT),
     ".__new__() takes ": "remove __new__ from the NamedTuple that forward returns, or let it accept all of its fields",
@@ -89,6 +85,7 @@ _LIMITS = re.compile(
     r"|We found a fake tensor in the exported program constant's list"
     r"|doesn't work unless it is captured completely with torch\.compile"
 )
+_RETURNED = re.compile(r"Found <class '([^']+)'> in output, which is not a known type")
 _CPP_STACK = ("Exception raised from ", "frame #", "<omitting python frames>")
 
 
@@ -156,7 +153,7 @@ def _check_handled(errors: HandledErrors, model: torch.nn.Module, inputs: BoundI
     hashed = [error for error in handled if isinstance(error, TypeError) and _UNHASHABLE in str(error)]
     if hashed:
         # The key of a cache, as in einops, whose handler computes the same without the cache.
-        record_departure(DepartureKind.INTROSPECTION, "handled error of an unhashable size", line=_user_line(hashed[0]))
+        record_departure(DepartureKind.INTROSPECTION, "handled error of an unhashable size", line=user_line(hashed[0]))
         handled = [error for error in handled if error not in hashed]
     for error in filter(errors.is_conditional, handled):
         shown, _ = _described(error)
@@ -164,7 +161,9 @@ def _check_handled(errors: HandledErrors, model: torch.nn.Module, inputs: BoundI
             f"the model handles an error of a branch or loop on the value of a tensor: {type(error).__name__}\n{shown}",
             hint="select the result with torch.where, or raise the error outside of forward",
         ) from None
-    found = unexplained(handled, _errors_in_eager_mode(model, inputs, shapes))
+    found = unexplained(
+        handled, handled_in_eager_mode(model, inputs, _tensor_forward(model.forward, inputs, shapes, None))
+    )
     if found is not None:
         shown, _ = _described(found)
         raise CaptureError(
@@ -175,29 +174,11 @@ def _check_handled(errors: HandledErrors, model: torch.nn.Module, inputs: BoundI
         ) from found
 
 
-def _errors_in_eager_mode(
-    model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes
-) -> Sequence[BaseException]:
-    """The errors of torch functions that the model handles when it runs on the example."""
-    tensors = inputs.tensors
-    if any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in (*tensors, *model.parameters())):
-        return ()
-    errors = HandledErrors()
-    # Few models write to parameters, whose copies may be large.
-    parameters = dict(model.named_parameters())
-    is_small = sum(parameter.nbytes for parameter in parameters.values()) <= _MOST_BYTES
-    with (
-        preserve_model(model, tensors),
-        preserved_state(model, None, parameters if is_small else ()),
-        preserved_random_states(),
-        not_tracing(),
-        suppress(Exception),
-    ):
-        model.forward = _tensor_forward(model.forward, inputs, shapes, None)
-        copied = inputs.with_tensors(copy_of)
-        with RecordedErrors(errors):
-            model(*copied.args, **copied.kwargs)
-    return errors.handled()
+def eager_error(
+    error: CaptureError, model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes
+) -> CaptureError:
+    """The error to report for a failed capture: the model's own, if it fails on the example in the same way."""
+    return with_eager_failure(error, model, inputs, _tensor_forward(model.forward, inputs, shapes, None))
 
 
 def _run_torch_export(
@@ -350,7 +331,13 @@ def explained_error(error: Exception, model: torch.nn.Module, plan: CapturePlan)
             hint = "remove breakpoint() and pdb.set_trace() from the model: a debugger has no input here"
         if _DTYPES.search(shown):
             hint = conversion_of_inputs(model, plan.shapes.leaves)
-        found = CaptureError(f"torch.export cannot capture the model: {type(error).__name__}\n{shown}", hint=hint)
+        returned = _RETURNED.search(str(error))
+        if returned is not None:
+            problem = f"forward returns an object of the class {returned[1]}, which is not a tensor"
+            hint = "return tensors in tuples, lists or dicts, or register the class: torch.export.register_dataclass"
+        else:
+            problem = f"torch.export cannot capture the model: {type(error).__name__}\n{shown}"
+        found = CaptureError(problem, hint=hint)
     found.__cause__ = error
     return found
 
@@ -378,15 +365,7 @@ def _described(error: BaseException) -> tuple[str, str | None]:
         if line.strip() or (lines and lines[-1].strip()):
             lines.append(line)
     shown = "\n".join(f"  {line}".rstrip() for line in lines[:MESSAGE_LINES]).rstrip()
-    location = _user_line(error)
+    location = user_line(error)
     place = f"\n  at: {location}" if location else ""
     hint = next((hint for marker, hint in _HINTS.items() if marker in shown), None)
     return f"{shown}{place}", hint
-
-
-def _user_line(error: BaseException) -> str:
-    """The innermost line of the traceback in the user's code, outside of torch, fxonnx and Python's library."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if is_user_file(frame.filename):
-            return str(source_line_of(frame.filename, frame.lineno or 0, frame.name))
-    return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,11 @@ class CheckResult:
 
     Attributes:
         text: The findings, equal ones once, and a summary.
-        json: The same as JSON, all findings.
-        found: Whether there are findings.
+        record: The same for JSON, all findings.
     """
 
     text: str
-    json: str
-    found: bool
+    record: Mapping[str, Any]
 
 
 def run_check(path: Path, target: Any) -> CheckResult:
@@ -64,7 +62,7 @@ def run_check(path: Path, target: Any) -> CheckResult:
         *described,
         f"{path}: {_summary(findings, target)}; table: {profile.kernels.source}",
     ]
-    return CheckResult("\n".join(lines), json.dumps(record, indent=1), bool(findings))
+    return CheckResult("\n".join(lines), record)
 
 
 def _summary(findings: Sequence[TargetFinding], target: str) -> str:

@@ -5,52 +5,50 @@ Modules that import torch are imported inside the commands, so that ``fxonnx --h
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from .progress import showing_progress
-
-if TYPE_CHECKING:
-    from .._program import ONNXProgram
+from .choices import choice
+from .messages import print_answer, print_json, progress, readable_messages, size_text
 
 __all__ = ["app"]
 
 app = typer.Typer(help="Export PyTorch models to ONNX.", no_args_is_help=True, pretty_exceptions_enable=False)
 
-_TARGETS = (
-    "onnxruntime, onnxruntime-cuda, onnxruntime-genai, onnxruntime-genai-cuda, onnxruntime-web, "
-    "onnxruntime-web-webgpu, tensorrt or openvino"
-)
 _CALIBRATION_HELP = (
     "With --quantize int8, also quantize activations, by their ranges for these inputs: a .pt file with a list of "
     "batches, or a .npz file with one array per argument, whose first axis separates the batches."
 )
-_SOURCE_HELP = "A .pt2 file, or package.module:function returning (model, args[, kwargs[, dynamic_shapes]])."
 _GENAI_STAGES = ("load", "capture", "prepare", "lower", "save", "verify")
+Source = Annotated[
+    str,
+    typer.Argument(help="A .pt2 file, or package.module:function returning (model, args[, kwargs[, dynamic_shapes]])."),
+]
+Opset = Annotated[int | None, choice("opset", "The ONNX opset, 7 to 28.")]
+Target = Annotated[str | None, choice("target", "The runtime: {}.")]
 Metadata = Annotated[
-    str, typer.Option(help="Provenance of nodes: full, names (modules, without stack traces) or none.")
+    str, choice("metadata", "Provenance of nodes: full, names (modules, without stack traces) or none.")
 ]
 Numerics = Annotated[
-    str, typer.Option(help="Results for NaN and signed zeros: default (the runtime's) or exact (torch's).")
+    str, choice("numerics", "Results for NaN and signed zeros: default (the runtime's) or exact (torch's).")
 ]
-Functions = Annotated[str, typer.Option(help="ONNX functions for marked regions, repeated modules as well, or none.")]
-Quantize = Annotated[str | None, typer.Option(help="Store the weights of linear layers as integers: int4 or int8.")]
+Functions = Annotated[
+    str, choice("functions", "ONNX functions: none, regions (the marked ones) or repeated (modules as well).")
+]
+Quantize = Annotated[str | None, choice("quantize", "Store the weights of linear layers as integers: {}.")]
 Frozen = Annotated[str | None, typer.Option(help="Comma-separated names or patterns of inputs that become constants.")]
 DataDependent = Annotated[
-    str, typer.Option(help="Branches on the values of inputs: error, or example to follow the example's.")
+    str, choice("data_dependent", "Branches on the values of inputs: error, or example to follow the example's.")
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")]
 
 
@@ -61,14 +59,17 @@ def _root(
     verbose: Annotated[
         bool, typer.Option("--verbose", help="With --version, the libraries', and patches that do not apply.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --version, print one JSON object.")] = False,
 ) -> None:
     """Export PyTorch models to ONNX."""
     if show_version:
-        typer.echo(f"fxonnx {version('fxonnx')}")
+        lines, record = [f"fxonnx {version('fxonnx')}"], {"fxonnx": version("fxonnx")}
         if verbose:
-            from .installation import installation_text  # imports torch
+            from .installation import find_installation  # imports torch
 
-            typer.echo(installation_text())
+            found = find_installation()
+            lines, record = [*lines, str(found)], record | asdict(found)
+        print_answer(as_json, record, "\n".join(lines))
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(2)
@@ -76,13 +77,10 @@ def _root(
 
 @app.command("export")
 def export_command(
-    source: Annotated[
-        str,
-        typer.Argument(help=_SOURCE_HELP),
-    ],
+    source: Source,
     output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
-    opset: Annotated[int | None, typer.Option(help="The ONNX opset, 7 to 28.")] = None,
-    target: Annotated[str | None, typer.Option(help=f"The runtime: {_TARGETS}.")] = None,
+    opset: Opset = None,
+    target: Target = None,
     verify: Annotated[bool, typer.Option("--verify", help="Compare with the model in eager torch.")] = False,
     all_sizes: Annotated[
         bool, typer.Option("--all-sizes", help="Also compare at several sizes of the dynamic dims.")
@@ -104,6 +102,7 @@ def export_command(
     report: Annotated[Path | None, typer.Option(help="Directory for an HTML report, also on a failure.")] = None,
     input_names: Annotated[str | None, typer.Option(help="Comma-separated names of the graph inputs.")] = None,
     output_names: Annotated[str | None, typer.Option(help="Comma-separated names of the graph outputs.")] = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Export a model to an ONNX file.
@@ -112,11 +111,10 @@ def export_command(
 
     Exit code 0 if the file is written, 1 after an error, 2 for a wrong argument.
     """
-    with _readable_messages(debug), _progress() as on_stage:
-        # Fail before the export, not after it, if the file cannot be written.
-        from .._program.saving import check_destination  # imports torch
+    with readable_messages(debug, as_json=as_json), progress() as on_stage:
+        from .exported import Exported, check_destinations  # imports torch
 
-        check_destination(output)
+        check_destinations(output, report)
         on_stage("load")
         from .loading import load_model  # imports torch
 
@@ -146,33 +144,26 @@ def export_command(
             options=ExportOptions(**rare),
             **choices,
         )
+        exported = Exported(output, program, is_verified=verify or all_sizes)
+    if as_json:
+        print_json(exported.record())
+        return
     if profile:
-        Console().print(_stages(program.record.timings))
+        Console().print(exported.stages())
     if calibration is not None or dynamic_activations:
         typer.echo(program.quantization.report())
-    typer.echo(f"wrote {output}: {_size(output.stat().st_size)}, {_summary(program, verify or all_sizes)}")
-
-
-def _summary(program: ONNXProgram, verified: bool) -> str:
-    calls = f"{len(program.model.functions)} functions, " if program.model.functions else ""
-    checked = ""
-    if verified:
-        from .._program.references import reference_of  # imports torch
-
-        name = reference_of(program).name
-        checked = ", verified" if name == "model" else f", verified against the {name}"
-    return f"{len(program.model.graph)} nodes, {calls}opset {program.model.opset_imports.get('')}{checked}"
+    typer.echo(str(exported))
 
 
 @app.command("hf")
 def hf_command(
     model: Annotated[str, typer.Argument(help="A directory with a model of transformers, or an id of the Hub.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The directory to write.")],
-    task: Annotated[str | None, typer.Option(help="The task; by default the task of the model's class.")] = None,
-    layout: Annotated[str, typer.Option(help="optimum, transformers.js, sentence-transformers or genai.")] = "optimum",
-    dtype: Annotated[str, typer.Option(help="Comma-separated: fp32, fp16, q8, q4, q4f16.")] = "fp32",
-    opset: Annotated[int | None, typer.Option(help="The ONNX opset.")] = None,
-    target: Annotated[str | None, typer.Option(help="The runtime, as for export.")] = None,
+    task: Annotated[str | None, choice("task", "The task; by default the task of the model's class.")] = None,
+    layout: Annotated[str, choice("layout", "The library that loads the directory: {}.")] = "optimum",
+    dtype: Annotated[str, choice("dtype", "Comma-separated: {}.", several=True)] = "fp32",
+    opset: Opset = None,
+    target: Target = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")] = None,
     token: Annotated[str | None, typer.Option(help="Token of the Hub.")] = None,
     trust_remote_code: Annotated[
@@ -181,6 +172,7 @@ def hf_command(
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare the files with the model in eager torch.")
     ] = True,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Export a model of transformers for optimum, transformers.js or sentence-transformers.
@@ -189,7 +181,7 @@ def hf_command(
 
     Exit code 0 if the directory is written, 1 after an error, 2 for a wrong argument.
     """
-    with _readable_messages(debug), _progress() as on_stage:
+    with readable_messages(debug, as_json=as_json), progress() as on_stage:
         from ..huggingface import export as export_for_huggingface  # imports torch
 
         choices: dict[str, Any] = {"layout": layout, "target": target}
@@ -206,7 +198,8 @@ def hf_command(
             on_stage=on_stage,
             **choices,
         )
-    typer.echo(str(exported))
+    record = asdict(exported)
+    print_answer(as_json, {"output": record.pop("path")} | record, str(exported))
 
 
 @app.command("genai")
@@ -219,20 +212,15 @@ def genai_command(
     no_chat_template: Annotated[
         bool, typer.Option("--no-chat-template", help="Write no chat template: the model does not chat.")
     ] = False,
-    precision: Annotated[str, typer.Option(help="fp32, fp16, bf16 or int4 (weights only).")] = "fp32",
-    target: Annotated[str, typer.Option(help="The device: cpu or cuda.")] = "cpu",
+    precision: Annotated[str, choice("precision", "fp32, fp16, bf16 or int4 (weights only).")] = "fp32",
+    target: Annotated[str, choice("device", "The device: {}.")] = "cpu",
     last_logits: Annotated[
         bool, typer.Option("--last-logits/--all-logits", help="Compute the logits of the last position only.")
     ] = True,
     adapter: Annotated[
         list[str] | None, typer.Option(help="NAME=DIRECTORY of a LoRA adapter of PEFT; may be repeated.")
     ] = None,
-    pooling: Annotated[
-        str | None,
-        typer.Option(
-            help="Export an embedding model with this pooling: cls, last, max, mean, mean_sqrt_len or weighted_mean."
-        ),
-    ] = None,
+    pooling: Annotated[str | None, choice("pooling", "Export an embedding model with this pooling: {}.")] = None,
     normalize: Annotated[
         bool | None, typer.Option("--normalize/--no-normalize", help="Normalize the embeddings.")
     ] = None,
@@ -242,6 +230,7 @@ def genai_command(
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare generated tokens with transformers'.")
     ] = True,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Export a language model for onnxruntime-genai.
@@ -253,7 +242,7 @@ def genai_command(
     adapters = dict(_name_and_path(each) for each in adapter or ())
     if chat_template and no_chat_template:
         raise typer.BadParameter("it excludes --chat-template", param_hint="--no-chat-template")
-    with _readable_messages(debug), _progress(_GENAI_STAGES) as on_stage:
+    with readable_messages(debug, as_json=as_json), progress(_GENAI_STAGES) as on_stage:
         from ..genai import export as export_for_genai  # imports torch
 
         choices: dict[str, Any] = {"precision": precision, "target": target, "pooling": pooling}
@@ -269,8 +258,10 @@ def genai_command(
             on_stage=on_stage,
             **choices,
         )
-    size = sum(path.stat().st_size for path in output.iterdir())
-    typer.echo(f"wrote {output}: {_size(size)}{', verified' if verify else ''}")
+    files = sorted(path for path in output.iterdir() if path.is_file())
+    size = sum(path.stat().st_size for path in files)
+    record = {"output": output, "bytes": size, "files": files, "verified": verify}
+    print_answer(as_json, record, f"wrote {output}: {size_text(size)}{', verified' if verify else ''}")
 
 
 def _name_and_path(text: str) -> tuple[str, str]:
@@ -283,8 +274,8 @@ def _name_and_path(text: str) -> tuple[str, str]:
 @app.command("check")
 def check_command(
     model: Annotated[Path, typer.Argument(help="The ONNX file, of any exporter.")],
-    target: Annotated[str, typer.Option(help=f"The runtime: {_TARGETS}.")] = "onnxruntime",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    target: Annotated[str, choice("target", "The runtime: {}.")] = "onnxruntime",
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Find the nodes that a runtime cannot run, or runs slowly.
@@ -293,18 +284,19 @@ def check_command(
 
     Exit code 0 if there are none, 1 if there are some, 2 for a wrong argument.
     """
-    with _readable_messages(debug, exit_code=2):
+    with readable_messages(debug, as_json=as_json, exit_code=2):
         from .checking import run_check  # imports torch
 
         result = run_check(model, target)
-    typer.echo(result.json if as_json else result.text)
-    raise typer.Exit(int(result.found))
+    print_answer(as_json, result.record, result.text)
+    raise typer.Exit(int(bool(result.record["findings"])))
 
 
 @app.command("verify")
 def verify_command(
     model: Annotated[Path, typer.Argument(help="The ONNX file.")],
-    source: Annotated[str, typer.Argument(help=_SOURCE_HELP)],
+    source: Source,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Compare an ONNX file with the PyTorch model, at its example and at the inputs of the recorded proof.
@@ -313,7 +305,7 @@ def verify_command(
 
     Exit code 0 if all outputs agree, 1 if one differs or after an error, 2 for a wrong argument.
     """
-    with _readable_messages(debug), _progress() as on_stage:
+    with readable_messages(debug, as_json=as_json), progress() as on_stage:
         on_stage("load")
         from .loading import load_model  # imports torch
 
@@ -321,16 +313,21 @@ def verify_command(
         on_stage("verify")
         from .verifying import run_verification  # imports torch
 
-        text = run_verification(model, loaded)
-    typer.echo(text)
+        result = run_verification(model, loaded)
+        if result.error is not None and not as_json:
+            raise result.error
+    if result.error is not None:
+        typer.echo(str(result.error), err=True)
+    print_answer(as_json, {"model": model, "source": source} | result.record(), str(result))
+    raise typer.Exit(int(result.error is not None))
 
 
 @app.command("analyze")
 def analyze_command(
-    source: Annotated[str, typer.Argument(help=_SOURCE_HELP)],
-    opset: Annotated[int | None, typer.Option(help="The ONNX opset, 7 to 28.")] = None,
-    target: Annotated[str | None, typer.Option(help=f"The runtime: {_TARGETS}.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    source: Source,
+    opset: Opset = None,
+    target: Target = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Find out whether a model exports, and everything that prevents it; nothing is written.
@@ -339,7 +336,7 @@ def analyze_command(
 
     Exit code 0 if the model exports, 1 if it does not, 2 for a wrong argument.
     """
-    with _readable_messages(debug, exit_code=2), _progress() as on_stage:
+    with readable_messages(debug, as_json=as_json, exit_code=2), progress() as on_stage:
         on_stage("load")
         from .loading import load_model  # imports torch
 
@@ -356,15 +353,16 @@ def analyze_command(
             target=target,
             diagnostics=Diagnostics(on_stage=on_stage),
         )
-    typer.echo(json.dumps(asdict(found), indent=1, default=str) if as_json else str(found))
-    raise typer.Exit(int(not found.exports))
+    print_answer(as_json, {"exports": found.exports} | asdict(found), str(found))
+    has_wrong_argument = any(issue.is_error and issue.kind == "argument" for issue in found.issues)
+    raise typer.Exit(2 if has_wrong_argument else int(not found.exports))
 
 
 @app.command("diff")
 def diff_command(
     first: Annotated[Path, typer.Argument(help="An ONNX file, of any exporter.")],
     second: Annotated[Path, typer.Argument(help="The ONNX file to compare it with.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Compare two models: inputs, outputs, opsets, operators by module, weights, size.
@@ -373,11 +371,11 @@ def diff_command(
 
     Exit code 0 if they are the same, 1 if they differ, 2 for a wrong argument.
     """
-    with _readable_messages(debug, exit_code=2):
+    with readable_messages(debug, as_json=as_json, exit_code=2):
         from ..diagnostics.diff import diff  # imports onnx_ir
 
         found = diff(first, second)
-    typer.echo(json.dumps([asdict(change) for change in found.changes], indent=1) if as_json else str(found))
+    print_answer(as_json, {"same": not found} | asdict(found), str(found))
     raise typer.Exit(int(bool(found)))
 
 
@@ -390,6 +388,7 @@ def report_command(
     profile_runtime: Annotated[
         bool, typer.Option("--profile-runtime", help="Run the model in ONNX Runtime's profiler, with random inputs.")
     ] = False,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Write an HTML page about a model: inputs and outputs, operators, and the graph by module.
@@ -398,16 +397,17 @@ def report_command(
 
     Exit code 0 if the page is written, 1 after an error, 2 for a wrong argument.
     """
-    with _readable_messages(debug):
+    with readable_messages(debug, as_json=as_json):
         from ..diagnostics.report import report  # imports torch
 
         path = report(model, output or model.with_suffix(".html"), profile_runtime=profile_runtime)
-    typer.echo(f"wrote {path}")
+    print_answer(as_json, {"output": path}, f"wrote {path}")
 
 
 @app.command("demo")
 def demo_command(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Path to keep the ONNX file at.")] = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Export AlexNet, check the file, and run it in ONNX Runtime.
@@ -417,7 +417,11 @@ def demo_command(
     Exit code 0 if all of it succeeds, 1 after an error, 2 for a wrong argument.
     """
     start = time.perf_counter()
-    with _readable_messages(debug), _progress() as on_stage, tempfile.TemporaryDirectory(prefix="fxonnx-") as directory:
+    with (
+        readable_messages(debug, as_json=as_json),
+        progress() as on_stage,
+        tempfile.TemporaryDirectory(prefix="fxonnx-") as directory,
+    ):
         if output is not None:
             from .._program.saving import check_destination  # imports torch
 
@@ -428,78 +432,24 @@ def demo_command(
         path = Path(directory, "alexnet.onnx") if output is None else output
         result = run_demo(path, on_stage)
     total = time.perf_counter() - start
+    if as_json:
+        print_json({"output": output, **asdict(result)})
+        return
     table = Table("AlexNet", "", title="fxonnx demo")
     for stage, seconds in result.seconds.items():
         table.add_row(f"{stage}, seconds", f"{seconds:.2f}")
     table.add_row("total with imports, seconds", f"{total:.2f}")
     table.add_row("nodes", str(result.nodes))
     table.add_row("initializers", str(result.initializers))
-    table.add_row("file size", _size(result.file_size))
+    table.add_row("file size", size_text(result.file_size))
     for batch, error in result.max_error.items():
         table.add_row(f"max error, batch {batch}", f"{error:.1e}")
-    table.add_row("runs completely on", ", ".join(result.targets))
+    table.add_row("compared with PyTorch in", f"ONNX Runtime {version('onnxruntime')}, CPU")
+    table.add_row("kernel tables list every node for", ", ".join(result.targets))
     Console().print(table)
     if output is not None:
         typer.echo(f"wrote {output}")
 
 
-@contextmanager
-def _readable_messages(debug: bool, exit_code: int = 1) -> Iterator[None]:
-    """Print errors and warnings as one message on stderr, and exit after an error, unless ``debug`` is set.
-
-    The exit code is 2 if an argument is wrong, in every command.
-    """
-    try:
-        with warnings.catch_warnings():
-            if not debug:
-                warnings.showwarning = _print_warning
-            yield
-    except Exception as error:
-        if debug:
-            raise
-        from ..errors import ArgumentError, ExportError  # imports torch
-
-        if isinstance(error, ExportError):
-            typer.echo(str(error), err=True)
-        else:
-            typer.echo(f"error: {type(error).__name__}: {error}\nhint: --debug shows the traceback", err=True)
-        raise typer.Exit(2 if isinstance(error, ArgumentError) else exit_code) from error
-
-
-def _print_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """Print a warning without its location, which is a line of this package or of typer."""
-    typer.echo(f"warning: {message}", err=True)
-
-
-@contextmanager
-def _progress(stages: Sequence[str] = ()) -> Iterator[Callable[[str], None]]:
-    """Show the current stage on stderr if it is a terminal: a spinner, or a bar for known stages."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda stage: None
-        return
-    with showing_progress(console, stages) as on_stage:
-        yield on_stage
-
-
-def _stages(timings: Mapping[str, float]) -> Table:
-    table = Table("stage", "seconds")
-    for stage, seconds in timings.items():
-        table.add_row(stage, f"{seconds:.3f}")
-    table.add_row("total", f"{sum(timings.values()):.3f}")
-    return table
-
-
 def _names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",")]
-
-
-def _size(count: int) -> str:
-    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.1f} KiB"

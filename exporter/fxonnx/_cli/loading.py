@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._paths import is_file, missing_file
 from ..errors import ArgumentError, UntestedTorchError, did_you_mean
 
 if TYPE_CHECKING:
@@ -64,9 +65,8 @@ def _from_file(path: Path) -> LoadedModel:
     from .._archives import UnsafeContentError
     from .._capture.patches import loading_patches  # imports torch
 
-    if not path.is_file():
-        hint = did_you_mean(path.name, (other.name for other in path.parent.glob("*.pt2")))
-        raise ArgumentError("SOURCE", f"file {path} does not exist", hint=hint)
+    if not is_file(path, "SOURCE"):
+        raise missing_file(path, "SOURCE")
     logged = _LoggedErrors()
     logger = logging.getLogger("torch.export")
     logger.addFilter(logged)
@@ -110,8 +110,9 @@ def _from_function(module_name: str, function_name: str) -> LoadedModel:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
-        raise ArgumentError("SOURCE", f"{module_name} cannot be imported: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        problem = f"{module_name} cannot be imported: {type(error).__name__}: {error}"
+        raise ArgumentError("SOURCE", problem, hint=_similar_module(module_name, error)) from error
     function = getattr(module, function_name, None)
     name = f"{module_name}:{function_name}"
     if not callable(function):
@@ -124,9 +125,18 @@ def _from_function(module_name: str, function_name: str) -> LoadedModel:
         raise ArgumentError("SOURCE", f"{name}: {found}", hint=hint)
     try:
         returned = function()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ArgumentError("SOURCE", f"{name} raised {type(error).__name__}: {error}") from error
     return _checked_result(name, returned)
+
+
+def _similar_module(name: str, error: BaseException) -> str | None:
+    """The hint for a path in place of the name of a module, or for a name that is similar to a module's."""
+    plain = name.removesuffix(".py").replace("/", ".").strip(".")
+    if plain != name:
+        return f"write the module as in an import statement: {plain}"
+    is_missing = isinstance(error, ModuleNotFoundError) and error.name == name
+    return did_you_mean(name, (path.stem for path in Path.cwd().glob("*.py"))) if is_missing else None
 
 
 def _checked_result(name: str, returned: Any) -> LoadedModel:

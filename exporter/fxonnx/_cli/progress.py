@@ -1,22 +1,22 @@
-"""Progress of exports and saves on a terminal."""
+"""Progress of exports, saves and verifications on a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from .._written_bytes import observing_bytes
+from .._progress import Unit, observing_counts
 
 __all__ = ["bytes_text", "showing_progress"]
 
 
 @contextmanager
 def showing_progress(console: Console, stages: Sequence[str] = ()) -> Iterator[Callable[[str], None]]:
-    """Show the current stage: a spinner, or a bar for known stages; while a model is saved, also the bytes written.
+    """Show the current stage with a bar and the elapsed time, and the remaining time where the total is known.
 
     Args:
         console: A terminal.
@@ -26,32 +26,32 @@ def showing_progress(console: Console, stages: Sequence[str] = ()) -> Iterator[C
         A function to be called with the name of each stage as it begins.
     """
     current = "starting"
-    with ExitStack() as stack:
-        if stages:
-            progress = stack.enter_context(Progress(console=console, transient=True))
-            task = progress.add_task(current, total=len(stages))
+    columns = TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(current, total=None)
 
-            def describe(text: str) -> None:
-                completed = stages.index(current) if current in stages else None
-                progress.update(task, description=escape(text), completed=completed)
-        else:
-            status = stack.enter_context(console.status(current))
-
-            def describe(text: str) -> None:
-                status.update(escape(text))
-
-        def on_bytes(written: int, total: int) -> None:
+        def on_count(unit: Unit, done: int, total: int | None) -> None:
             # Sessions of other stages also write models.
-            if current == "save":
-                describe(f"saving {bytes_text(written, total)}")
+            if current == _STAGES[unit] and total != 0:
+                progress.update(task, description=escape(_described(unit, done, total)), completed=done, total=total)
 
         def on_stage(stage: str) -> None:
             nonlocal current
             current = stage
-            describe(stage)
+            number = f" ({stages.index(stage) + 1} of {len(stages)})" if stage in stages else ""
+            progress.reset(task, total=None, description=escape(f"{stage}{number}"))
 
-        stack.enter_context(observing_bytes(on_bytes))
-        yield on_stage
+        with observing_counts(on_count):
+            yield on_stage
+
+
+_STAGES: dict[Unit, str] = {"bytes": "save", "sizes": "verify", "attempts": "capture"}
+
+
+def _described(unit: Unit, done: int, total: int | None) -> str:
+    if unit == "bytes":
+        return f"saving {bytes_text(done, total or done)}"
+    return f"verify: size {done} of {total}" if unit == "sizes" else f"capture: attempt {done}"
 
 
 def bytes_text(written: int, total: int) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,44 @@ from .._comparison import OutputComparison, format_rows
 from .._model_files import load_model
 from .._program.proof import PROOF_KEY, Proof, repeated_inputs
 from .._program.verification import verify
+from ..errors import VerificationError
 from .loading import LoadedModel
+from .messages import error_record
 
-__all__ = ["run_verification"]
+__all__ = ["VerificationResult", "run_verification"]
 
 
-def run_verification(path: Path, source: LoadedModel) -> str:
+@dataclass(frozen=True)
+class VerificationResult:
+    """Result of a verification.
+
+    Attributes:
+        proof: The record of the proof, as text; None if the file has none.
+        comparisons: Description of the inputs to the rows of the outputs.
+        error: The error for an output that differs, if one does; further inputs are not compared then.
+    """
+
+    proof: str | None
+    comparisons: Mapping[str, list[OutputComparison]]
+    error: VerificationError | None
+
+    def record(self) -> dict[str, Any]:
+        """The result for JSON."""
+        return {
+            "equal": self.error is None,
+            "comparisons": [{"inputs": label, "outputs": rows} for label, rows in self.comparisons.items()],
+            "proof": None if self.proof is None else json.loads(self.proof),
+            "error": None if self.error is None else error_record(self.error),
+        }
+
+    def __str__(self) -> str:
+        lines = [] if self.proof is None else str(Proof.of_metadata(self.proof)).splitlines()
+        for label, rows in self.comparisons.items():
+            lines += [f"ONNX Runtime at {label}:", *format_rows(rows).splitlines()]
+        return "\n".join(lines)
+
+
+def run_verification(path: Path, source: LoadedModel) -> VerificationResult:
     """Compare a file with a model.
 
     Args:
@@ -29,16 +63,25 @@ def run_verification(path: Path, source: LoadedModel) -> str:
 
     Raises:
         ArgumentError: If the file cannot be loaded or does not take the inputs.
-        VerificationError: If an output differs.
     """
     model = load_model(path)
     text = model.metadata_props.get(PROOF_KEY)
     proof = None if text is None else Proof.of_metadata(text)
-    lines = [] if proof is None else str(proof).splitlines()
+    comparisons: dict[str, list[OutputComparison]] = {}
     for label, args, kwargs in _inputs(proof, model, source):
-        rows = verify(path, source.model, args, kwargs)
-        lines += [f"ONNX Runtime at {label}:", *_table(rows)]
-    return "\n".join(lines)
+        comparisons[label], error = _verified(path, source, args, kwargs)
+        if error is not None:
+            return VerificationResult(text, comparisons, error)
+    return VerificationResult(text, comparisons, None)
+
+
+def _verified(
+    path: Path, source: LoadedModel, args: Any, kwargs: Any
+) -> tuple[list[OutputComparison], VerificationError | None]:
+    try:
+        return verify(path, source.model, args, kwargs), None
+    except VerificationError as error:
+        return [*error.rows], error
 
 
 def _inputs(proof: Proof | None, model: ir.Model, source: LoadedModel) -> Iterator[tuple[str, Any, Any]]:
@@ -49,7 +92,3 @@ def _inputs(proof: Proof | None, model: ir.Model, source: LoadedModel) -> Iterat
             made = repeated_inputs(run.inputs, model.graph, source.args, source.kwargs)
             if made is not None:
                 yield run.inputs, *made
-
-
-def _table(rows: list[OutputComparison]) -> list[str]:
-    return format_rows(rows).splitlines()

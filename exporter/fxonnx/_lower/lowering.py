@@ -29,7 +29,7 @@ from .._extensions import add_on
 from .._options import Options
 from .._prepare import REASON_KEY, Prepared, Update, find_attribute
 from .._provenance import REGIONS_KEY, source_line
-from ..errors import TranslationError, UnsupportedOperator, UnsupportedOperatorError
+from ..errors import TranslationError, UnsupportedOperator, UnsupportedOperatorError, kind_of
 from .control_flow import CONTROL_FLOW
 from .dead_nodes import eliminate_dead_nodes, release_subgraph_uses, subgraphs, trim_unused_outputs
 from .dispatch import arguments_by_name, find_translation
@@ -466,11 +466,14 @@ class _GraphLowering:
         if len(values) != len(results):
             raise self._error(node, f"the translation returned {len(values)} values, torch returns {len(results)}")
         several = isinstance(val, (list, tuple))
+        if values == [None] and not several:
+            hint = "return the value of the last operator: return op.Relu(x)"
+            raise self._error(node, "the translation returned None, torch returns a tensor", hint)
         for position, (value, result) in enumerate(zip(values, results, strict=True)):
             if value is None:
                 continue
             if not isinstance(value, ir.Value):
-                raise self._error(node, f"the translation returned a {type(value).__name__}, not a value of the graph")
+                raise self._error(node, f"the translation returned {kind_of(value)}, not a value of the graph")
             self._check_result(node, value, result)
             # One of several results is named after its getitem node, if it has one.
             self._name(value, node, f"{node.name}__{position}" if several else node.name, final=not several)

@@ -15,7 +15,7 @@ from fxonnx_translations._torch_compat import TreeSpec, pytree
 
 from .._capture.inputs.list_inputs import stacked
 from .._capture.inputs.pytree_objects import flatten_objects, is_object
-from ..errors import ArgumentError, did_you_mean
+from ..errors import ArgumentError, did_you_mean, kind_of
 
 __all__ = ["BoundCall", "bind_call", "check_loop_bounds", "unflatten_outputs"]
 
@@ -244,7 +244,7 @@ def _checked_leaves(name: str, value: Any, spec: TreeSpec, expected: Sequence[An
         elif not isinstance(known, ConstantArgument):
             leaves[index] = _convert_leaf(leaf, known)
         elif not _is_same(leaf, known.value):
-            given = f"a {type(leaf).__name__}" if isinstance(leaf, torch.Tensor) else repr(leaf)
+            given = f"{kind_of(leaf)}" if isinstance(leaf, torch.Tensor) else repr(leaf)
             raise ArgumentError(
                 name,
                 f"got {given}, but the model was exported with the constant {known.value!r}",

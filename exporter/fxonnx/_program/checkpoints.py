@@ -21,7 +21,7 @@ from .._extensions import add_on
 from .._inner_tensors import unwrapped
 from .._json_text import parse_json
 from .._paths import is_file, path_of
-from ..errors import ArgumentError, did_you_mean
+from ..errors import ArgumentError, did_you_mean, kind_of
 
 __all__ = ["DTYPES", "FileTensor", "StoredTensor", "StoredWeight", "Weights", "read_weight_sources"]
 
@@ -135,9 +135,7 @@ def read_weight_sources(weights: Weights) -> dict[str, StoredWeight | torch.Tens
         elif isinstance(source, (str, os.PathLike)):
             found.update(_read_checkpoint(path_of(source, "weights")))
         else:
-            raise ArgumentError(
-                "weights", f"expected paths of safetensors files or state_dicts, got a {type(source).__name__}"
-            )
+            raise ArgumentError("weights", f"expected paths of safetensors files or state_dicts, got {kind_of(source)}")
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,12 @@ from fxonnx_translations._torch_compat import pytree
 
 from .._capture.eager_state import copies_of_inputs, preserved_random_states, preserved_state
 from .._capture.inputs.pytree_objects import flatten_objects
-from .._comparison import REFERENCE_TEXTS, OutputComparison, ReferenceName, Tolerance, compare, format_rows
+from .._comparison import REFERENCE_TEXTS, OutputComparison, OutputRows, ReferenceName, Tolerance, compare, format_rows
 from .._lower.model import CHECK_OUTPUT
-from .._model_files import load_model
+from .._model_files import check_external_data, load_model
 from .._sequence_types import is_sequence
-from ..errors import ArgumentError, VerificationError
-from .random_outputs import without_random_outputs
+from ..errors import ArgumentError, ExportError, VerificationError
+from .random_outputs import reruns_of, without_random_outputs
 from .session import Session
 from .stateful import final_states, read_states
 
@@ -46,26 +47,45 @@ def verify_file(
         reference: The kind of the model, for messages.
     """
     loaded = load_model(path)
+    check_external_data(loaded)
     names = [str(value.name) for value in loaded.graph.outputs]
     inputs = _graph_inputs(loaded, model, args, kwargs)
     session = Session(loaded, file=os.fspath(path))
 
-    def run() -> list[Any]:
+    def run(args: Sequence[Any], kwargs: Mapping[str, Any], _: Any = None) -> list[Any]:
         return _run_model(loaded, model, args, kwargs)
 
     def compared(expected: Sequence[Any], actual: Sequence[Any]) -> list[OutputComparison]:
         return compare(names, expected, actual, rtol=tolerance.rtol, atol=tolerance.atol, reference=reference)
 
     with preserved_random_states():
-        expected = run()
-        rows = without_random_outputs(compared(expected, session.run(inputs)), expected, run, compared)
+        expected = _first_run(partial(run, args, kwargs), reference)
+        reruns = reruns_of(run, args, kwargs, {}, reference)
+        rows = without_random_outputs(compared(expected, session.run(inputs)), expected, reruns, compared)
     if any(row.status == "mismatch" for row in rows):
         raise VerificationError(
             f"ONNX Runtime and {REFERENCE_TEXTS[reference]} disagree:\n{format_rows(rows)}",
             rows=rows,
             hint="export the model again; program.compare(model=model) finds the operator, line and module",
         )
-    return rows
+    return OutputRows(rows)
+
+
+def _first_run(run: Callable[[], list[Any]], reference: ReferenceName) -> list[Any]:
+    """Run the model.
+
+    Raises:
+        ArgumentError: If it fails.
+    """
+    try:
+        return run()
+    except ExportError:
+        raise
+    except Exception as error:  # a model may raise anything
+        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        raise ArgumentError(
+            "args", f"{REFERENCE_TEXTS[reference]} failed: {reason}", hint="call the model with these inputs"
+        ) from error
 
 
 def _run_model(loaded: ir.Model, model: Any, args: Any, kwargs: Any) -> list[Any]:

@@ -14,8 +14,8 @@ import onnx_ir as ir
 from fxonnx_translations._builder.initializers import TorchTensor, storage_key
 
 from .._lower.metadata import MetadataLevel
+from .._progress import Counter
 from .._public import public
-from .._written_bytes import WrittenBytes
 from ..errors import ArgumentError, SaveError
 from .atomic_file import AtomicFile
 from .external_data import lay_out_external_data
@@ -91,7 +91,7 @@ def _save(programs: Mapping[str, ONNXProgram], root: Path, metadata: MetadataLev
         if may_reference(path, file.name)
     }
     # The models without their weights are small, and are laid out when the weights are on the disk.
-    written = WrittenBytes(external.size)
+    written = Counter("bytes", external.size)
     with ExitStack() as stack:
         if distinct:
             data_file = stack.enter_context(AtomicFile(data))
@@ -103,7 +103,7 @@ def _save(programs: Mapping[str, ONNXProgram], root: Path, metadata: MetadataLev
             layout: ModelLayout = lay_out_model(
                 programs[name].model, location=data.name, offsets=offsets, metadata=metadata
             )
-            write_model(model_file.file, layout, WrittenBytes(layout.size))
+            write_model(model_file.file, layout, Counter("bytes", layout.size))
             model_file.sync()
             models.append(model_file)
         if distinct:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from html import escape
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from .._capture import Capture
+from .._display import html_table
 from .._sequence_types import type_text
 from .protobuf_layout import tensor_bytes
 
 __all__ = ["html_summary"]
 
 _SHOWN_OPERATORS = 8
-_CELL = "text-align: left; vertical-align: top"
 
 
 def html_summary(model: ir.Model, capture: Capture) -> str:
@@ -40,21 +39,10 @@ def html_summary(model: ir.Model, capture: Capture) -> str:
         ("constraints", list(map(str, capture.limits.constraints))),
         ("assumptions", list(map(str, capture.assumptions))),
     ]
-    return _table("ONNXProgram", rows)
+    return html_table("ONNXProgram", [(name, "\n".join(values)) for name, values in rows if values])
 
 
 def _typed(value: ir.Value) -> str:
     dims = ", ".join(str(dim) if isinstance(dim, int) else str(dim.value) for dim in value.shape or ())
     dtype = "?" if value.dtype is None else value.dtype.name.lower()
     return f"{value.name}: {type_text(value, f'{dtype}[{dims}]')}"
-
-
-def _table(title: str, rows: Iterable[tuple[str, Sequence[str]]]) -> str:
-    """An HTML table with one row for each name that has values."""
-    lines = [
-        f'<tr><th style="{_CELL}">{escape(name)}</th>'
-        f'<td style="{_CELL}">{"<br>".join(map(escape, values)) or "none"}</td></tr>'
-        for name, values in rows
-        if values
-    ]
-    return f"<table><caption>{escape(title)}</caption>{''.join(lines)}</table>"

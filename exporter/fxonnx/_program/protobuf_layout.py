@@ -18,7 +18,7 @@ import onnx_ir as ir
 from fxonnx_translations._builder.initializers import DerivedTensor
 
 from .._lower.metadata import MetadataLevel
-from .._written_bytes import WrittenBytes
+from .._progress import Counter
 from ..errors import SaveError
 from .checkpoints import FileTensor
 from .external_data import ExternalDataFile, ExternalDataFormat, lay_out_external_data
@@ -64,9 +64,9 @@ class ModelLayout:
     external: ExternalDataFile
     referenced: frozenset[Path] = frozenset()
 
-    def written_bytes(self) -> WrittenBytes:
+    def written_bytes(self) -> Counter:
         """A count of the bytes that are written, of the model and its external data."""
-        return WrittenBytes(self.size + self.external.size)
+        return Counter("bytes", self.size + self.external.size)
 
 
 def tensor_bytes(model: ir.Model) -> int:
@@ -315,7 +315,7 @@ def _varint(number: int) -> bytes:
     return bytes(digits)
 
 
-def write_model(file: BinaryIO, layout: ModelLayout, written: WrittenBytes) -> None:
+def write_model(file: BinaryIO, layout: ModelLayout, written: Counter) -> None:
     """Write a model file, one tensor at a time.
 
     Args:
@@ -334,7 +334,7 @@ def write_model(file: BinaryIO, layout: ModelLayout, written: WrittenBytes) -> N
         written.add(_size(piece))
 
 
-def write_external_data(file: BinaryIO, external: ExternalDataFile, written: WrittenBytes) -> None:
+def write_external_data(file: BinaryIO, external: ExternalDataFile, written: Counter) -> None:
     """Write an external data file, one tensor at a time.
 
     Args:

@@ -1,46 +1,130 @@
-"""Outputs in which two runs of the user's model differ, which no program can reproduce."""
+"""Outputs in which runs of the user's model differ from each other, which no program can reproduce."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from .._comparison import REFERENCE_TEXTS, OutputComparison
+from fxonnx_translations._torch_compat import pytree
 
-__all__ = ["as_runtime_outputs", "without_random_outputs"]
+from .._comparison import REFERENCE_TEXTS, OutputComparison, ReferenceName
+
+__all__ = ["Rerun", "as_runtime_outputs", "reruns_of", "without_random_outputs"]
 
 _FURTHER_RUNS = 2
 """Number of runs with which a run of the model is compared, to find out whether it is deterministic."""
+_CHANGE = 1e-6
+# Larger models are not copied to change their weights.
+_MOST_BYTES = 2**30
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """Another run of the model, which shows whether it determines its outputs.
+
+    Attributes:
+        problem: What a difference from the first run means, for messages.
+        run: Runs the model again, without a seed of its own, and returns the outputs.
+        is_perturbed: Whether it computes with other inputs or weights, so that a small difference says nothing.
+    """
+
+    problem: str
+    run: Callable[[], Sequence[Any]]
+    is_perturbed: bool = False
 
 
 def without_random_outputs(
     rows: Sequence[OutputComparison],
     expected: Sequence[Any],
-    run: Callable[[], Sequence[Any]],
+    reruns: Sequence[Rerun],
     compare: Callable[[Sequence[Any], Sequence[Any]], Sequence[OutputComparison]],
 ) -> list[OutputComparison]:
-    """Skip the outputs that differ from ONNX Runtime's and in which further runs of the model differ as well.
+    """Skip the outputs that differ from ONNX Runtime's and in which further runs of the model differ as much.
 
     Args:
         rows: The comparison with ONNX Runtime.
         expected: The outputs of the model in that comparison.
-        run: Runs the model again, without a seed of its own.
+        reruns: The further runs.
         compare: Compares expected and actual outputs.
     """
     found = list(rows)
-    if all(row.status != "mismatch" for row in rows):
-        return found
-    for _ in range(_FURTHER_RUNS):
-        again = compare(expected, as_runtime_outputs(run(), expected))
-        for index, (row, own) in enumerate(zip(rows, again, strict=True)):
-            if row.status == "mismatch" and own.status == "mismatch":
-                text = REFERENCE_TEXTS[row.reference]
-                message = f"not deterministic: two runs of {text} differ: {own.message}"
+    for rerun in reruns:
+        if all(row.status != "mismatch" for row in found):
+            break
+        try:
+            outputs = rerun.run()
+        except Exception:
+            if rerun.is_perturbed:  # such as a probability above 1
+                continue
+            raise
+        again = compare(expected, as_runtime_outputs(outputs, expected))
+        for index, (row, own) in enumerate(zip(found, again, strict=True)):
+            if row.status == own.status == "mismatch" and not (rerun.is_perturbed and _is_smaller(own, row)):
+                message = f"{rerun.problem}: {own.message}"
                 found[index] = replace(row, status="skipped", max_abs=None, max_rel=None, message=message)
     return found
+
+
+def _is_smaller(own: OutputComparison, row: OutputComparison) -> bool:
+    """Whether a difference is less than half of another one; one of shapes is larger than one of values."""
+    return own.max_abs is not None and (row.max_abs is None or own.max_abs < row.max_abs / 2)
+
+
+def reruns_of(
+    run: Callable[[Sequence[Any], Mapping[str, Any], Mapping[str, torch.Tensor]], Sequence[Any]],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    weights: Mapping[str, torch.Tensor],
+    reference: ReferenceName,
+) -> list[Rerun]:
+    """The runs that show whether a model is deterministic and stable.
+
+    Scores that are exactly equal, such as those of a detector with random weights, are sorted by their last bits: if
+    changes of that size change the outputs as much as ONNX Runtime does, there is nothing to compare with.
+
+    Args:
+        run: Runs the model with args, kwargs and replaced weights.
+        args: Positional inputs.
+        kwargs: Keyword inputs.
+        weights: The weights by name, none if they cannot be replaced.
+        reference: The reference, for messages.
+    """
+    text = REFERENCE_TEXTS[reference]
+    reruns = [Rerun(f"not deterministic: two runs of {text} differ", lambda: run(args, kwargs, {}))] * _FURTHER_RUNS
+    unstable = f"unstable, not compared: {text} differs as much from itself after a change of 1e-6 in its"
+    leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    if any(leaf.is_floating_point() for leaf in leaves):
+
+        def with_inputs() -> Sequence[Any]:
+            changed_args, changed_kwargs = pytree.tree_map_only(torch.Tensor, _perturbed, (tuple(args), dict(kwargs)))
+            return run(changed_args, changed_kwargs, {})
+
+        reruns.append(Rerun(f"{unstable} inputs", with_inputs, is_perturbed=True))
+    exact = {name: value for name, value in weights.items() if value.dtype in (torch.float32, torch.float64)}
+    if exact and sum(value.nbytes for value in exact.values()) <= _MOST_BYTES:
+
+        def with_weights() -> Sequence[Any]:
+            return run(args, kwargs, {name: _perturbed(value.detach(), offset=1) for name, value in exact.items()})
+
+        reruns.append(Rerun(f"{unstable} weights", with_weights, is_perturbed=True))
+    return reruns
+
+
+def _perturbed(tensor: torch.Tensor, offset: int = 0) -> torch.Tensor:
+    """A copy with relative changes of at most 1e-6, or the precision of its dtype; integers are returned unchanged.
+
+    Args:
+        tensor: The tensor.
+        offset: Added to the absolute values, so that zeros change as well.
+    """
+    if not tensor.is_floating_point() or tensor.dtype.itemsize == 1 or tensor.is_sparse:
+        return tensor
+    noise = torch.rand(tensor.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2 - 1
+    size = max(_CHANGE, torch.finfo(tensor.dtype).eps)
+    return tensor + (noise.to(tensor.device) * size * (tensor.double().abs() + offset)).to(tensor.dtype)
 
 
 def as_runtime_outputs(values: Sequence[Any], expected: Sequence[Any]) -> list[Any]:

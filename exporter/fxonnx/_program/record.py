@@ -10,7 +10,7 @@ from typing import Any
 from fxonnx_translations._torch_compat import pytree
 
 from .._capture import Assumption, AssumptionKind, Capture
-from .._capture.constraints.constraint import Constraint
+from .._capture.constraints.constraint import Constraint, Constraints
 from .._capture.inputs.list_inputs import with_lists
 from .._capture.rewriting import Rewrite
 from .._options import Options
@@ -87,7 +87,7 @@ class ExportRecord:
         They are also in the metadata of the model, as JSON under ``pkg.fxonnx.constraints``, together with the sizes
         that must not be 0.
         """
-        return self.capture.limits.constraints
+        return Constraints(self.capture.limits.constraints)
 
     @property
     def forward(self) -> Callable[..., Any] | None:

@@ -24,7 +24,7 @@ from .._comparison import REFERENCE_TEXTS, ReferenceName
 from .._export_context import outside_of_export
 from .._extensions import add_on
 from .._inner_tensors import rewrapped, unwrapped
-from ..errors import ArgumentError, SaveError
+from ..errors import ArgumentError, SaveError, kind_of
 from . import saving
 from .call_binding import BoundCall, bind_call
 from .interface import GraphInterface
@@ -92,11 +92,29 @@ class Reference:
         """The reference in messages: "eager torch", "the captured program"."""
         return REFERENCE_TEXTS[self.name]
 
-    def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Return the outputs and the final states for bound arguments, which are not modified."""
+    @property
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """The parameters with which the model computes, by name; none of a captured program or of quantized weights."""
+        if not isinstance(self.model, torch.nn.Module) or self.program.record.options.quantize is not None:
+            return {}
+        applied = {} if self.is_given else self.program.interface.applied_weights
+        own = {name: applied.get(name, value) for name, value in self.model.named_parameters()}
+        return {name: value for name, value in own.items() if type(value) in (torch.Tensor, torch.nn.Parameter)}
+
+    def run(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], weights: Mapping[str, torch.Tensor] | None = None
+    ) -> list[Any]:
+        """Return the outputs and the final states for bound arguments, which are not modified.
+
+        Args:
+            args: Positional arguments.
+            kwargs: Keyword arguments.
+            weights: Weights to compute with instead of the model's, by name; not for captured programs.
+        """
         if self.model is None:
             return _run_captured_program(self.program, args, kwargs)
-        return _run_model(self.program, self.model, args, kwargs, is_given=self.is_given)
+        replaced = {**_replaced_weights(self.program, self.model, is_given=self.is_given), **(weights or {})}
+        return _run_model(self.program, self.model, args, kwargs, replaced)
 
     def obstacle(self, call: BoundCall) -> str:
         """Why the program and the reference cannot run: tensors that have no values; "" if they can."""
@@ -146,7 +164,7 @@ def reference_of(program: VerifiableProgram, model: Model | None = None) -> Refe
     if isinstance(model, torch.export.ExportedProgram):
         return Reference("exported program", program, model.module(), is_given=True)
     if not callable(model) or isinstance(model, type):
-        given = model.__name__ if isinstance(model, type) else f"a {type(model).__name__}"
+        given = model.__name__ if isinstance(model, type) else f"{kind_of(model)}"
         raise ArgumentError("model", f"expected a module or a function, got {given}", hint="pass the exported model")
     reference = Reference("model", program, model, is_given=True)
     if program.record.options.quantize is not None:
@@ -189,12 +207,15 @@ def _run_captured_program(program: VerifiableProgram, args: Any, kwargs: Any) ->
 
 
 def _run_model(
-    program: VerifiableProgram, model: Callable[..., Any], args: Any, kwargs: Any, *, is_given: bool
+    program: VerifiableProgram,
+    model: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    replaced: dict[str, torch.Tensor],
 ) -> list[Any]:
     """Run the user's model in the training and grad mode of the export, and restore its state."""
     capture = program.record.capture
     args, kwargs = copies_of_inputs((args, kwargs))
-    replaced = _replaced_weights(program, model, is_given=is_given)
     written = written_parameters(program.exported_program) | replaced.keys()
     grad_mode = torch.is_grad_enabled() if capture.grad_mode is None else capture.grad_mode
     # Capture in another thread may replace the weights of the same model temporarily.

@@ -161,6 +161,8 @@ def check_file(value: Any, argument: str) -> None:
     """
     if isinstance(value, io.TextIOBase):
         raise ArgumentError(argument, "the file is open for writing text", hint='open it with mode "wb"')
+    if getattr(value, "closed", False):
+        raise ArgumentError(argument, "the file is closed", hint="save the model before the file is closed")
     if isinstance(value, str | os.PathLike):
         path_of(value, argument)
         return
@@ -191,8 +193,10 @@ def _problem(path: Path) -> tuple[str, str | None]:
         return f"directory {directory} does not exist", "create it first"
     if path.is_dir():
         return "it is a directory", "specify the name of a file"
-    if not directory.is_dir() or (path.exists() and not path.is_file()):
-        return "it is not a regular file in a directory", None
+    if not directory.is_dir():
+        return f"{directory} is not a directory", "specify a file in a directory"
+    if path.exists() and not path.is_file():
+        return "it is not a regular file", None
     if not os.access(path if path.exists() else directory, os.W_OK):
         return "permission denied", None
     return "", None

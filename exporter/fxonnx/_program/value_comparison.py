@@ -6,10 +6,12 @@ import linecache
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 
 import torch
 
-from .._comparison import OutputComparison, format_rows
+from .._comparison import OutputComparison, OutputRows, format_rows
+from .._display import Displayed
 from .._public import public
 
 __all__ = ["Comparison", "ValueDifference", "ValueStatistics", "source_text", "statistics_of"]
@@ -108,8 +110,8 @@ class ValueDifference:
 
 
 @public
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Displayed):
     """Outputs of a program in ONNX Runtime beside the model's, and intermediate values beside the captured ones.
 
     Attributes:
@@ -169,11 +171,19 @@ class Comparison:
             lines += [f"  {_error(one.error)}  {one.name}  ({one.module or '-'}, {one.line})" for one in _shown(path)]
         return "\n".join(lines)
 
+    @property
+    def _title(self) -> str:
+        if not self.ok:
+            return "Outputs differ:"
+        all_compared = all(row.status == "ok" for row in self.outputs)
+        return "All outputs agree:" if all_compared else "No output differs, but some are skipped:"
+
     def __str__(self) -> str:
-        statuses = {row.status for row in self.outputs}
-        title = "All outputs agree:" if statuses <= {"ok"} else "No output differs, but some are skipped:"
-        title = title if self.ok else "Outputs differ:"
-        return "\n".join([title, format_rows(self.outputs), *([] if self.ok else [self.location])])
+        return "\n".join([self._title, format_rows(self.outputs), *([] if self.ok else [self.location])])
+
+    def _repr_html_(self) -> str:
+        location = "" if self.ok else f"<pre>{escape(self.location)}</pre>"
+        return f"<p>{self._title}</p>{OutputRows(self.outputs)._repr_html_()}{location}"
 
 
 def _shown(path: Sequence[ValueDifference]) -> Sequence[ValueDifference]:

@@ -11,7 +11,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from fxonnx_translations._builder.sub_byte import PER_BYTE, code_limits
 from fxonnx_translations._torch_compat import pytree
 
-from .._capture.constraints.constraint import SizeLimits
+from .._capture.constraints.constraint import SizeLimits, shortened
 from .._capture.constraints.constraint_solver import Bounds, bounds_of
 from ..errors import ArgumentError, did_you_mean
 from .call_binding import BoundCall
@@ -115,7 +115,7 @@ def check_sizes(limits: SizeLimits, sizes: Mapping[str, int]) -> None:
     if constraint is not None:
         given = ", ".join(f"{name} = {sizes[name]}" for name in constraint.dims)
         at = f"\n  at: {constraint.line}" if constraint.line else ""
-        raise ArgumentError("sizes", f"the model was exported for {constraint.text}, got {given}{at}")
+        raise ArgumentError("sizes", f"the model was exported for {shortened(constraint.text)}, got {given}{at}")
 
 
 def resize_inputs(

@@ -25,7 +25,7 @@ from fxonnx_translations._builder.initializers import (
 from .._extensions import add_on
 from .._inner_tensors import unwrapped
 from .._warnings import warn_user
-from ..errors import ArgumentError, did_you_mean
+from ..errors import ArgumentError, did_you_mean, kind_of
 from .checkpoints import Weights, read_weight_sources
 
 __all__ = ["WeightMap", "build_weight_map", "replace_weights", "temporary_weights"]
@@ -225,7 +225,7 @@ def _suggestion(given: Collection[str], known: Collection[str]) -> str | None:
 
 def _checked_weight(name: str, tensor: Any, current: torch.Tensor, argument: str = "state_dict") -> torch.Tensor:
     if not isinstance(tensor, torch.Tensor):
-        raise ArgumentError(argument, f"{name!r} is a {type(tensor).__name__}, not a tensor")
+        raise ArgumentError(argument, f"{name!r} is {kind_of(tensor)}, not a tensor")
     real = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
     _check_shape_and_dtype(repr(name), from_torch(real.dtype), tuple(real.shape), current, argument)
     return real

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import onnx_ir as ir
 
+from .._display import TableList
 from .._model_files import load_model, origin_of
 from .._public import public
 from ..errors import ArgumentError, did_you_mean
@@ -63,6 +64,20 @@ class TargetFinding:
         return f"{self.severity}: {subject}: {self.problem}{f' (at {place})' if place else ''}; {self.remedy}"
 
 
+class TargetFindings(TableList[TargetFinding]):
+    """The findings of a check."""
+
+    _head = ("severity", "operator", "problem", "remedy", "module", "line")
+
+    @staticmethod
+    def _cells(item: TargetFinding) -> Sequence[str]:
+        operator = f"{item.op_type} {item.node}".strip() or "model"
+        return (item.severity, operator, item.problem, item.remedy, item.module, item.location)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self)) or "The target runs the whole model."
+
+
 @public
 def check(model: str | os.PathLike[str] | ir.Model | onnx.ModelProto, target: Target) -> list[TargetFinding]:
     """Find the nodes of a model that a target cannot run, or runs slowly.
@@ -83,7 +98,7 @@ def check(model: str | os.PathLike[str] | ir.Model | onnx.ModelProto, target: Ta
     if target not in PROFILES:
         problem = f"expected one of {', '.join(map(repr, get_args(Target)))}, got {target!r}"
         raise ArgumentError("target", problem, hint=did_you_mean(target, PROFILES))
-    return list(_Checker(_with_types(load_model(model)), PROFILES[target]).findings())
+    return TargetFindings(_Checker(_with_types(load_model(model)), PROFILES[target]).findings())
 
 
 def _with_types(model: ir.Model) -> ir.Model:

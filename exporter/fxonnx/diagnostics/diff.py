@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from .._display import Displayed, html_table
 from .._model_files import load_model, origin_of, weight_values
 from .._public import public
 from .._sequence_types import type_text
@@ -60,8 +61,8 @@ class GraphChange:
 
 
 @public
-@dataclass(frozen=True)
-class ModelDiff:
+@dataclass(frozen=True, repr=False)
+class ModelDiff(Displayed):
     """The differences of two models.
 
     Attributes:
@@ -83,6 +84,12 @@ class ModelDiff:
             if len(found) > _SHOWN:
                 lines.append(f"  and {len(found) - _SHOWN} more")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        if not self.changes:
+            return f"<p>{self}</p>"
+        rows = [(one.name, _TITLES[one.kind], one.first, one.second) for one in self.changes]
+        return html_table("", rows, ("name", "kind", "first", "second"))
 
 
 _TITLES = {

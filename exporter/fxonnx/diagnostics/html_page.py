@@ -91,6 +91,7 @@ def render_page(subject: PageSubject) -> str:
         profile=subject.profile,
         errors={} if comparison is None else comparison.modules,
         captured=_captured(subject),
+        log="\n".join(text for attempt in subject.attempts for text in attempt.log),
     )
 
 

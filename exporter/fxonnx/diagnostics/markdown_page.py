@@ -36,6 +36,8 @@ def markdown_page(
     lines += ["", "## Stages", ""]
     lines += _table(["stage", "seconds"], [[stage, f"{seconds:.3f}"] for stage, seconds in timings.items()])
     lines += ["", "## Attempts of the capture", "", *(f"{number}. {one}" for number, one in enumerate(attempts, 1))]
+    log = [text for attempt in attempts for text in attempt.log]
+    lines += ["", "## Log of torch", "", "```", *log, "```"] if log else []
     if program is not None:
         lines += _program_sections(program)
     return "\n".join(lines) + "\n"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import onnx_ir as ir
 
-from .._model_files import load_model
+from .._model_files import check_external_data, load_model
 from .._paths import path_of
 from .._program import ONNXProgram
 from .._public import public
@@ -58,6 +58,8 @@ def report(
         raise ArgumentError("compare", problem, hint="pass the program that fxonnx.export returns as model")
     loaded = load_model(model if program is None else program.model)
     title = Path(model).name if isinstance(model, (str, os.PathLike)) else ""
+    if profile_runtime:
+        check_external_data(loaded)
     profile = runtime_profile(loaded if program is None else program) if profile_runtime else None
     if program is None:
         subject = PageSubject(title, loaded, profile=profile)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from .._program.saving import may_reference
-from ..errors import ArgumentError, SaveError
+from ..errors import SaveError
 
-__all__ = ["LAST", "staged_directory", "write_json"]
+__all__ = ["LAST", "check_directory", "staged_directory", "write_json"]
 
 _DATA = "weights.*.data"
 """Weights of the parts of a model; the name contains a digest of the content."""
@@ -26,6 +26,16 @@ LAST = "genai_config.json"
 def write_json(path: Path, content: Any) -> None:
     """Write an indented JSON file."""
     path.write_text(json.dumps(content, indent=4) + "\n")
+
+
+def check_directory(out: Path) -> None:
+    """Check that a path may be a directory to write.
+
+    Raises:
+        SaveError: If there is a file.
+    """
+    if out.exists() and not out.is_dir():
+        raise SaveError(f"{out} cannot be written: it is a file", hint="specify a directory")
 
 
 @contextmanager
@@ -40,12 +50,10 @@ def staged_directory(out: Path, publish: Callable[[Path, Path], None] | None = N
             moved last.
 
     Raises:
-        ArgumentError: If ``out`` is a file.
-        SaveError: If files cannot be written there.
+        SaveError: If ``out`` is a file, or files cannot be written there.
     """
     out = out.absolute()
-    if out.exists() and not out.is_dir():
-        raise ArgumentError("out", f"{out} is a file", hint="specify a directory")
+    check_directory(out)
     above = next(parent for parent in out.parents if parent.exists())
     staging = above / f".{out.name}.{secrets.token_hex(4)}.tmp"
     try:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from ..errors import ArgumentError, did_you_mean
+from ..errors import ArgumentError, did_you_mean, kind_of
 from ..quantization.packed_weights import read_packed_format
 from ._chat_template import ChatTemplate, with_chat_template
 from ._dequantization import check_quantization, check_unused, dequantized_checkpoint
@@ -102,7 +102,7 @@ def load_language_model(
     if hasattr(model, "get_base_model"):  # of PEFT; its adapters are modules of the base model
         model = model.get_base_model()
     if not isinstance(model, transformers.PreTrainedModel):
-        raise ArgumentError("model", f"expected a directory or a model of transformers, got a {type(model).__name__}")
+        raise ArgumentError("model", f"expected a directory or a model of transformers, got {kind_of(model)}")
     if tokenizer is None:
         raise ArgumentError(
             "tokenizer", "a model object has no tokenizer", hint="pass tokenizer=, a tokenizer or its directory"
@@ -120,6 +120,8 @@ def load_language_model(
 
 
 def _checkpoint(directory: Path) -> Path:
+    if directory.is_file():
+        raise ArgumentError("model", f"{directory} is a file", hint="pass the directory of the model")
     if not directory.is_dir():
         hint = did_you_mean(directory.name, (other.name for other in directory.parent.glob("*") if other.is_dir()))
         raise ArgumentError("model", f"directory {directory} does not exist", hint=hint)

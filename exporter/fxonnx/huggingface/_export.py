@@ -19,7 +19,7 @@ from .. import export as export_model
 from .._warnings import ignoring_warnings
 from ..errors import ArgumentError, did_you_mean
 from ..genai import export as export_for_genai
-from ..genai._directory import staged_directory
+from ..genai._directory import check_directory, staged_directory
 from ..genai._meta import has_weights
 from ._check import FileCheck, compare_component, compare_generation, flatten, raise_on_failure
 from ._components import Component, components_of
@@ -30,6 +30,7 @@ from ._extra import import_extra
 from ._runner import load
 from ._samples import Sizes
 from ._source import Source, find_checkpoint, load_source
+from ._tasks import task_by_name
 from ._variants import Variant, read_variants
 
 __all__ = ["ExportedModel", "Layout", "export"]
@@ -121,11 +122,19 @@ def export(
         SaveError: If ``out`` cannot be written.
         ExportError: If transformers is not installed, or the export fails.
     """
-    if layout not in get_args(Layout):
-        known = get_args(Layout)
-        expected = ", ".join(map(repr, known))
-        raise ArgumentError("layout", f"expected {expected}, got {layout!r}", hint=did_you_mean(layout, known))
+    # Fail before the model is loaded.
+    choices: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
+        ("layout", layout, get_args(Layout)),
+        ("target", target, (None, *get_args(Target))),
+    )
+    for name, value, known in choices:
+        if value not in known:
+            problem = f"expected {', '.join(map(repr, known))}, got {value!r}"
+            raise ArgumentError(name, problem, hint=did_you_mean(value, filter(None, known)))
+    if task is not None:
+        task_by_name(task)
     variants = read_variants(dtype)
+    check_directory(Path(out))
     announce = on_stage or _ignore
     if layout == "genai":
         if target is not None:

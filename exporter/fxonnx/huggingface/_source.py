@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, kind_of
 from ..genai._dequantization import check_quantization, check_unused, dequantized_checkpoint
 from ..genai._meta import without_weights
 from ._extra import import_extra
@@ -77,7 +77,7 @@ def load_source(
     if not isinstance(model, (str, os.PathLike)):
         if not isinstance(model, transformers.PreTrainedModel):
             expected = "expected a directory, an id of the Hub or a model of transformers"
-            raise ArgumentError("model", f"{expected}, got a {type(model).__name__}")
+            raise ArgumentError("model", f"{expected}, got {kind_of(model)}")
         found = task_of(model.config, type(model).__name__) if task is None else task_by_name(task)
         check_class(found, model)
         check_modalities(found, model, is_requested=task is not None)
@@ -119,6 +119,8 @@ def find_checkpoint(model: str | os.PathLike[str], revision: str | None, token: 
             hint = "pass a directory that save_pretrained or a download of the model has written"
             raise ArgumentError("model", f"{directory} has no config.json", hint=hint)
         return directory
+    if directory.is_file():
+        raise ArgumentError("model", f"{directory} is a file", hint="pass the directory of the model")
     name = os.fspath(model)
     if _ID.fullmatch(name) is None:
         raise ArgumentError("model", f"directory {directory} does not exist")

@@ -10,7 +10,7 @@ import torch
 
 from .._quantize_config import Activations, QuantizeConfig, WeightDtype
 from .._targets import TargetProfile
-from ..errors import ArgumentError, did_you_mean
+from ..errors import ArgumentError, did_you_mean, kind_of
 from .packed_weights import METHODS, packed_modules, read_packed_format
 
 __all__ = ["HALF_SCALES_OPSET", "INT4_OPSET", "config_of_checkpoint", "has_blocks", "read_quantize"]
@@ -166,6 +166,6 @@ def _check_batches(batches: Any) -> None:
     if isinstance(batches, (str, Mapping, torch.Tensor)) or not isinstance(batches, Iterable):
         raise ArgumentError(
             "quantize",
-            f"calibration: expected an iterable of batches, got a {type(batches).__name__}",
+            f"calibration: expected an iterable of batches, got {kind_of(batches)}",
             hint="write calibration=[batch]",
         )

@@ -12,6 +12,7 @@ from fxonnx_translations._builder.builder import Builder
 from .._capture import Capture
 from .._quantize_config import QuantizeConfig
 from .._targets import TargetProfile
+from .._warnings import warn_user
 from ..errors import ArgumentError
 from .calibration import ranges_of
 from .dynamic import DynamicQuantizer
@@ -65,4 +66,6 @@ def quantize(
             f"the model has no {kinds} of float32 that 8-bit activations can be multiplied in",
             hint="leave activations and calibration out to quantize only weights",
         )
+    if not quantizer.layers:
+        warn_user("quantize: the model has no linear layer that can be quantized, and stays as it is")
     return Quantization(float_model, tuple(quantizer.layers))

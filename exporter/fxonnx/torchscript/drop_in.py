@@ -17,6 +17,7 @@ from torch.onnx import OperatorExportTypes, TrainingMode
 
 from fxonnx_translations._torch_compat import FakeTensorMode
 
+from .._capture.training_mode import results_depend_on_mode
 from .._diagnostics import Diagnostics, read_diagnostics
 from .._export import export
 from .._export_context import in_mode, is_in_onnx_export
@@ -216,7 +217,7 @@ def _default_mode(model: Any, training: TrainingMode | None, dynamo: bool) -> Tr
     if training is not None or not isinstance(model, torch.nn.Module) or not model.training:
         return training
     # With dynamo=False, torch does not warn either.
-    if dynamo:
+    if dynamo and results_depend_on_mode(model):
         warn_user(
             "the model is in training mode and is exported in evaluation mode, as torch.onnx.export does by default"
             "\nhint: call model.eval() before the export, or pass training=torch.onnx.TrainingMode.PRESERVE "

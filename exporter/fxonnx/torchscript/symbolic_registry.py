@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .._public import public
-from ..errors import ArgumentError, did_you_mean
+from ..errors import ArgumentError, did_you_mean, kind_of
 from .applies import REGISTERED
 from .user_symbolics import SymbolicFunction
 
@@ -34,7 +34,7 @@ def register_custom_op_symbolic(symbolic_name: str, symbolic_fn: Callable[..., A
     """
     _check_name(symbolic_name)
     if not callable(symbolic_fn):
-        raise ArgumentError("symbolic_fn", f"expected a function, got a {type(symbolic_fn).__name__}")
+        raise ArgumentError("symbolic_fn", f"expected a function, got {kind_of(symbolic_fn)}")
     with _LOCK:
         _replace({**_registered(), (symbolic_name, int(opset_version)): symbolic_fn})
 

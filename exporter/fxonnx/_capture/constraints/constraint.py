@@ -19,18 +19,22 @@ import torch
 from fxonnx_translations._builder.empty_tensors import Requirement
 from fxonnx_translations._torch_compat import Max, Min
 
+from ..._display import TableTuple
 from ..._public import public
 from ..._warnings import warn_user
 from ...errors import ArgumentError, CaptureError
 from .constraint_solver import Bounds, bounds_of, divisibility_of, normal_forms, text_of
 
-__all__ = ["CONSTRAINTS_KEY", "Constraint", "Place", "SizeLimits", "report_narrowed"]
+__all__ = ["CONSTRAINTS_KEY", "Constraint", "Constraints", "Place", "SizeLimits", "report_narrowed", "shortened"]
 
 _OTHER_BRANCH_HINT = "the traced branch is not valid for other sizes; export again with an example of that size"
 
 # Sizes at which relations of several dims are tried.
 _SMALL_SIZES = (1, 2, 3)
 _MAX_DIMS = 3
+
+# Longer conditions are cut in the warning.
+_MOST_CHARACTERS = 160
 
 CONSTRAINTS_KEY = "pkg.fxonnx.constraints"
 """Key of the constraints in the model's metadata."""
@@ -71,6 +75,20 @@ class Constraint:
     def is_about(self, expression: sympy.Basic) -> bool:
         """Whether an expression contains a constrained dim."""
         return any(symbol.name in self.dims for symbol in expression.free_symbols)
+
+
+class Constraints(TableTuple[Constraint]):
+    """The constraints of a program."""
+
+    __slots__ = ()
+    _head = ("constraint", "line", "reason")
+
+    @staticmethod
+    def _cells(item: Constraint) -> Sequence[str]:
+        return (item.text, item.line or "", item.reason or ("range of a Dim" if item.is_range else ""))
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self)) or "none"
 
 
 @dataclass(frozen=True)
@@ -248,12 +266,12 @@ class SizeLimits:
             is_empty = any(sizes[name] == 0 for name in constraint.dims)
             raise ArgumentError(
                 ", ".join(dict.fromkeys(place.argument for place in places)),
-                f"the model requires {constraint.text}, got {given}: {constraint.reason}",
+                f"the model requires {shortened(constraint.text)}, got {given}: {constraint.reason}",
                 hint="skip the call for empty inputs" if is_empty else "an intermediate tensor is empty at this size",
             )
         raise ArgumentError(
             ", ".join(dict.fromkeys(place.argument for place in places)),
-            f"the model was exported for {constraint.text}, got {given}{at}",
+            f"the model was exported for {shortened(constraint.text)}, got {given}{at}",
             hint="widen the range of the Dim in dynamic_shapes" if constraint.is_range else _OTHER_BRANCH_HINT,
         )
 
@@ -272,7 +290,7 @@ class SizeLimits:
         if constraint.reason is not None:
             cause = f": {constraint.reason}, and an intermediate tensor is empty at this size"
         raise CaptureError(
-            f"the captured program requires {constraint.text}, but the example has {given}{cause}",
+            f"the captured program requires {shortened(constraint.text)}, but the example has {given}{cause}",
             hint="pass an example of a different size, or make the axis static by leaving it out of dynamic_shapes",
         )
 
@@ -326,20 +344,30 @@ def report_narrowed(constraints: Iterable[Constraint], *, strict: bool) -> None:
     Raises:
         CaptureError: With ``strict``, if a constraint excludes requested sizes.
     """
-    lines = []
+    by_cause: dict[tuple[str | None, str | None], list[str]] = {}
     for constraint in constraints:
         if constraint.narrows:
-            lines.append(f"  {constraint.text}")
-            if constraint.line is not None:
-                lines.append(f"    at: {constraint.line}")
-            if constraint.reason is not None:
-                lines.append(f"    {constraint.reason}")
-    if not lines:
+            by_cause.setdefault((constraint.line, constraint.reason), []).append(constraint.text)
+    if not by_cause:
         return
+    lines: list[str] = []
+    for (line, reason), texts in by_cause.items():
+        lines.extend(f"  {shortened(text)}" for text in texts)
+        if line is not None:
+            lines.append(f"    at: {line}")
+        if reason is not None:
+            lines.append(f"    {reason}")
+    if any(len(text) > _MOST_CHARACTERS for texts in by_cause.values() for text in texts):
+        lines.append("  the whole conditions are in ONNXProgram.record.constraints")
     text = "the model cannot be exported for all requested sizes, only for:\n" + "\n".join(lines)
     if strict:
         raise CaptureError(text, hint="pass strict_shapes=False to export for these sizes only")
     warn_user(text)
+
+
+def shortened(text: str) -> str:
+    """A condition for a message, at most 160 characters."""
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 4]} ..."
 
 
 def _violated(constraints: Iterable[Constraint], sizes: Mapping[str, int]) -> Constraint | None:

@@ -270,6 +270,18 @@ class _Printer(StrPrinter):  # type: ignore[misc]
 
     _print_PythonMod = _print_Mod
 
+    def _print_IntTrueDiv(self, expression: sympy.Expr) -> str:
+        return self._binary(expression, "/")
+
+    _print_FloatTrueDiv = _print_IntTrueDiv
+
+    def _print_ToFloat(self, expression: sympy.Expr) -> str:
+        # Python converts the integer in the operation that follows.
+        return str(self.parenthesize(expression.args[0], PRECEDENCE["Atom"]))
+
+    def _print_TruncToInt(self, expression: sympy.Expr) -> str:
+        return f"int({self._print(expression.args[0])})"
+
     def _print_Min(self, expression: sympy.Expr) -> str:
         return f"min({', '.join(sorted(self._print(argument) for argument in expression.args))})"
 

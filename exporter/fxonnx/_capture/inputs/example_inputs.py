@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,7 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from fxonnx_translations._torch_compat import pytree
 
-from ...errors import ArgumentError, did_you_mean
+from ...errors import ArgumentError, did_you_mean, kind_of
 from .pytree_objects import flatten_objects, is_object
 
 __all__ = [
@@ -29,6 +30,8 @@ __all__ = [
     "repeated_tensors",
     "user_input_names",
 ]
+
+_SPARSE = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,7 @@ def check_model(model: Any) -> None:
     """
     if isinstance(model, torch.nn.Module):
         _check_initialized(model)
+        _check_layout(model)
         return
     if isinstance(model, torch.jit.ScriptFunction | ExportedProgram):
         return
@@ -118,7 +122,12 @@ def check_model(model: Any) -> None:
             f"expected an nn.Module or an ExportedProgram, got the function {name}",
             hint="call it from the forward of an nn.Module and pass that module",
         )
-    raise ArgumentError("model", f"expected an nn.Module or an ExportedProgram, got a {type(model).__name__}")
+    hint = None
+    if isinstance(model, str | os.PathLike):
+        hint = "load the model first: torch.load(path, weights_only=False), or torch.export.load(path) for a .pt2 file"
+    elif isinstance(model, Mapping):
+        hint = "create the model and call model.load_state_dict(state_dict): a state_dict has no forward"
+    raise ArgumentError("model", f"expected an nn.Module or an ExportedProgram, got {kind_of(model)}", hint=hint)
 
 
 def _check_initialized(model: torch.nn.Module) -> None:
@@ -131,6 +140,16 @@ def _check_initialized(model: torch.nn.Module) -> None:
         f"lazy modules create their parameters in the first call, which has not happened: {shown}",
         hint="run the model once before the export: model(*args)",
     )
+
+
+def _check_layout(model: torch.nn.Module) -> None:
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_sparse or tensor.layout in _SPARSE:
+            raise ArgumentError(
+                "model",
+                f"{name!r} is a sparse tensor, which ONNX does not have",
+                hint="assign its to_dense() before the export",
+            )
 
 
 def repeated_tensors(inputs: BoundInputs) -> dict[int, int]:
@@ -171,6 +190,7 @@ def bind_example_inputs(
         _check_types(value, "args", f"[{index}]")
     for name, value in keywords.items():
         _check_types(value, "kwargs", f"[{name!r}]")
+    positional, keywords = _normal_tensors((positional, keywords))
     try:
         signature = inspect.signature(model.forward)
     except (TypeError, ValueError) as error:
@@ -258,6 +278,10 @@ def _check_types(value: Any, argument: str, path: str, above: tuple[int, ...] = 
             _check_types(part, argument, f"{path}[{key!r}]", (*above, id(value)))
         return
     library = type(value).__module__.partition(".")[0]
+    if isinstance(value, torch.Tensor) and (value.is_nested or value.is_sparse or value.layout in _SPARSE):
+        kind = "nested" if value.is_nested else "sparse"
+        hint = f"pass a dense tensor: {'value.to_padded_tensor(0)' if value.is_nested else 'value.to_dense()'}"
+        raise ArgumentError(argument, f"{argument}{path} is a {kind} tensor, which ONNX does not have", hint=hint)
     if library == "pandas":
         hint = "pass torch.from_numpy(value.to_numpy())"
     elif library == "numpy" and not isinstance(value, bool | int | float | complex | str):
@@ -272,6 +296,23 @@ def _check_types(value: Any, argument: str, path: str, above: tuple[int, ...] = 
     raise ArgumentError(argument, f"{argument}{path} is a {name}, which a graph cannot have as an input", hint=hint)
 
 
+def _normal_tensors(given: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Copy tensors that were created in inference mode, which no program with gradients can use."""
+    copies: dict[int, torch.Tensor] = {}
+
+    def normal(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_inference():
+            return tensor
+        with torch.inference_mode(False):
+            return copies.setdefault(id(tensor), tensor.clone())
+
+    leaves = pytree.tree_leaves(given)
+    if not any(isinstance(leaf, torch.Tensor) and leaf.is_inference() for leaf in leaves):
+        return given
+    found: tuple[Any, Any] = pytree.tree_map_only(torch.Tensor, normal, given)
+    return found
+
+
 def _check_args(args: Any) -> tuple[Any, ...]:
     if isinstance(args, torch.Tensor):
         return (args,)
@@ -283,14 +324,14 @@ def _check_args(args: Any) -> tuple[Any, ...]:
         hint = "pass inputs by name as kwargs=..., or ({...},) for one input that is a dict"
     else:
         hint = "pass a tuple of the inputs, such as (x,)"
-    raise ArgumentError("args", f"expected a tuple or a tensor, got a {type(args).__name__}", hint=hint)
+    raise ArgumentError("args", f"expected a tuple or a tensor, got {kind_of(args)}", hint=hint)
 
 
 def _check_kwargs(kwargs: Any) -> dict[str, Any]:
     if kwargs is None:
         return {}
     if not isinstance(kwargs, Mapping):
-        raise ArgumentError("kwargs", f"expected a dict of inputs by name, got a {type(kwargs).__name__}")
+        raise ArgumentError("kwargs", f"expected a dict of inputs by name, got {kind_of(kwargs)}")
     for key in kwargs:
         if not isinstance(key, str):
             raise ArgumentError("kwargs", f"expected names of forward's parameters as keys, got {key!r}")

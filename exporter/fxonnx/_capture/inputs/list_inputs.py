@@ -14,7 +14,7 @@ from torch.export import Dim
 from fxonnx_translations._torch_compat import pytree
 
 from ..._public import public
-from ...errors import ArgumentError
+from ...errors import ArgumentError, kind_of
 from ..shapes.dim_specs import DimHint, DimSpec
 from .example_inputs import BoundInputs
 from .pytree_objects import is_object
@@ -137,7 +137,7 @@ def stacked(items: Any, argument: str) -> torch.Tensor:
     if not isinstance(items, list):
         raise ArgumentError(
             argument,
-            f"expected a list of tensors, got a {type(items).__name__}",
+            f"expected a list of tensors, got {kind_of(items)}",
             hint="pass [x] for a single tensor x, and list(xs) for the items of a tuple or the rows of a tensor",
         )
     tensors = [torch.as_tensor(item) if isinstance(item, np.ndarray) else item for item in items]

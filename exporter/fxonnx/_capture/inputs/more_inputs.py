@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, kind_of
 from ..shapes.dim_specs import name_of_spec
 from ..shapes.dynamic_dims import AlignedCalls, ExampleCall, align_more_inputs
 from ..shapes.dynamic_shapes import DynamicShapes, Leaf, check_example, checked_shapes
@@ -34,6 +34,10 @@ def add_examples(shapes: DynamicShapes, more_inputs: Examples) -> tuple[DynamicS
     Raises:
         ArgumentError: If an example does not match the first one, or contradicts ``dynamic_shapes``.
     """
+    if not isinstance(more_inputs, Sequence):
+        raise ArgumentError(
+            _ARGUMENT, f"expected a list of examples, got {kind_of(more_inputs)}", hint="write [((x, y), {}), ...]"
+        )
     calls = [_call(example) for example in more_inputs]
     aligned = align_more_inputs(shapes.inputs, shapes.leaves, calls, _ARGUMENT)
     for values in aligned.calls:
@@ -69,7 +73,7 @@ def _call(example: Any) -> ExampleCall:
     if not isinstance(args, tuple) or not isinstance(kwargs, Mapping):
         raise ArgumentError(
             _ARGUMENT,
-            f"expected pairs of a tuple and a dict, got a {type(args).__name__} and a {type(kwargs).__name__}",
+            f"expected pairs of a tuple and a dict, got {kind_of(args)} and {kind_of(kwargs)}",
             hint="write [((x, y), {}), ...]",
         )
     return args, kwargs

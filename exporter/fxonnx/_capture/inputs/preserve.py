@@ -15,7 +15,7 @@ import torch
 
 from .process_state import ABSENT, ProcessState
 
-__all__ = ["Change", "Snapshot", "preserve_model", "training_modules"]
+__all__ = ["Change", "Snapshot", "preserve_model"]
 
 
 class Change(NamedTuple):
@@ -211,11 +211,3 @@ def preserve_model(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> I
         snapshot.restore()
         for tensor, attributes in marks:
             _refill(vars(tensor), attributes)
-
-
-def training_modules(model: Any) -> frozenset[str] | None:
-    """Return the names of the modules that are in training mode; None if the model is not a module."""
-    if not isinstance(model, torch.nn.Module):
-        return None
-    # Frozen scripted modules have no mode.
-    return frozenset(name for name, module in model.named_modules() if getattr(module, "training", False))

@@ -11,7 +11,7 @@ import torch
 from torch.export import Dim
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from ...errors import ArgumentError, CaptureError, did_you_mean
+from ...errors import ArgumentError, CaptureError, did_you_mean, kind_of
 from ..shapes.dynamic_shapes import DynamicShapes, Leaf, checked_shapes, read_shapes_by_parameter
 from .example_inputs import BoundInputs
 from .input_names import dotted_name
@@ -64,7 +64,7 @@ def _is_int(value: Any) -> bool:
 def _name_problem(name: str, leaves: Sequence[Leaf]) -> str:
     leaf = next((leaf for leaf in leaves if name in (leaf.label, dotted_name(leaf))), None)
     if leaf is not None:
-        return f"{name!r} is a {type(leaf.value).__name__}, not an int, a float or a bool"
+        return f"{name!r} is {kind_of(leaf.value)}, not an int, a float or a bool"
     return f"the example inputs have no number {name!r}"
 
 

@@ -16,7 +16,7 @@ from torch.export import Dim
 
 from fxonnx_translations._torch_compat import pytree
 
-from ...errors import ArgumentError, did_you_mean
+from ...errors import ArgumentError, did_you_mean, kind_of
 from ..inputs.example_inputs import BoundInputs
 from ..inputs.pytree_objects import COUNTERS
 from .dim_specs import DimHint, DimSpec
@@ -389,7 +389,7 @@ def _leaf_dims(value: Any, spec: Any, label: str) -> dict[int | None, DimSpec]:
             return {}
         raise _spec_error(f"{label} is the int {value}, but its spec is {spec!r}", hint="pass a name or Dim.DYNAMIC")
     raise _spec_error(
-        f"{label} is a {type(value).__name__}, which has no dims, but its spec is {spec!r}",
+        f"{label} is {kind_of(value)}, which has no dims, but its spec is {spec!r}",
         hint="pass None: the value becomes a constant of the program",
     )
 
@@ -431,11 +431,13 @@ def _check_dim(tensor: torch.Tensor, axis: int, dim: Any, label: str) -> None:
             raise _spec_error(f"the name of axis {axis} of {label} is empty")
     elif isinstance(dim, int) and not isinstance(dim, bool):
         if isinstance(size, int) and size != dim:
-            raise _spec_error(f"the spec of axis {axis} of {label} is {dim}, but the example has {size}")
+            hint = f"an int keeps the axis static: pass {size}, or a name to make it dynamic"
+            raise _spec_error(f"the spec of axis {axis} of {label} is {dim}, but the example has {size}", hint)
     elif isinstance(dim, Dim | DimHint):
         low, high = dim.min, dim.max
         if isinstance(size, int) and ((low is not None and size < low) or (high is not None and size > high)):
-            raise _spec_error(f"the spec of axis {axis} of {label} is {dim!r}, but the example has {size}")
+            hint = "pass an example within the range of the Dim"
+            raise _spec_error(f"the spec of axis {axis} of {label} is {dim!r}, but the example has {size}", hint)
     elif dim is not None:
         raise _spec_error(
             f"the spec of axis {axis} of {label} is {dim!r}",

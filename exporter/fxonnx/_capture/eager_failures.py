@@ -1,0 +1,127 @@
+"""Errors of the model in eager mode, on copies of the example inputs: those it handles, and those it raises."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from fxonnx_translations._builder.sub_byte import copy_of
+from fxonnx_translations._torch_compat import FakeTensor
+
+from ..errors import CaptureError
+from .constraints.guard_recorder import is_user_file, source_line_of
+from .data_dependence.data_dependent_guards import is_data_dependent
+from .data_dependence.handled_errors import HandledErrors, RecordedErrors
+from .eager_state import preserved_random_states, preserved_state
+from .inputs.example_inputs import BoundInputs
+from .inputs.preserve import preserve_model
+from .patches import not_tracing
+
+__all__ = ["handled_in_eager_mode", "user_line", "with_eager_failure"]
+
+# Parameters up to this size are copied for a call of the model.
+_MOST_BYTES = 2**29
+_MOST_LINES = 8
+
+
+def user_line(error: BaseException) -> str:
+    """The innermost line of the traceback in the user's code, outside of torch, fxonnx and Python's library."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if is_user_file(frame.filename):
+            return str(source_line_of(frame.filename, frame.lineno or 0, frame.name))
+    return ""
+
+
+def handled_in_eager_mode(
+    model: torch.nn.Module, inputs: BoundInputs, forward: Callable[..., Any]
+) -> Sequence[BaseException]:
+    """The errors of torch functions that the model handles when it runs on the example.
+
+    Args:
+        model: The model.
+        inputs: The example inputs.
+        forward: Its ``forward``, which takes them.
+    """
+    if not _has_values(model, inputs):
+        return ()
+    errors = HandledErrors()
+    with _preserved(model, inputs), RecordedErrors(errors):
+        _raised(model, inputs, forward)
+    return errors.handled()
+
+
+def with_eager_failure(
+    error: CaptureError, model: torch.nn.Module, inputs: BoundInputs, forward: Callable[..., Any]
+) -> CaptureError:
+    """The error to report for a failed capture: that of the model itself, if it fails on the example in the same way.
+
+    Args:
+        error: The error of the capture, whose cause is torch's.
+        model: The model.
+        inputs: The example inputs.
+        forward: Its ``forward``, which takes them.
+    """
+    cause = error.__cause__
+    is_small = sum(parameter.nbytes for parameter in model.parameters()) <= _MOST_BYTES
+    if not isinstance(cause, Exception) or is_data_dependent(cause) or not (is_small and _has_values(model, inputs)):
+        return error
+    with _preserved(model, inputs):
+        raised = _raised(model, inputs, forward)
+    if raised is None or type(raised) is not type(cause):
+        return error
+    lines = [f"  {line}" for line in str(raised).strip().splitlines()[:_MOST_LINES]]
+    place = [f"  at: {line}" for line in [user_line(raised)] if line]
+    module = [f"  in module {name}" for name in [_failing_module(raised, model)] if name]
+    text = "\n".join(
+        [f"the model itself fails on the example inputs: {type(raised).__name__}", *lines, *place, *module]
+    )
+    found = CaptureError(text, hint=error.hint or "call model(*args, **kwargs) until it runs, then export")
+    found.__cause__ = cause
+    return found
+
+
+def _has_values(model: torch.nn.Module, inputs: BoundInputs) -> bool:
+    return not any(
+        tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in (*inputs.tensors, *model.parameters())
+    )
+
+
+@contextmanager
+def _preserved(model: torch.nn.Module, inputs: BoundInputs) -> Iterator[None]:
+    """Restore everything that a call of the model changes."""
+    parameters = dict(model.named_parameters())
+    # Few models write to parameters, whose copies may be large.
+    is_small = sum(parameter.nbytes for parameter in parameters.values()) <= _MOST_BYTES
+    with (
+        preserve_model(model, inputs.tensors),
+        preserved_state(model, None, parameters if is_small else ()),
+        preserved_random_states(),
+        not_tracing(),
+    ):
+        yield
+
+
+def _raised(model: torch.nn.Module, inputs: BoundInputs, forward: Callable[..., Any]) -> Exception | None:
+    """The error that the model raises on copies of the example, in eager mode."""
+    model.forward = forward
+    try:
+        copied = inputs.with_tensors(copy_of)
+        model(*copied.args, **copied.kwargs)
+    except Exception as error:  # noqa: BLE001 - the model may raise anything
+        return error
+    return None
+
+
+def _failing_module(error: BaseException, model: torch.nn.Module) -> str:
+    """The innermost submodule in the traceback of an error: ``'layers.0' (Linear)``; "" if it is the model."""
+    names = {id(module): name for name, module in model.named_modules()}
+    found = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module = frame.f_locals.get("self")
+        if isinstance(module, torch.nn.Module) and names.get(id(module)):
+            found = f"'{names[id(module)]}' ({type(module).__name__})"
+    return found

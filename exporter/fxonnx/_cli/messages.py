@@ -1,0 +1,114 @@
+"""Output of the commands: the answer as text or JSON on stdout, and errors, warnings and progress on stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import asdict, is_dataclass
+from typing import Any, TextIO
+
+import typer
+from rich.console import Console
+
+from .progress import showing_progress
+
+__all__ = ["error_record", "print_answer", "print_json", "progress", "readable_messages", "size_text"]
+
+
+@contextmanager
+def readable_messages(debug: bool, *, as_json: bool = False, exit_code: int = 1) -> Iterator[None]:
+    """Print errors and warnings as one message on stderr, and exit after an error, unless ``debug`` is set.
+
+    The exit code is 2 if an argument is wrong, in every command.
+
+    Args:
+        debug: Whether errors have a traceback.
+        as_json: Whether stdout is for one JSON object only: text that the user's code prints goes to stderr, and an
+            error is printed as JSON as well.
+        exit_code: The exit code for other errors.
+    """
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(warnings.catch_warnings())
+            if as_json:
+                stack.enter_context(redirect_stdout(sys.stderr))
+            if not debug:
+                warnings.showwarning = _print_warning
+            yield
+    except Exception as error:
+        if debug:
+            raise
+        from ..errors import ArgumentError, ExportError  # imports torch
+
+        if isinstance(error, ExportError):
+            typer.echo(str(error), err=True)
+        else:
+            typer.echo(f"error: {type(error).__name__}: {error}\nhint: --debug shows the traceback", err=True)
+        if as_json:
+            print_json({"error": error_record(error)})
+        raise typer.Exit(2 if isinstance(error, ArgumentError) else exit_code) from error
+
+
+def error_record(error: Exception) -> dict[str, str | None]:
+    """An error for JSON; the code of one that fxonnx does not raise itself is None."""
+    from ..errors import ExportError  # imports torch
+
+    if isinstance(error, ExportError):
+        return {"code": error.code, "message": error.message, "hint": error.hint}
+    return {"code": None, "message": f"{type(error).__name__}: {error}", "hint": None}
+
+
+def print_answer(as_json: bool, record: Mapping[str, Any], text: str) -> None:
+    """Print the answer of a command, as JSON or as text."""
+    if as_json:
+        print_json(record)
+    else:
+        typer.echo(text)
+
+
+def print_json(record: Mapping[str, Any]) -> None:
+    """Print a record as one JSON object on stdout; dataclasses become objects, numbers that are not finite null."""
+    typer.echo(json.dumps(_plain(record), indent=1, default=str))
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    # JSON has no infinity and no NaN.
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@contextmanager
+def progress(stages: Sequence[str] = ()) -> Iterator[Callable[[str], None]]:
+    """Show the current stage on stderr if it is a terminal: a spinner, or a bar for known stages."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda stage: None
+        return
+    with showing_progress(console, stages) as on_stage:
+        yield on_stage
+
+
+def _print_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning without its location, which is a line of this package or of typer."""
+    typer.echo(f"warning: {message}", err=True)
+
+
+def size_text(count: int) -> str:
+    """A number of bytes, ``1.2 MiB``."""
+    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.1f} KiB"

@@ -1,0 +1,53 @@
+"""Progress within a stage, for an observer such as the command line's display: bytes, sizes and attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Literal, TypeAlias
+
+__all__ = ["Counter", "OnCount", "Unit", "observing_counts"]
+
+Unit: TypeAlias = Literal["bytes", "sizes", "attempts"]
+"""What is counted: bytes of a save, sizes of a verification, attempts of a capture."""
+
+OnCount: TypeAlias = Callable[[Unit, int, int | None], None]
+"""Called with the unit, the number that is done, and the number of all if it is known."""
+
+_observer: ContextVar[OnCount | None] = ContextVar("fxonnx_progress", default=None)
+
+
+@contextmanager
+def observing_counts(observer: OnCount) -> Iterator[None]:
+    """Call an observer at each step inside the context.
+
+    Args:
+        observer: Called with the unit, the number that is done, and the number of all.
+    """
+    token = _observer.set(observer)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
+
+
+class Counter:
+    """The count of one stage.
+
+    Args:
+        unit: What is counted.
+        total: The number of all; None if it is not known.
+    """
+
+    def __init__(self, unit: Unit, total: int | None = None) -> None:
+        self._unit: Unit = unit
+        self._total = total
+        self._done = 0
+        self._observer = _observer.get()
+
+    def add(self, count: int = 1) -> None:
+        """Count what has been done."""
+        self._done += count
+        if self._observer is not None:
+            self._observer(self._unit, self._done, self._total)
