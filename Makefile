@@ -64,9 +64,10 @@ lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-# The site is written to build/site. Links, references to code and generated tables must resolve.
+# The site is written to build/site. Links, references to code and generated tables must resolve; --quiet would hide the
+# warnings from --strict.
 docs: $(VENV)/.installed-docs
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
 # Breaking changes of the public API since the last tag, or since another one: make api REF=v0.1.0
 REF ?=

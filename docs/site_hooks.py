@@ -1,20 +1,67 @@
-"""MkDocs hooks: parts of pages that are generated from the code, and the list of error pages."""
+"""MkDocs hooks: parts of pages that are generated from the code, notebooks, and the list of error pages."""
 
 from __future__ import annotations
 
 import ast
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["GENERATED", "on_config", "on_page_markdown"]
+__all__ = [
+    "GENERATED",
+    "notebook_text",
+    "on_config",
+    "on_files",
+    "on_page_markdown",
+    "on_page_read_source",
+    "on_post_build",
+]
+
+
+def on_files(files: Any, **_: Any) -> Any:
+    """Make pages of the notebooks, which MkDocs takes for files to copy."""
+    for file in files:
+        if file.src_uri.endswith(".ipynb"):
+            file.is_documentation_page = lambda: True
+            file.dest_uri = f"{file.src_uri.removesuffix('.ipynb')}.html"
+    return files
+
+
+def on_page_read_source(page: Any, **_: Any) -> str | None:
+    """Read a notebook as Markdown; None for other pages, which MkDocs reads."""
+    if not page.file.src_uri.endswith(".ipynb"):
+        return None
+    path = Path(page.file.abs_src_path)
+    link = f'<a href="{path.name}" download>Download the notebook</a>'
+    return f"{notebook_text(json.loads(path.read_text()))}\n\n{link}"
+
+
+def on_post_build(config: Any) -> None:
+    """Put the notebooks beside their pages."""
+    for path in Path(config["docs_dir"]).glob("gallery/*.ipynb"):
+        shutil.copy(path, Path(config["site_dir"], "gallery"))
+
+
+def notebook_text(notebook: Mapping[str, Any]) -> str:
+    """The cells of a notebook and their outputs as Markdown."""
+    parts = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        parts.append(f"```python\n{source}\n```" if cell["cell_type"] == "code" else source)
+        for output in cell.get("outputs", ()):
+            shown = "".join(output["text"] if "text" in output else output["data"]["text/plain"])
+            parts.append(f"```text\n{shown.rstrip()}\n```")
+    return "\n\n".join(parts)
 
 
 def on_config(config: Any) -> Any:
-    """List the pages of ``docs/errors`` in the navigation, in the order of their codes."""
+    """Show the version, and list the pages of ``docs/errors`` in the navigation, in the order of their codes."""
+    config["copyright"] = f"fxonnx {version('fxonnx')}"
     errors = Path(config["docs_dir"], "errors")
     pages = [*errors.glob("index.md"), *sorted(errors.glob("FX*.md"))]
     entry = next(entry for entry in config["nav"] if isinstance(entry, dict) and "Error codes" in entry)
@@ -113,6 +160,12 @@ def matrix() -> str:
     return _table(rows[0], (row.values() for row in rows))
 
 
+def operators() -> str:
+    """The tables of ``translations/SUPPORT.md``, with the names of operators as code."""
+    page = (Path(__file__).parent.parent / "translations" / "SUPPORT.md").read_text()
+    return re.sub(r"^\| (?!operator )(\w[\w.]*) \|", r"| `\1` |", page.partition("\n\n")[2], flags=re.MULTILINE)
+
+
 def commands() -> str:
     """A section for each command: its help, and a table of its arguments and options."""
     import typer
@@ -144,6 +197,7 @@ GENERATED: Mapping[str, Callable[[], str]] = MappingProxyType(
         "commands": commands,
         "examples": examples,
         "matrix": matrix,
+        "operators": operators,
         "patches": patches,
         "patterns": patterns,
         "targets": targets,

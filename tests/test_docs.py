@@ -8,11 +8,13 @@ import re
 import textwrap
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
 
 import pytest
+import torch
 
 import fxonnx
 import fxonnx_translations
@@ -37,7 +39,9 @@ def short(path: Path) -> str:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("page", SCRIPTED, ids=short)
-def test_scripts_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scripts_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     import_torchvision()
     scripts = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     assert scripts
@@ -46,6 +50,18 @@ def test_scripts_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     # torch.export and onnxscript read the source of functions.
     script.write_text("\n".join(scripts))
     exec(compile(script.read_text(), str(script), "exec"), {"__name__": "__main__", "__file__": str(script)})
+    printed = capsys.readouterr().out
+    assert [line for line in quoted(page) if not re.search(line, printed)] == []
+
+
+def quoted(page: Path) -> list[str]:
+    """The lines of the outputs that a page quotes, as patterns: ``...`` stands for any text of a line."""
+    blocks = re.findall(r"^```text\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return [re.escape(line).replace(r"\.\.\.", ".*") for block in blocks for line in block.splitlines()]
+
+
+def test_messages_are_quoted() -> None:
+    assert len(quoted(DOCS / "how-to/troubleshooting.md")) > 20
 
 
 def paths_of(text: str) -> list[str]:
@@ -85,6 +101,22 @@ def test_identifiers_exist(name: str) -> None:
 def test_reference_is_complete(package: ModuleType) -> None:
     public = {f"{package.__name__}.{name}" for name in package.__all__ if not name.startswith("__")}
     assert {name for name in identifiers() if name.rpartition(".")[0] == package.__name__} == public
+
+
+def test_parameters_of_export_are_grouped() -> None:
+    rows = re.findall(r"^\| [^|]+ \| (`.+`) \|$", (DOCS / "reference/export.md").read_text(), re.MULTILINE)
+    grouped = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(grouped) == sorted(signature(fxonnx.export).parameters)
+
+
+def test_all_of_torch_onnx_is_in_the_guide() -> None:
+    """The tables of the page on migration list torch's parameters in their order, and the members of its program."""
+    tables = (DOCS / "how-to/migrate.md").read_text().partition("## Parameters\n")[2].partition("\n## Names of dims")[0]
+    parameters, _, members = (re.findall(r"^\| (`.+?`) \|", part, re.MULTILINE) for part in tables.partition("\n## "))
+    own = torch.onnx.ONNXProgram
+    assert [name.strip("`") for name in parameters] == list(signature(torch.onnx.export).parameters)
+    public = {name for name in dir(own) if name[0] != "_"} | {"model", "exported_program", "program(...)"}
+    assert {name for row in members for name in re.findall(r"`([^`]+)`", row)} == public
 
 
 def imports_of(example: str) -> list[tuple[str, str]]:
@@ -152,12 +184,23 @@ def test_generated_parts() -> None:
     for row in json.loads((DOCS / "matrix.json").read_text()):
         assert f"| {row['row']} | {row['Python']} |" in versions
         assert re.fullmatch(r"\d+ passed(, \d+ skipped)?", row["result"])
+    operators = site_hooks().on_page_markdown((DOCS / "reference/operators.md").read_text())
+    assert "\n| operator |" in operators
+    assert "\n| `__getitem__` | yes |" in operators
     command_line = site_hooks().on_page_markdown((DOCS / "reference/command-line.md").read_text())
     for command in app.registered_commands:
         assert f"## fxonnx {command.name}\n" in command_line
     assert "| `--target` | `onnxruntime` | The runtime: onnxruntime, " in command_line
     scripts = site_hooks().on_page_markdown((DOCS / "examples.md").read_text())
     assert scripts.count("```python") == len(list(ROOT.glob("examples/*.py")))
+
+
+def test_notebooks_become_markdown() -> None:
+    output = {"output_type": "execute_result", "data": {"text/plain": ["3\n", "4"]}}
+    code = {"cell_type": "code", "source": ["x = 3\n", "x"], "outputs": [{"name": "stdout", "text": ["2\n"]}, output]}
+    cells = [{"cell_type": "markdown", "source": ["# Title\n", "text"]}, code]
+    blocks = ("# Title\ntext", "```python\nx = 3\nx\n```", "```text\n2\n```", "```text\n3\n4\n```")
+    assert site_hooks().notebook_text({"cells": cells}) == "\n\n".join(blocks)
 
 
 def test_all_strategies_of_the_capture_are_listed() -> None:
