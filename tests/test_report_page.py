@@ -39,7 +39,7 @@ class Network(nn.Module):
         y = self.stem(x).flatten(2).transpose(1, 2)
         for block in self.blocks:
             y = block(y)
-        return torch.cond(y.sum() > 0, lambda z: z + 1, lambda z: self.blocks[0].norm(z) * 2, (y,))
+        return torch.cond(y.sum() > 0, lambda z: z + 1, lambda z: z * 2, (y,))
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +127,7 @@ def test_keys_of_the_list(page: Page) -> None:
     page.write("gelu")
     page.press("Escape")
     assert page.evaluate("[search.value, items.filter(item => item.matches('.hidden')).length]") == ["", 0]
+    assert page.evaluate("[...graphs[0].modules.values()].find(part => part.name === 'stem').row.parentElement.open")
     page.press("Tab", "Tab")
     assert focused(page).startswith("model Network")
     page.press("End", "ArrowLeft", "ArrowLeft")  # to the module, and close it
@@ -137,8 +138,10 @@ def test_keys_of_the_list(page: Page) -> None:
     page.press("Enter")
     assert page.evaluate("document.activeElement.parentElement.open") is False
     page.press("Home", "ArrowRight")
-    while not focused(page).startswith("Conv"):
-        page.press("ArrowDown")
+    for _ in range(20):
+        if not focused(page).startswith("Conv"):
+            page.press("ArrowDown")
+    assert focused(page).startswith("Conv")
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.press("Enter")
     assert page.evaluate("[selected.type, document.activeElement.ariaPressed, panel.hidden]") == ["Conv", "true", False]
@@ -176,8 +179,8 @@ def test_search(page: Page, text: str, rows: list[str], others: list[str]) -> No
 def test_the_side_panel(page: Page) -> None:
     page.click("graphs[0].nodes.find(node => node.type === 'Conv').row")
     text = " ".join(page.evaluate("panel.innerText").split())
+    assert text.startswith("Conv ")
     for part in (
-        "Conv ×",
         "domain ai.onnx ",
         "module stem class Conv2d",
         "test_report_page.py:",
@@ -186,7 +189,7 @@ def test_the_side_panel(page: Page) -> None:
         "stem.weight FLOAT[8, 3, 3, 3] weight, 864 bytes",
         "FLOAT[batch, 8, height, 8] used by Reshape",
         "FX node %conv2d",
-        "return torch.cond" if False else "y = self.stem(x)",
+        "y = self.stem(x)",
     ):
         assert part in text, part
     assert page.evaluate("all('.graph path').length") >= 1
@@ -196,7 +199,7 @@ def test_the_side_panel(page: Page) -> None:
     page.click("all('.link', panel).find(link => link.textContent.startsWith('Conv'))")
     page.click("all('.link', panel).find(link => link.textContent === 'stem.weight')")
     text = " ".join(page.evaluate("panel.innerText").split())
-    assert "stem.weight ×" in text
+    assert text.startswith("stem.weight ")
     assert "Used by Conv" in text
     page.click("selected.row")  # a second click clears
     assert page.evaluate("panel.hidden && all('.graph path').length === 0")
@@ -217,7 +220,10 @@ def test_the_picture(page: Page) -> None:
     assert crumbs(page) == "model / blocks / 0"
     gelu = next(one for one in drawn(page) if one.startswith("Gelu"))
     page.click(box(gelu))
-    assert page.evaluate("[selected.type, canvas.querySelector('.selected').getAttribute('aria-label')]") == ["Gelu", gelu]
+    assert page.evaluate("[selected.type, canvas.querySelector('.selected').getAttribute('aria-label')]") == [
+        "Gelu",
+        gelu,
+    ]
     page.press("Shift+ArrowUp")
     assert page.evaluate("selected.name") == "blocks.0.hidden"
     page.press("Shift+ArrowDown")
@@ -271,12 +277,15 @@ def test_subgraphs_are_entered(page: Page) -> None:
 def test_functions_are_entered(page: Page, reports: Path) -> None:
     page.open(reports / "functions.html")
     page.click("document.getElementById('picture-tab')")
-    calls = [one for one in drawn(page) if "Block" in one]
-    page.evaluate("enter(graphs[0].nodes[2])")
-    assert "module norm" in drawn(page)
-    assert crumbs(page).startswith("model / ")
-    page.press("Backspace")
-    assert drawn(page) >= set(calls)
+    calls = drawn(page)
+    page.evaluate("enter(graphs[0].nodes.find(functionOf))")
+    function = page.evaluate("graphs[1].name")
+    assert {"module 0", "input", "hidden.weight"} <= drawn(page)
+    page.click(box("module 0"), 2)
+    assert "module 0.norm" in drawn(page)
+    assert crumbs(page) == f"model / 0 / {function} / 0"
+    page.press("Backspace", "Backspace", "Backspace")
+    assert drawn(page) == calls
 
 
 def test_a_large_module_has_a_message_instead_of_a_picture(page: Page, tmp_path: Path) -> None:

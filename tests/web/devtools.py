@@ -87,7 +87,7 @@ class Page:
             raise RuntimeError(result["exceptionDetails"]["exception"]["description"])
         return result["result"].get("value")
 
-    def wait(self, condition: str, seconds: float = 60) -> None:
+    def wait(self, condition: str, seconds: float = 20) -> None:
         """Wait until an expression is true."""
         end = time.monotonic() + seconds
         while not self.evaluate(condition):
@@ -112,8 +112,8 @@ class Page:
 
     def click(self, expression: str, count: int = 1) -> None:
         """Click on the middle of an element, given as an expression of JavaScript."""
-        box = f"(box => [box.x + box.width / 2, box.y + box.height / 2])(({expression}).getBoundingClientRect())"
-        x, y = self.evaluate(box)
+        middle = "(box => [box.x + box.width / 2, box.y + box.height / 2])(one.getBoundingClientRect())"
+        x, y = self.evaluate(f"(one => {{one.scrollIntoView({{block: 'center'}}); return {middle}}})({expression})")
         for number in range(1, count + 1):
             for kind in ("mousePressed", "mouseReleased"):
                 self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=number)

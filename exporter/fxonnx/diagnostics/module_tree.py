@@ -163,7 +163,9 @@ def module_tree(graph: ir.Graph | ir.Function) -> ModuleTree:
         tensor = value.const_value
         size, nbytes = (0, 0) if tensor is None else (tensor.size, tensor.nbytes)
         elements = elements_of(name, tensor)
-        root.closest(path).weights.append(Weight(index, _typed(value) + (f" = {elements}" if elements else ""), size, nbytes))
+        root.closest(path).weights.append(
+            Weight(index, _typed(value) + (f" = {elements}" if elements else ""), size, nbytes)
+        )
     return root
 
 

@@ -39,13 +39,15 @@ canvas.addEventListener("wheel", event => {
   const at = canvas.getBoundingClientRect();
   zoom(Math.exp(-event.deltaY * 0.0015), event.clientX - at.left, event.clientY - at.top);
 }, {passive: false});
-canvas.addEventListener("click", event => {
-  const item = boxAt(event);
-  if (!dragged && item && item.kind !== "end" && item !== selected) select(item);
+// The panel that the first click of a double click opens may move the picture: the item of the first click counts.
+let clicked = null;
+document.addEventListener("click", event => {
+  if (event.detail > 1) return;
+  clicked = canvas.contains(event.target) && !dragged ? boxAt(event) : null;
+  if (clicked && clicked.kind !== "end") select(clicked);
 });
-canvas.addEventListener("dblclick", event => {
-  const item = boxAt(event);
-  if (item) open(item);
+document.addEventListener("dblclick", () => {
+  if (clicked) open(clicked);
 });
 
 const DIRECTIONS = {ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0]};

@@ -15,8 +15,10 @@ function textOf(row) {
   return normalized([row.textContent, entry.name, ...attributes, ...types].join(" "));
 }
 
+let opened = null; // during a search: the modules that were open before
 function filter() {
   const text = normalized(search.value.trim());
+  if (text) opened ??= new Set(parts.filter(part => part.open));
   let found = 0;
   for (const part of parts) {
     const isNamed = text !== "" && all("b, .class", part.firstElementChild).some(name => normalized(name.textContent).includes(text));
@@ -32,8 +34,9 @@ function filter() {
   for (const part of parts) {
     const isShown = !text || part.matches(".matched") || part.querySelector(".row:not(.hidden)") !== null;
     part.classList.toggle("hidden", !isShown);
-    if (text) part.open = isShown;
+    if (opened) part.open = text ? isShown : opened.has(part);
   }
+  if (!text) opened = null;
   document.getElementById("found").textContent = text ? `${found} found` : "";
   if (!stop.checkVisibility()) setStop(items.find(item => item.checkVisibility()) ?? stop);
   drawCurves();
@@ -75,14 +78,18 @@ function destination(item, key) {
 const toggle = row => select(entries.get(row) === selected ? null : entries.get(row));
 
 function select(entry) {
-  const row = (entry ?? selected)?.row, top = row?.getBoundingClientRect().top;
+  const anchor = isPictureShown() ? canvas : (entry ?? selected)?.row, before = anchor?.getBoundingClientRect();
   selected = entry;
   showPanel();
   markPicture();
   drawCurves();
-  if (!row?.checkVisibility()) return;
-  scrollBy(0, row.getBoundingClientRect().top - top); // the panel makes the list narrower
-  row.scrollIntoView({block: "nearest"});
+  if (!anchor?.checkVisibility()) return;
+  const after = anchor.getBoundingClientRect();
+  scrollBy(0, after.top - before.top); // the panel makes the page narrower
+  if (anchor === canvas) {
+    move({x: camera.x + before.left - after.left});
+    keepInSight(selected);
+  } else anchor.scrollIntoView({block: "nearest"});
 }
 
 // Show an entry in the list: modules around it are opened, a search that hides it is cleared.

@@ -25,7 +25,7 @@ function valueItem(value, neighbours, label) {
   const links = neighbours.flatMap(node => [" ", link(node)]);
   return element("li", {className: value.isWeight ? "weight" : ""},
     value.isWeight && value.row ? button(value.name, () => jump(value), {className: "link"}) : code(value.name), " ",
-    element("code", {className: "muted"}, value.elements ? `${value.type} = ${value.elements}` : value.type), ...kinds.map(kind => element("span", {className: "tag"}, kind)),
+    element("code", {className: "muted"}, value.elements ? `${value.type} = ${value.elements}` : value.type), ...kinds.flatMap(kind => [" ", element("span", {className: "tag"}, kind)]),
     links.length ? element("div", {}, element("span", {className: "muted"}, label), ...links) : "");
 }
 const valueList = items => items.length ? [element("ol", {}, ...items)] : [];
@@ -35,7 +35,7 @@ function nodeParts(node) {
   return [
     facts([
       ["name", node.name], ["domain", `${node.domain || "ai.onnx"} ${opsets[node.domain] ?? ""}`],
-      ["module", node.module && code(node.module)], ["class", node.graph.classes[node.module]], ["line", node.line && code(node.line)],
+      ["module", node.module && button(node.module, () => jump(node.graph.modules.get(node.module)), {className: "link"})], ["class", node.graph.classes[node.module]], ["line", node.line && code(node.line)],
     ]),
     part("Attributes", ...(node.attributes.length ? [facts(node.attributes.map(([name, text]) => [name, code(text)]))] : [])),
     part("Inputs", ...valueList(node.inputs.map(value => value ? valueItem(value, producersOf({inputs: [value]}), "computed by") : element("li", {className: "muted"}, "omitted")))),
