@@ -99,7 +99,7 @@ def picture(browser: Page, name: str) -> None:
     """Write a picture of the window, with few colours."""
     path = IMAGES / f"{name}.png"
     browser.screenshot(path)
-    Image.open(path).convert("P", palette=Image.Palette.ADAPTIVE, colors=128).save(path, optimize=True)
+    Image.open(path).convert("P", palette=Image.Palette.ADAPTIVE, colors=255).save(path, optimize=True)
 
 
 def main() -> None:

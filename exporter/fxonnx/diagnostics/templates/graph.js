@@ -4,8 +4,12 @@ const entries = new Map(); // item of the list to node, weight or module
 
 function connect(graph, list) {
   graph.caller = null; // of a function: the node that it was entered from
-  graph.values = graph.values.map(([name, type, bytes, elements]) => (
-    {kind: "value", graph, name, type: texts[type], bytes, elements: texts[elements], isWeight: bytes !== undefined, producer: null, consumers: [], owner: null, ends: []}));
+  graph.values = graph.values.map(([name, type, bytes, elements]) => ({
+    kind: "value", graph, name, type: texts[type], bytes, elements: texts[elements], isWeight: bytes !== undefined,
+    producer: null, consumers: [],
+    owner: null, // the node that has it as an input of a subgraph
+    ends: [], // "output", or the names of the subgraphs that return it
+  }));
   const values = places => (places ?? []).map(place => graph.values[place] ?? null);
   const pairs = mapping => Object.entries(mapping ?? {}).map(([name, text]) => [name, texts[text]]);
   graph.inputs = values(graph.inputs);

@@ -7,7 +7,7 @@ onmessage = ({data: {nodes, edges}}) => {
   const {width, height} = graph.graph();
   postMessage({
     size: {width: Math.max(width, 1), height: Math.max(height, 1)},
-    places: nodes.map((_, index) => graph.node(String(index))),
+    places: nodes.map((_, index) => (({x, y}) => ({x, y}))(graph.node(String(index)))),
     curves: edges.map(([from, to]) => graph.edge(String(from), String(to)).points),
   });
 };

@@ -129,7 +129,8 @@ function drawCurves() {
   const curve = (node, kind) => {
     const end = visible(node.row), [x, y] = place(visible(row)), [u, v] = place(end);
     end.classList.add("near");
-    const path = document.createElementNS(svg.namespaceURI, "path"), far = Math.max(0, Math.min(x, u) - 12 - Math.min(40, Math.abs(y - v) / 12));
+    const path = document.createElementNS(svg.namespaceURI, "path");
+    const far = Math.max(0, Math.min(x, u) - 12 - Math.min(40, Math.abs(y - v) / 12));
     path.setAttribute("class", kind);
     path.setAttribute("d", `M${x} ${y} C${far} ${y} ${far} ${v} ${u} ${v}`);
     svg.append(path);
@@ -138,7 +139,10 @@ function drawCurves() {
   for (const node of consumersOf(selected)) curve(node, "uses");
 }
 
-search.addEventListener("input", filter);
+search.addEventListener("input", () => {
+  if (isPictureShown()) showView("list");
+  filter();
+});
 list.addEventListener("click", event => {
   const row = event.target.closest(".row");
   if (row) toggle(row);

@@ -77,6 +77,8 @@ function graphOf(view) {
   }
   const results = owner ? owner.subgraphs.flatMap(({name, outputs}) => outputs.map(value => [value, `${name}: ${value.name}`]))
     : graph.outputs.map(value => [value, value.name]);
-  for (const [value, text] of results) if (place.get(value.producer) || view.path === baseOf(owner)) join(source(value), end(value, false, text), value);
+  for (const [value, text] of results) {
+    if (place.get(value.producer) || view.path === baseOf(owner)) join(source(value), end(value, false, text), value);
+  }
   return {counts, edges};
 }

@@ -9,56 +9,87 @@ function jump(entry) {
 }
 
 const button = (text, action, properties = {}) => element("button", {type: "button", onclick: action, ...properties}, text);
-const link = node => button(`${operatorOf(node)} ${nameOf(node)}`, () => jump(node), {className: "link"});
+const linkTo = (entry, text) => button(text, () => jump(entry), {className: "link"});
+const linkToNode = node => linkTo(node, `${operatorOf(node)} ${nameOf(node)}`);
 const code = text => element("code", {}, text);
-const bytesText = bytes => bytes < 2 ** 10 ? counted(bytes, "byte") : bytes < 2 ** 20 ? `${(bytes / 2 ** 10).toFixed(1)} KiB` : `${(bytes / 2 ** 20).toFixed(1)} MiB`;
+const muted = (tag, text) => element(tag, {className: "muted"}, text);
 
-// A table of names with contents; rows without content are omitted.
-const facts = pairs => element("dl", {}, ...pairs.filter(([, content]) => content).flatMap(
-  ([name, content]) => [element("dt", {}, name), element("dd", {}, content)]));
+function bytesText(bytes) {
+  if (bytes < 2 ** 10) return counted(bytes, "byte");
+  return bytes < 2 ** 20 ? `${(bytes / 2 ** 10).toFixed(1)} KiB` : `${(bytes / 2 ** 20).toFixed(1)} MiB`;
+}
 
-const part = (title, ...contents) => contents.length ? element("div", {}, element("h4", {}, title), ...contents) : null;
+// Names with their contents; those without content are omitted.
+function facts(pairs) {
+  const shown = pairs.filter(([, content]) => content);
+  return element("dl", {}, ...shown.flatMap(([name, content]) => [element("dt", {}, name), element("dd", {}, content)]));
+}
+
+const group = (title, ...contents) => element("div", {}, element("h4", {}, title), ...contents);
+const numbered = items => element("ol", {}, ...items);
+
+// The roles of a value in its graph: weight, input, output.
+function rolesOf(value) {
+  const roles = value.ends.map(end => end === "output" ? end : `output of ${end}`);
+  if (value.isWeight) roles.unshift(`weight, ${bytesText(value.bytes)}`);
+  else if (!value.producer) roles.unshift(value.owner ? "input of the subgraph" : "input");
+  return roles;
+}
 
 function valueItem(value, neighbours, label) {
-  const kinds = [value.isWeight ? `weight, ${bytesText(value.bytes)}` : "", !value.isWeight && !value.producer ? (value.owner ? "input of the subgraph" : "input") : "",
-    ...value.ends.map(end => end === "output" ? end : `output of ${end}`)].filter(kind => kind);
-  const links = neighbours.flatMap(node => [" ", link(node)]);
+  const type = value.elements ? `${value.type} = ${value.elements}` : value.type;
   return element("li", {className: value.isWeight ? "weight" : ""},
-    value.isWeight && value.row ? button(value.name, () => jump(value), {className: "link"}) : code(value.name), " ",
-    element("code", {className: "muted"}, value.elements ? `${value.type} = ${value.elements}` : value.type), ...kinds.flatMap(kind => [" ", element("span", {className: "tag"}, kind)]),
-    links.length ? element("div", {}, element("span", {className: "muted"}, label), ...links) : "");
+    value.row ? linkTo(value, value.name) : code(value.name), " ", muted("code", type),
+    ...rolesOf(value).flatMap(role => [" ", element("span", {className: "tag"}, role)]),
+    neighbours.length ? element("div", {}, muted("span", label), ...neighbours.flatMap(node => [" ", linkToNode(node)])) : null);
 }
-const valueList = items => items.length ? [element("ol", {}, ...items)] : [];
+
+function inputItem(value) {
+  return value ? valueItem(value, value.producer ? [value.producer] : [], "computed by") : element("li", {}, muted("span", "omitted"));
+}
 
 function nodeParts(node) {
-  const {opsets} = node.graph;
+  const {opsets, classes, modules} = node.graph;
+  const metadata = node.metadata.map(([key, text]) => [key === "pkg.torch.onnx.fx_node" ? "FX node" : key, code(text)]);
   return [
     facts([
-      ["name", node.name], ["domain", `${node.domain || "ai.onnx"} ${opsets[node.domain] ?? ""}`],
-      ["module", node.module && button(node.module, () => jump(node.graph.modules.get(node.module)), {className: "link"})], ["class", node.graph.classes[node.module]], ["line", node.line && code(node.line)],
+      ["name", node.name],
+      ["domain", `${node.domain || "ai.onnx"} ${opsets[node.domain] ?? ""}`],
+      ["module", node.module && linkTo(modules.get(node.module), node.module)],
+      ["class", classes[node.module]],
+      ["line", node.line && code(node.line)],
     ]),
-    part("Attributes", ...(node.attributes.length ? [facts(node.attributes.map(([name, text]) => [name, code(text)]))] : [])),
-    part("Inputs", ...valueList(node.inputs.map(value => value ? valueItem(value, producersOf({inputs: [value]}), "computed by") : element("li", {className: "muted"}, "omitted")))),
-    part("Outputs", ...valueList(node.outputs.map(value => valueItem(value, value.consumers, "used by")))),
-    part("Metadata", ...(node.metadata.length ? [facts(node.metadata.map(([key, text]) => [key === "pkg.torch.onnx.fx_node" ? "FX node" : key, code(text)]))] : [])),
-    part("Stack trace", ...(node.trace.length ? [element("pre", {}, node.trace.join("\n"))] : [])),
+    node.attributes.length ? group("Attributes", facts(node.attributes.map(([name, text]) => [name, code(text)]))) : null,
+    node.inputs.length ? group("Inputs", numbered(node.inputs.map(inputItem))) : null,
+    group("Outputs", numbered(node.outputs.map(value => valueItem(value, value.consumers, "used by")))),
+    metadata.length ? group("Metadata", facts(metadata)) : null,
+    node.trace.length ? group("Stack trace", element("pre", {}, node.trace.join("\n"))) : null,
   ];
 }
 
-function entryParts(entry) {
-  if (entry.kind === "node") return nodeParts(entry);
-  if (entry.kind === "value") return [
-    facts([["type", code(entry.type)], ["value", entry.elements && code(entry.elements)], ["size", bytesText(entry.bytes)]]),
-    part("Used by", ...valueList(entry.consumers.map(node => element("li", {}, link(node))))),
+function weightParts(weight) {
+  return [
+    facts([["type", code(weight.type)], ["value", weight.elements && code(weight.elements)], ["size", bytesText(weight.bytes)]]),
+    weight.consumers.length ? group("Used by", numbered(weight.consumers.map(node => element("li", {}, linkToNode(node))))) : null,
   ];
-  const nodes = entry.graph.nodes.filter(node => relative(node.module, entry.name) !== null);
-  return [facts([["class", entry.class], ["nodes", String(nodes.length)]])];
 }
 
-function actions(entry) {
-  if (entry.kind === "value" || !viewInside(entry)) return [];
-  const inner = entry.kind === "module" ? "module" : entry.subgraphs.length ? "subgraphs" : "function";
-  return [button(`Show the ${inner}`, () => enter(entry))];
+function moduleParts(module) {
+  const nodes = module.graph.nodes.filter(node => relative(node.module, module.name) !== null);
+  return [facts([["class", module.class], ["nodes", String(nodes.length)]])];
+}
+
+function buttons(entry) {
+  const other = isPictureShown() ? "list" : "picture";
+  const shown = [button(`Show in the ${other}`, () => {
+    showView(other, viewOf(selected));
+    jump(selected);
+  })];
+  if (entry.kind !== "value" && viewInside(entry)) {
+    const inner = entry.kind === "module" ? "module" : entry.subgraphs.length ? "subgraphs" : "function";
+    shown.push(button(`Show the ${inner}`, () => enter(entry)));
+  }
+  return element("div", {className: "tools"}, ...shown);
 }
 
 // The panel stays out of the way until something is selected.
@@ -67,13 +98,10 @@ function showPanel() {
   panel.hidden = !selected;
   document.body.classList.toggle("with-panel", selected !== null);
   if (!selected) return;
-  const titles = {node: operatorOf, value: value => value.name, module: module => module.name || "model"};
+  const title = selected.kind === "node" ? operatorOf(selected) : selected.name || "model";
+  const parts = {node: nodeParts, value: weightParts, module: moduleParts}[selected.kind](selected);
   const close = button("×", clear, {className: "close", ariaLabel: "Close"});
-  const other = isPictureShown() ? "list" : "picture";
-  panel.replaceChildren(
-    element("header", {}, element("h3", {}, titles[selected.kind](selected)), close),
-    element("div", {className: "tools"}, button(`Show in the ${other}`, () => { showView(other, viewOf(selected)); jump(selected); }), ...actions(selected)),
-    ...entryParts(selected).filter(made => made));
+  panel.replaceChildren(element("header", {}, element("h3", {}, title), close), buttons(selected), ...parts.filter(made => made));
   panel.scrollTop = 0;
   if (hadFocus) close.focus();
 }

@@ -1,8 +1,11 @@
 // The picture of one module: drawn when it is shown, with zoom, pan, and a way into submodules and back.
 const picture = document.getElementById("picture"), canvas = picture.querySelector("svg"), notice = document.getElementById("notice");
 const crumbs = document.getElementById("crumbs"), tabs = all("[role=tab]");
-const LIMIT = 1500; // items; the layout of more takes longer than anyone waits
-let view = null, worker = null, boxes = new Map(), lines = [], camera = {x: 0, y: 0, scale: 1}, size = {width: 0, height: 0};
+const LIMIT = 1500; // items, whose layout takes up to 10 s
+const entryOfBox = new WeakMap();
+let view = null, boxes = new Map(), lines = [], size = {width: 0, height: 0};
+let camera = {x: 0, y: 0, scale: 1};
+let worker = null, source = null; // of the layout
 
 const isPictureShown = () => !picture.hidden;
 const svg = (tag, attributes, ...children) => {
@@ -28,7 +31,10 @@ function showView(name, target = view) {
 const shortened = text => text.length > 34 ? `${text.slice(0, 33)}…` : text;
 function textsOf(item, count) {
   if (item.kind === "end") return [[item.name, "end"], [dimsOf(item.value), "muted"]];
-  if (item.kind === "module") return [[lastPart(item.name), "title"], [[item.class, counted(count, "node")].filter(text => text).join(", "), "muted"]];
+  if (item.kind === "module") {
+    const contents = counted(count, "node");
+    return [[lastPart(item.name), "title"], [item.class ? `${item.class}, ${contents}` : contents, "muted"]];
+  }
   const weights = item.inputs.filter(value => value?.isWeight && value.bytes > 64).slice(0, 2);
   const inner = count > 1 ? counted(count - 1, "node") + " in subgraphs" : "";
   return [[operatorOf(item), "title"], [item.outputs.length ? dimsOf(item.outputs[0]) : "", "muted"], [inner, "muted"],
@@ -54,12 +60,13 @@ function show(target, item = null) {
   notify("The picture is laid out …", true);
   const made = [...counts].map(([one, count]) => boxOf(one, count)), places = new Map(made.map((box, index) => [box.item, index]));
   const joined = [...edges].flatMap(([from, targets]) => [...targets].map(([to, values]) => ({from, to, values})));
-  worker = layoutWorker();
-  worker.onerror = event => notify(`The picture cannot be laid out: ${event.message ?? "this browser starts no worker."}`);
+  source ??= URL.createObjectURL(new Blob([document.getElementById("layout").textContent], {type: "text/javascript"}));
+  worker = new Worker(source);
+  worker.onerror = event => notify(`The picture cannot be laid out: ${event.message ?? "the browser starts no worker."}`);
   worker.onmessage = ({data: layout}) => {
     notify("");
     size = layout.size;
-    boxes = new Map(made.map((box, index) => [box.item, {...box, x: layout.places[index].x, y: layout.places[index].y}]));
+    boxes = new Map(made.map((box, index) => [box.item, {...box, id: `box${index}`, ...layout.places[index]}]));
     lines = joined.map((line, index) => ({...line, points: layout.curves[index]}));
     draw();
     fit(0.6);
@@ -72,11 +79,6 @@ function show(target, item = null) {
   });
 }
 
-function layoutWorker() {
-  const source = new Blob([document.getElementById("layout").textContent], {type: "text/javascript"});
-  return new Worker(URL.createObjectURL(source));
-}
-
 function notify(text, isBusy = false) {
   notice.textContent = text;
   notice.hidden = !text;
@@ -84,27 +86,31 @@ function notify(text, isBusy = false) {
 }
 
 function draw() {
-  const arrow = svg("marker", {id: "arrow", viewBox: "0 0 8 8", refX: 8, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto"}, svg("path", {d: "M0 0L8 4L0 8z"}));
+  const shape = {viewBox: "0 0 8 8", refX: 8, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto"};
+  const arrow = svg("marker", {id: "arrow", ...shape}, svg("path", {d: "M0 0L8 4L0 8z"}));
   for (const line of lines) {
     line.element = svg("path", {class: "edge", d: curveOf(line.points), "marker-end": "url(#arrow)"},
       svg("title", {}, [...line.values].map(value => `${value.name}: ${value.type}`).join("\n")));
   }
   for (const box of boxes.values()) box.element = drawnBox(box);
-  canvas.replaceChildren(svg("defs", {}, arrow), svg("g", {}, ...lines.map(line => line.element), ...[...boxes.values()].map(box => box.element)));
+  const drawn = [...lines, ...boxes.values()].map(one => one.element);
+  canvas.replaceChildren(svg("defs", {}, arrow), svg("g", {}, ...drawn));
 }
 
 function drawnBox(box) {
-  const {item, width, height} = box, kind = item.row?.className.match(/matrix|layout|control|other/)?.[0] ?? "";
-  const label = item.kind === "node" ? `${operatorOf(item)} ${nameOf(item)}` : `${item.kind === "module" ? "module " : ""}${item.name}`;
+  const {item, width, height, id} = box, isEnd = item.kind === "end";
+  const kind = item.row?.className.match(/matrix|layout|control|other/)?.[0] ?? "";
+  const label = item.kind === "node" ? `${operatorOf(item)} ${nameOf(item)}` : item.kind === "module" ? `module ${item.name}` : item.name;
   const made = svg("g", {
-    class: ["box", item.kind, kind, box.isOpenable ? "openable" : ""].join(" "), transform: `translate(${box.x - width / 2} ${box.y - height / 2})`,
-    id: `box${[...boxes.keys()].indexOf(item)}`, role: item.kind === "end" ? "img" : "button", "aria-label": label,
-  }, svg("title", {}, label), svg("rect", {width, height, rx: item.kind === "end" ? height / 2 : 5}),
-    ...box.texts.map(([text, style], index) => svg("text", {x: width / 2, y: 17 + 16 * index, class: style}, text)));
+    id, role: isEnd ? "img" : "button", "aria-label": label,
+    class: ["box", item.kind, kind, box.isOpenable ? "openable" : ""].join(" "),
+    transform: `translate(${box.x - width / 2} ${box.y - height / 2})`,
+  });
+  made.append(svg("title", {}, label), svg("rect", {width, height, rx: isEnd ? height / 2 : 5}));
+  made.append(...box.texts.map(([text, style], index) => svg("text", {x: width / 2, y: 17 + 16 * index, class: style}, text)));
   entryOfBox.set(made, item);
   return made;
 }
-const entryOfBox = new WeakMap();
 
 // A smooth curve through the points of an edge.
 function curveOf([first, ...points]) {
@@ -119,14 +125,16 @@ function curveOf([first, ...points]) {
 function showCrumbs() {
   const chain = [];
   for (let one = view; one; one = viewAround(one)) chain.unshift(one);
-  crumbs.replaceChildren(...chain.flatMap((one, index) => [
-    index ? " / " : "", one === view ? element("b", {ariaCurrent: "page"}, nameOfView(one)) : button(nameOfView(one), () => goUp(one), {className: "link"})]));
+  const here = element("b", {ariaCurrent: "page"}, nameOfView(chain.pop()));
+  crumbs.replaceChildren(...chain.flatMap(one => [button(nameOfView(one), () => goUp(one), {className: "link"}), " / "]), here);
 }
+
+const isSame = (one, other) => one.graph === other.graph && one.owner === other.owner && one.path === other.path;
 
 // Show a view around the present one.
 function goUp(target) {
   let inner = view;
-  for (let one = view; one.graph !== target.graph || one.owner !== target.owner || one.path !== target.path; one = viewAround(one)) inner = one;
+  while (!isSame(viewAround(inner), target)) inner = viewAround(inner);
   show(target, itemInside(target, inner));
   canvas.focus({preventScroll: true});
 }
@@ -149,7 +157,7 @@ function enter(entry) {
 // Show the module of an entry, and the entry in it.
 function showInPicture(entry) {
   const target = viewOf(entry);
-  if (target.graph !== view.graph || target.owner !== view.owner || target.path !== view.path) show(target, entry);
+  if (!isSame(target, view)) show(target, entry);
   else if (boxes.has(entry)) keepInSight(entry);
   canvas.focus({preventScroll: true});
   canvas.scrollIntoView({block: "nearest"});
@@ -196,18 +204,18 @@ function keepInSight(item) {
   if (!box) return;
   const {clientWidth, clientHeight} = canvas, x = box.x * camera.scale + camera.x, y = box.y * camera.scale + camera.y;
   const dx = box.width / 2 * camera.scale, dy = box.height / 2 * camera.scale;
-  if (x < dx || y < dy || x > clientWidth - dx || y > clientHeight - dy) move({x: camera.x + clientWidth / 2 - x, y: camera.y + clientHeight / 2 - y});
+  if (x >= dx && y >= dy && x <= clientWidth - dx && y <= clientHeight - dy) return;
+  move({x: camera.x + clientWidth / 2 - x, y: camera.y + clientHeight / 2 - y});
 }
 
-// Select the nearest box in a direction.
+// Select the nearest box in a direction from the selected one, or from the middle of the top edge.
 function selectTowards(dx, dy) {
   const from = selectedBox() ?? {x: (canvas.clientWidth / 2 - camera.x) / camera.scale, y: -camera.y / camera.scale};
-  const distance = box => {
-    const along = (box.x - from.x) * dx + (box.y - from.y) * dy, across = Math.abs((box.x - from.x) * dy) + Math.abs((box.y - from.y) * dx);
-    return box === from || box.item.kind === "end" || along <= 0 ? Infinity : along + 2 * across;
-  };
-  const best = [...boxes.values()].reduce((one, other) => distance(other) < distance(one) ? other : one, from.item ? from : [...boxes.values()][0]);
-  if (!best || distance(best) === Infinity) return;
-  select(best.item);
-  keepInSight(best.item);
+  const distances = [];
+  for (const box of boxes.values()) {
+    const x = box.x - from.x, y = box.y - from.y, along = x * dx + y * dy, across = Math.abs(x * dy) + Math.abs(y * dx);
+    if (box !== from && box.item.kind !== "end" && along > 0) distances.push([along + 2 * across, box.item]);
+  }
+  distances.sort(([one], [other]) => one - other);
+  if (distances.length) select(distances[0][1]);
 }
