@@ -21,7 +21,7 @@ const attention = graphs[0].nodes.find(node => node.type === "Attention");
 jump(attention);
 document.activeElement.blur();
 document.getElementById("sections").hidden = true;
-document.documentElement.style.scrollPadding = 0;
+document.documentElement.style.scrollPaddingTop = 0;
 document.getElementById("graph").scrollIntoView();
 """
 SHOW_PICTURE = f"""
@@ -99,7 +99,8 @@ def picture(browser: Page, name: str) -> None:
     """Write a picture of the window, with few colours."""
     path = IMAGES / f"{name}.png"
     browser.screenshot(path)
-    Image.open(path).convert("P", palette=Image.Palette.ADAPTIVE, colors=255).save(path, optimize=True)
+    few = Image.open(path).convert("RGB").quantize(96, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few.save(path, optimize=True)
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -230,6 +231,29 @@ def test_models_of_other_exporters_and_hostile_names(tmp_path: Path) -> None:
     text = fxonnx.report(model, tmp_path / "page.html").read_text()
     assert "<script>alert" not in text
     assert Outline(text).sections == ["summary", "interface", "operators", "graph"]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "text"),
+    [
+        (ir.AttrFloat32("a", 1e-5), "1e-05"),
+        (ir.AttrInt64s("a", [0, 2, 1]), "[0, 2, 1]"),
+        (ir.AttrInt64s("a", range(1000)), "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, … 988 more]"),
+        (ir.AttrString("a", "x" * 1000), "x" * 400 + "…"),
+        (ir.AttrTensor("a", ir.tensor([[1, 2]])), "INT64[1, 2] = [[1, 2]]"),
+        (ir.AttrTensor("a", ir.tensor([0.5] * 100)), "FLOAT[100]"),
+        (ir.AttrGraph("a", ir.Graph([], [], nodes=[ir.node("Identity", [])])), "subgraph with 1 node"),
+        (ir.RefAttr("a", "alpha", ir.AttributeType.FLOAT), "@alpha"),
+    ],
+    ids=["float", "list", "long list", "string", "tensor", "large tensor", "subgraph", "reference"],
+)
+def test_attributes_are_short(tmp_path: Path, attribute: ir.Attr, text: str) -> None:
+    graph = ir.Graph([], [], nodes=[ir.Node("", "A", [], [attribute])], opset_imports={"": 20})
+    page = fxonnx.report(ir.Model(graph, ir_version=10), tmp_path / "page.html").read_text(encoding="utf-8")
+    found = re.search('id="data">(.*?)</script>', page)
+    assert found is not None
+    data = json.loads(found[1])
+    assert data["texts"][data["graphs"][0]["nodes"][0]["attributes"]["a"]] == text
 
 
 def test_time_of_modules(tmp_path: Path) -> None:

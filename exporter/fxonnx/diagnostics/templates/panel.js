@@ -63,7 +63,7 @@ function nodeParts(node) {
     node.inputs.length ? group("Inputs", numbered(node.inputs.map(inputItem))) : null,
     group("Outputs", numbered(node.outputs.map(value => valueItem(value, value.consumers, "used by")))),
     metadata.length ? group("Metadata", facts(metadata)) : null,
-    node.trace.length ? group("Stack trace", element("pre", {}, node.trace.join("\n"))) : null,
+    node.trace.length ? group("Stack trace", element("pre", {tabIndex: 0}, node.trace.join("\n"))) : null,
   ];
 }
 

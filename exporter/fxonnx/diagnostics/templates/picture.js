@@ -107,7 +107,7 @@ function drawnBox(box) {
     transform: `translate(${box.x - width / 2} ${box.y - height / 2})`,
   });
   made.append(svg("title", {}, label), svg("rect", {width, height, rx: isEnd ? height / 2 : 5}));
-  made.append(...box.texts.map(([text, style], index) => svg("text", {x: width / 2, y: 17 + 16 * index, class: style}, text)));
+  made.append(...box.texts.map(([text, style], index) => svg("text", {x: width / 2, y: 17 + 16 * index, class: style, "aria-hidden": true}, text)));
   entryOfBox.set(made, item);
   return made;
 }
@@ -129,6 +129,11 @@ function showCrumbs() {
   crumbs.replaceChildren(...chain.flatMap(one => [button(nameOfView(one), () => goUp(one), {className: "link"}), " / "]), here);
 }
 
+function focusCanvas() {
+  canvas.focus({preventScroll: true});
+  canvas.scrollIntoView({block: "nearest"});
+}
+
 const isSame = (one, other) => one.graph === other.graph && one.owner === other.owner && one.path === other.path;
 
 // Show a view around the present one.
@@ -136,7 +141,7 @@ function goUp(target) {
   let inner = view;
   while (!isSame(viewAround(inner), target)) inner = viewAround(inner);
   show(target, itemInside(target, inner));
-  canvas.focus({preventScroll: true});
+  focusCanvas();
 }
 
 // The item of a view that an inner view shows.
@@ -151,7 +156,7 @@ function enter(entry) {
   if (!target) return;
   if (target.graph !== entry.graph) target.graph.caller = entry; // where the function was entered
   showView("picture", target);
-  canvas.focus({preventScroll: true});
+  focusCanvas();
 }
 
 // Show the module of an entry, and the entry in it.
@@ -159,8 +164,7 @@ function showInPicture(entry) {
   const target = viewOf(entry);
   if (!isSame(target, view)) show(target, entry);
   else if (boxes.has(entry)) keepInSight(entry);
-  canvas.focus({preventScroll: true});
-  canvas.scrollIntoView({block: "nearest"});
+  focusCanvas();
 }
 
 // The box that stands for the selected entry; null if this view has none.
