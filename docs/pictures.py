@@ -1,9 +1,7 @@
-"""Make the pictures of the report in docs/images: python docs/pictures.py. Needs Chromium and Pillow."""
+"""Make the pictures of the report in docs/images: python -m docs.pictures. Needs Chromium and Pillow."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -13,17 +11,26 @@ from PIL import Image
 from torch import nn
 
 import fxonnx
+from tests.web.devtools import Page, browse
 
 IMAGES = Path(__file__).parent / "images"
-WIDTH = 1150
-# Show the graph alone, and select the attention of the first block.
-GRAPH = """<script>
-for (const part of all("header, nav, section")) if (part.id != "graph") part.remove();
-const opened = ["blocks", "0", "attention"];
-for (const part of all(".module")) if (opened.includes(part.querySelector("b").textContent)) part.open = true;
-const node = all(".node").find(row => row.querySelector("b")?.textContent == "Attention");
-setTimeout(() => node.click(), 0);
-</script>"""
+WIDTH, NARROW = 1280, 400
+# Select the attention of the first block, at the top of the window.
+SELECT = """
+const attention = graphs[0].nodes.find(node => node.type === "Attention");
+jump(attention);
+document.activeElement.blur();
+document.getElementById("sections").hidden = true;
+document.documentElement.style.scrollPaddingTop = 0;
+document.getElementById("graph").scrollIntoView();
+"""
+SHOW_PICTURE = f"""
+{SELECT}
+showView("picture", viewOf(attention));
+showInPicture(attention);
+document.activeElement.blur();
+document.getElementById("graph").scrollIntoView();
+"""
 
 
 class Attention(nn.Module):
@@ -88,24 +95,33 @@ def page_of(model: nn.Module, directory: Path) -> Path:
     return page
 
 
-def picture(page: Path, path: Path, height: int) -> None:
-    """Render a page in Chromium."""
-    browser = shutil.which("chromium") or "google-chrome"
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={WIDTH},{height}"]
-    subprocess.run([browser, *flags, f"--screenshot={path}", page.as_uri()], check=True, capture_output=True)
-    Image.open(path).convert("P", palette=Image.Palette.ADAPTIVE, colors=64).save(path, optimize=True)
+def picture(browser: Page, name: str) -> None:
+    """Write a picture of the window, with few colours."""
+    path = IMAGES / f"{name}.png"
+    browser.screenshot(path)
+    few = Image.open(path).convert("RGB").quantize(96, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few.save(path, optimize=True)
 
 
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
-    for name, model, height in (("report-success", Classifier(), 2130), ("report-failure", Routed(), 1150)):
-        with tempfile.TemporaryDirectory() as directory:
-            page = page_of(model, Path(directory))
-            picture(page, IMAGES / f"{name}.png", height)
-            if isinstance(model, Routed):
-                continue
-            page.write_text(page.read_text().replace("</body>", f"{GRAPH}</body>"))
-            picture(page, IMAGES / "report-graph.png", 1130)
+    with browse() as browser, tempfile.TemporaryDirectory() as success, tempfile.TemporaryDirectory() as failure:
+        page = page_of(Classifier(), Path(success))
+        browser.open(page, WIDTH, 2130)
+        picture(browser, "report-success")
+        browser.open(page, WIDTH, 1300)
+        browser.evaluate(SELECT)
+        picture(browser, "report-graph")
+        browser.open(page, NARROW, 800, dark=True)
+        browser.evaluate(SELECT)
+        browser.evaluate("attention.row.scrollIntoView({block: 'center'})")
+        picture(browser, "report-narrow")
+        browser.open(page, WIDTH, 900)
+        browser.evaluate(SHOW_PICTURE)
+        browser.wait("canvas.getAttribute('aria-busy') === 'false'")
+        picture(browser, "report-picture")
+        browser.open(page_of(Routed(), Path(failure)), WIDTH, 1100)
+        picture(browser, "report-failure")
 
 
 if __name__ == "__main__":

@@ -67,9 +67,11 @@ def test_wheel_and_sdist_contain_typing_marks_license_and_readme(built: Path) ->
         str(path.relative_to(ROOT / top)) for top in ("exporter", "translations") for path in (ROOT / top).rglob("*.py")
     }
     modules |= {str(path.relative_to(ROOT / "exporter")) for path in (ROOT / "exporter").rglob("*.json")}
-    modules |= {str(path.relative_to(ROOT / "exporter")) for path in (ROOT / "exporter").rglob("templates/*")}
+    templates = "fxonnx/diagnostics/templates"
+    modules |= {f"{templates}/{path.name}" for path in (ROOT / "exporter" / templates).iterdir()}
     assert modules <= files
-    assert "fxonnx/diagnostics/templates/page.html.jinja" in modules
+    dagre = f"{templates}/dagre.LICENSE.txt"
+    assert {dagre, f"{NAME}.dist-info/licenses/exporter/{dagre}"} <= files
     assert (ROOT / "README.md").read_text().strip() in metadata
     assert 'Requires-Dist: typer; extra == "cli"' in metadata
     for version in ("3.10", "3.11", "3.12", "3.13"):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -128,7 +126,8 @@ def test_the_page_needs_nothing_else(success: str) -> None:
     elements = Outline(success).elements
     assert not {"link", "img", "iframe", "object"} & {tag for tag, _ in elements}
     assert not any("src" in attributes for _, attributes in elements)
-    assert "http" not in success.replace("http://www.w3.org", "")
+    assert "http" not in success.replace("http-equiv", "")
+    assert "default-src 'none'" in success
 
 
 def test_nodes_and_weights_are_in_their_module(success: str) -> None:
@@ -234,6 +233,29 @@ def test_models_of_other_exporters_and_hostile_names(tmp_path: Path) -> None:
     assert Outline(text).sections == ["summary", "interface", "operators", "graph"]
 
 
+@pytest.mark.parametrize(
+    ("attribute", "text"),
+    [
+        (ir.AttrFloat32("a", 1e-5), "1e-05"),
+        (ir.AttrInt64s("a", [0, 2, 1]), "[0, 2, 1]"),
+        (ir.AttrInt64s("a", range(1000)), "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, … 988 more]"),
+        (ir.AttrString("a", "x" * 1000), "x" * 400 + "…"),
+        (ir.AttrTensor("a", ir.tensor([[1, 2]])), "INT64[1, 2] = [[1, 2]]"),
+        (ir.AttrTensor("a", ir.tensor([0.5] * 100)), "FLOAT[100]"),
+        (ir.AttrGraph("a", ir.Graph([], [], nodes=[ir.node("Identity", [])])), "subgraph with 1 node"),
+        (ir.RefAttr("a", "alpha", ir.AttributeType.FLOAT), "@alpha"),
+    ],
+    ids=["float", "list", "long list", "string", "tensor", "large tensor", "subgraph", "reference"],
+)
+def test_attributes_are_short(tmp_path: Path, attribute: ir.Attr, text: str) -> None:
+    graph = ir.Graph([], [], nodes=[ir.Node("", "A", [], [attribute])], opset_imports={"": 20})
+    page = fxonnx.report(ir.Model(graph, ir_version=10), tmp_path / "page.html").read_text(encoding="utf-8")
+    found = re.search('id="data">(.*?)</script>', page)
+    assert found is not None
+    data = json.loads(found[1])
+    assert data["texts"][data["graphs"][0]["nodes"][0]["attributes"]["a"]] == text
+
+
 def test_time_of_modules(tmp_path: Path) -> None:
     fxonnx.export(
         Network().eval(),
@@ -271,7 +293,7 @@ def test_functions_and_subgraphs(tmp_path: Path) -> None:
 
     program = fxonnx.export(Repeats().eval(), (torch.rand(2, 8),), options=fxonnx.ExportOptions(functions="repeated"))
     text = fxonnx.report(program, tmp_path / "page.html").read_text()
-    assert text.count('<div class="graph">') == 2
+    assert text.count('<div class="graph"') == 2
     assert 'style="margin-left: 1.5em"' in text  # nodes of the branches
 
 
@@ -288,46 +310,3 @@ def test_errors(tmp_path: Path, call: Any, error: type[Exception], message: str)
     with pytest.raises(error, match=message):
         call(tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-BROWSER = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
-
-ACTIONS = """
-const result = {sections: all("nav a").map(link => link.textContent)};
-const shown = () => all(".row").filter(row => row.checkVisibility()).length;
-const look = text => { search.value = text; search.dispatchEvent(new Event("input")); return [shown(), document.getElementById("found").textContent]; };
-result.before = shown();
-result.gelu = look("gelu");
-result.none = look("no such thing");
-result.module = look("stem");
-result.again = look("")[0];
-const node = all(".node[data-node]").find(row => row.textContent.includes("Gelu"));
-node.click();
-result.curves = all(".graph path").length;
-result.near = all(".near").length;
-node.click();
-result.cleared = all(".graph path").length;
-document.title = JSON.stringify(result);
-"""
-
-
-@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
-def test_the_page_in_a_browser(success: str, tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    page.write_text(success.replace("</body>", f"<script>{ACTIONS}</script></body>"), encoding="utf-8")
-    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    title = re.search(r"<title>(.*?)</title>", done.stdout)
-    assert title is not None
-    result = json.loads(html.unescape(title[1]))
-    assert result["sections"][0] == "Summary"
-    assert "Graph by module" in result["sections"]
-    assert result["gelu"] == [4, "4 found"]  # both nodes, and those that use their outputs
-    assert result["none"] == [0, "0 found"]
-    assert result["module"][0] >= 3  # the convolution and its weights
-    assert result["again"] >= result["before"] > 0
-    assert result["curves"] >= 2
-    assert 1 <= result["near"] <= result["curves"]
-    assert result["cleared"] == 0

@@ -21,6 +21,7 @@ from .._program.value_comparison import Comparison
 from .._sequence_types import type_text
 from ..errors import ExportError
 from .module_tree import module_tree
+from .page_data import page_data
 from .partial_graph import partial_graph
 from .runtime_profile import RuntimeProfile
 
@@ -62,15 +63,19 @@ class PageSubject:
 def render_page(subject: PageSubject) -> str:
     """Render the page as HTML."""
     import jinja2  # takes longer to import than the rest of this package
+    from markupsafe import Markup
 
+    loader = jinja2.PackageLoader("fxonnx", "diagnostics/templates")
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("fxonnx", "diagnostics/templates"),
+        loader=loader,
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters["size"] = _size
+    # Scripts and styles are included as they are: Jinja would read the braces of a script as its own.
+    environment.globals["source"] = lambda name: Markup(loader.get_source(environment, name)[0])
     program, model, comparison = subject.program, subject.model, subject.comparison
     graphs = {} if model is None else {"": model.graph} | {one.name: one for one in model.functions.values()}
     trees = {name: module_tree(graph) for name, graph in graphs.items()}
@@ -82,6 +87,7 @@ def render_page(subject: PageSubject) -> str:
         stages=subject.timings,
         attempts=subject.attempts,
         trees=trees,
+        data=Markup(page_data(graphs, trees)),
         interface=[] if model is None else list(_interface(model)),
         conditions=[] if program is None else list(_conditions(program)),
         program=program,

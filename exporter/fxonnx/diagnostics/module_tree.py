@@ -6,12 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 
 import onnx_ir as ir
 
 from .._model_files import origin_of, text_list, weight_values
+from .._sequence_types import type_text
 
-__all__ = ["GraphNode", "ModuleTree", "Weight", "module_tree", "typed"]
+__all__ = ["GraphNode", "ModuleTree", "Weight", "elements_of", "module_tree", "nested_nodes", "type_of"]
 
 _SCOPES, _CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
 
@@ -24,11 +26,13 @@ class Weight:
     """An initializer.
 
     Attributes:
+        index: Its position among the initializers of the graph.
         text: Its name, element type and dims, and its elements if they are few.
         elements: Number of elements.
         bytes: Number of bytes.
     """
 
+    index: int
     text: str
     elements: int
     bytes: int
@@ -45,7 +49,6 @@ class GraphNode:
         outputs: Names of its outputs with element types and dims.
         line: The user's line, ``file.py:12``; "" if it is not known.
         depth: Number of subgraphs that enclose it.
-        producers: Positions of the nodes that compute its inputs.
     """
 
     index: int
@@ -54,7 +57,6 @@ class GraphNode:
     outputs: tuple[str, ...]
     line: str
     depth: int
-    producers: tuple[int, ...]
 
 
 @dataclass
@@ -151,50 +153,65 @@ def module_tree(graph: ir.Graph | ir.Function) -> ModuleTree:
         graph: A graph or function of any exporter; without metadata, all nodes belong to the model itself.
     """
     root = ModuleTree()
-    producers: dict[ir.Value, int] = {}
-    for index, (node, depth) in enumerate(_nodes(graph, 0)):
+    for index, (node, owners) in enumerate(nested_nodes(graph)):
         path, line = origin_of(node)
         _name_classes(root, node.metadata_props)
-        root.at(path).nodes.append(_as_text(node, index, line, depth, producers))
-        producers.update(dict.fromkeys(node.outputs, index))
-    for name, value in graph.initializers.items() if isinstance(graph, ir.Graph) else ():
+        root.at(path).nodes.append(_as_text(node, index, line, len(owners)))
+    initializers = graph.initializers.items() if isinstance(graph, ir.Graph) else ()
+    for index, (name, value) in enumerate(initializers):
         path, _, _ = name.partition("::")[0].rpartition(".")
         tensor = value.const_value
         size, nbytes = (0, 0) if tensor is None else (tensor.size, tensor.nbytes)
-        root.closest(path).weights.append(Weight(typed(value) + _elements(name, tensor), size, nbytes))
+        elements = elements_of(name, tensor)
+        root.closest(path).weights.append(
+            Weight(index, _typed(value) + (f" = {elements}" if elements else ""), size, nbytes)
+        )
     return root
 
 
-def typed(value: ir.Value) -> str:
-    """A value with its element type and dims: ``x: FLOAT[batch, 3]``."""
+def nested_nodes(graph: ir.Graph | ir.Function) -> Iterator[tuple[ir.Node, tuple[int, ...]]]:
+    """The nodes of a graph and of its subgraphs, each with the positions of the nodes whose subgraphs enclose it.
+
+    The position of a node is its place in this order, in which a node precedes the nodes of its subgraphs.
+    """
+    position = count()
+
+    def walk(graph: ir.Graph | ir.Function, owners: tuple[int, ...]) -> Iterator[tuple[ir.Node, tuple[int, ...]]]:
+        for node in graph:
+            own = next(position)
+            yield node, owners
+            for attribute in node.attributes.values():
+                if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+                    yield from walk(attribute.as_graph(), (*owners, own))
+
+    return walk(graph, ())
+
+
+def type_of(value: ir.Value) -> str:
+    """The element type and dims of a value: ``FLOAT[batch, 3]``."""
     dtype = "?" if value.dtype is None else value.dtype.name
     if value.shape is None:
-        return f"{value.name}: {dtype}"
+        return type_text(value, dtype)
     dims = (str(dim) if isinstance(dim, int) else str(dim.value or "?") for dim in value.shape)
-    return f"{value.name}: {dtype}[{', '.join(dims)}]"
+    return type_text(value, f"{dtype}[{', '.join(dims)}]")
 
 
-def _elements(name: str, tensor: ir.TensorProtocol | None) -> str:
-    """The elements of a small constant; "" for other tensors."""
+def _typed(value: ir.Value) -> str:
+    return f"{value.name}: {type_of(value)}"
+
+
+def elements_of(name: str, tensor: ir.TensorProtocol | None) -> str:
+    """The elements of a small constant, ``[0, 2, 1]``; "" for other tensors."""
     if tensor is None or tensor.size > (1 if tensor.dtype.is_floating_point() else _SHOWN_ELEMENTS):
         return ""
-    return f" = {weight_values(name, tensor).tolist()}"
+    return str(weight_values(name, tensor).tolist())
 
 
-def _as_text(node: ir.Node, index: int, line: str, depth: int, producers: Mapping[ir.Value, int]) -> GraphNode:
+def _as_text(node: ir.Node, index: int, line: str, depth: int) -> GraphNode:
     operator = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
     inputs = tuple("" if value is None else str(value.name) for value in node.inputs)
-    outputs = tuple(typed(output) for output in node.outputs if output.name)
-    before = (producers[value] for value in node.inputs if value is not None and value in producers)
-    return GraphNode(index, operator, inputs, outputs, line, depth, tuple(dict.fromkeys(before)))
-
-
-def _nodes(graph: ir.Graph | ir.Function, depth: int) -> Iterator[tuple[ir.Node, int]]:
-    for node in graph:
-        yield node, depth
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                yield from _nodes(attribute.as_graph(), depth + 1)
+    outputs = tuple(_typed(output) for output in node.outputs if output.name)
+    return GraphNode(index, operator, inputs, outputs, line, depth)
 
 
 def _name_classes(root: ModuleTree, metadata: Mapping[str, str]) -> None:
