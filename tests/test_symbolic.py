@@ -98,7 +98,7 @@ def test_registration_after_install() -> None:
 def test_invalid_registrations() -> None:
     with pytest.raises(ArgumentError, match="symbolic_name: 'foo' is not the name of an operator"):
         fxonnx.register_custom_op_symbolic("foo", composed, 9)
-    with pytest.raises(ArgumentError, match="symbolic_fn: expected a function, got a int"):
+    with pytest.raises(ArgumentError, match="symbolic_fn: expected a function, got an int"):
         fxonnx.register_custom_op_symbolic("a::b", 3, 9)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="nothing is registered for 'a::b' from opset 9 on"):
         fxonnx.unregister_custom_op_symbolic("a::b", 9)

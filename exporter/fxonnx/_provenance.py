@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 __all__ = [
@@ -11,12 +13,14 @@ __all__ = [
     "innermost_frame",
     "module_path",
     "source_line",
+    "without_own_frames",
 ]
 
 REGIONS_KEY = "fxonnx_regions"
 """Key of ``Node.meta``: key and name of the calls of marked regions that enclose the node, outermost first."""
 VALUE_KEY = "fxonnx_value"
 """Key of ``Node.meta``: name of the captured value that the node computes; see ``mark_captured_values``."""
+_OWN_FRAME = f'File "{Path(__file__).parent / "_capture"}'
 PROVENANCE_KEYS = ("nn_module_stack", "stack_trace", "torch_fn", "source_fn_stack", REGIONS_KEY)
 
 
@@ -32,9 +36,22 @@ def source_line(node: torch.fx.Node) -> str:
     return innermost_frame(node.meta.get("stack_trace") or "") or "an unknown source line"
 
 
+def without_own_frames(stack_trace: str) -> str:
+    """A stack trace without the functions of fxonnx that the model calls in place of torch's."""
+    if _OWN_FRAME not in stack_trace:
+        return stack_trace
+    lines, is_own = [], False
+    for line in stack_trace.splitlines():
+        if line.lstrip().startswith('File "'):
+            is_own = _OWN_FRAME in line
+        if not is_own:
+            lines.append(line)
+    return "\n".join(lines)
+
+
 def innermost_frame(stack_trace: str) -> str | None:
     """Return the innermost frame of a stack trace that is not in torch, as ``file.py:12``; None if it has no frames."""
-    lines = [line.strip() for line in stack_trace.splitlines()]
+    lines = [line.strip() for line in without_own_frames(stack_trace).splitlines()]
     frames = [line for line in lines if line.startswith("File ") and ", " in line]
     own = [frame for frame in frames if "site-packages/torch/" not in frame and not frame.startswith('File "torch/')]
     for frame in reversed(own or frames):

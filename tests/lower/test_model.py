@@ -284,7 +284,7 @@ def test_custom_translations_have_precedence() -> None:
         (lambda op, x: op.Unsqueeze(x, [0]), r"the translation returned rank 2, torch returns rank 1"),
         (lambda op, x: op.Concat(x, x, axis=0), r"the translation returned shape \[4\], torch returns \[2\]"),
         (lambda op, x: (x, x), r"the translation returned 2 values, torch returns 1"),
-        (lambda op, x: 3, r"the translation returned a int, not a value of the graph"),
+        (lambda op, x: 3, r"the translation returned an int, not a value of the graph"),
         (lambda op, x: 1 // 0, r"ZeroDivisionError"),
     ],
 )
@@ -354,3 +354,17 @@ def test_an_unsupported_operator_with_a_nested_result_is_reported() -> None:
 
     with pytest.raises(UnsupportedOperatorError, match=r"aten\.histogramdd\.default"):
         fxonnx.export(Model().eval(), (torch.rand(4, 2),))
+
+
+def test_source_lines_are_the_users() -> None:
+    """Functions that replace torch's during the capture are no frames of the model."""
+
+    class Cond(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x * 2, (x,))
+
+    program = fxonnx.export(Cond().eval(), (torch.rand(3),))
+    for node in program.model.graph:
+        trace = node.metadata_props["pkg.torch.onnx.stack_trace"]
+        assert "fxonnx/_capture" not in trace
+        assert trace.splitlines()[-2].startswith('File "tests/lower/test_model.py", line ')

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import fxonnx
 from fxonnx._prepare.functionalize import functionalize
 from fxonnx._prepare.inline import inline_subgraphs
 from fxonnx.errors import PrepareError
@@ -262,3 +263,18 @@ def test_mutations_without_functional_form_are_rejected(function: Callable[..., 
     with pytest.raises(PrepareError, match=message) as caught:
         functional(program)
     assert "functionalize_harness.py" in str(caught.value)
+
+
+def test_a_view_whose_form_depends_on_values() -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            places = torch.argwhere(x)
+            strided = places.as_strided((x.shape[0] // 2, 2), (2, 1), 0)
+            places.clamp_(min=0)
+            return places, strided
+
+    with pytest.raises(
+        PrepareError, match=r"as_strided.*: the form of a view of a mutated tensor depends on values"
+    ) as error:
+        fxonnx.export(Model().eval(), (torch.rand(4, 4),), dynamic_shapes=({0: "n"},))
+    assert "test_functionalize_structure.py:" in str(error.value)

@@ -15,7 +15,7 @@ import torch
 
 from fxonnx_translations._torch_compat import OpOverload
 
-from .._provenance import VALUE_KEY
+from .._provenance import VALUE_KEY, without_own_frames
 
 __all__ = [
     "CUSTOM_KEY",
@@ -151,7 +151,8 @@ class NodeMetadata:
         """A stack trace with relative paths, so that the model does not depend on the exporting machine."""
         found = self._traces.get(text)
         if found is None:
-            found = self._traces[text] = _FILE.sub(lambda match: f'File "{self._file(match[1])}"', text)
+            shown = without_own_frames(text)
+            found = self._traces[text] = _FILE.sub(lambda match: f'File "{self._file(match[1])}"', shown)
         return found
 
     def _file(self, name: str) -> str:

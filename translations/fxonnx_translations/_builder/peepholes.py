@@ -137,13 +137,17 @@ def _reshape(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[
         ]
         if all(same) or (same.count(False) == 1 and target[same.index(False)] == -1 and 0 not in dims):
             return value
-    producer = value.producer()
-    # The size 0 refers to an axis of the input, so the first Reshape can only be skipped without it.
-    if producer is not None and producer.op_type == "Reshape" and producer.domain == "" and 0 not in target:
-        source = producer.inputs[0]
-        if source is not None:
-            return builder.value_of("Reshape", source, inputs[1], **attributes)
+    producer = _producer_of_type(value, "Reshape")
+    source = None if producer is None else producer.inputs[0]
+    if source is not None and _copies_same_sizes(builder.dims(source), dims, target):
+        return builder.value_of("Reshape", source, inputs[1], **attributes)
     return _split_before_transpose(builder, value, target)
+
+
+def _copies_same_sizes(source: Sequence[Dim], dims: Sequence[Dim], target: Sequence[int]) -> bool:
+    """Whether the sizes 0 of a Reshape, which copy those of its input, are the same for the input's own input."""
+    copied = [axis for axis, size in enumerate(target) if size == 0]
+    return all(axis < min(len(source), len(dims)) and source[axis] == dims[axis] for axis in copied)
 
 
 def _split_before_transpose(builder: BuilderProtocol, value: ir.Value, target: list[int]) -> ir.Value | None:

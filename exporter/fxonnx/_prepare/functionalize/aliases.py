@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 import torch
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from .emit import Emitter
+from .emit import Emitter, refuse
 from .view_inverses import View, ViewBase, disjoint
 
 __all__ = ["Alias", "Memory"]
@@ -178,7 +179,11 @@ class Memory:
         """The content of an alias as of at least version ``needed``, derived from its parent if necessary."""
         if alias.value is None or alias.version < needed:
             parent = self._view_at(alias.parent, needed)
-            alias.value = alias.view.apply(self._emitter, parent, self._resolve)
+            try:
+                alias.value = alias.view.apply(self._emitter, parent, self._resolve)
+            except GuardOnDataDependentSymNode:
+                # Whether a tensor is contiguous, for example.
+                refuse(alias.view.node, "the form of a view of a mutated tensor depends on values")
             alias.version = alias.parent.version
         return alias.value
 
