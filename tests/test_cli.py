@@ -300,7 +300,7 @@ ERRORS = [
     ("MODULE:two --calibration x.pt", "--calibration: activations are quantized together with weights\nhint: pass --q"),
     ("MODULE:two --quantize int8 --calibration x.txt", "--calibration: x.txt is neither a .pt nor a .npz file"),
     ("MODULE:two --quantize int8 --calibration missing.pt", "--calibration: missing.pt cannot be loaded: "),
-    ("MODULE:two --quantize int8 --calibration number.pt", "number.pt contains a int, not a list of batches\nhint: "),
+    ("MODULE:two --quantize int8 --calibration number.pt", "number.pt contains an int, not a list of batches\nhint: "),
     ("MODULE:two --quantize int4 --dynamic-activations", 'activations="dynamic" requires 8-bit weights'),
     ("MODULE:two --numerics fast", "error[FX001]: numerics: expected one of 'default', 'exact', got 'fast'"),
     ("MODULE:two --input-names x,x", "error[FX001]: input_names: 'x' is given twice"),

@@ -157,7 +157,7 @@ WRONG = [
         double, (x(3),), None, r"model: .*got the function double\nhint: call it from the forward", id="function"
     ),
     pytest.param(nn.ReLU, (x(3),), None, r"model: ReLU is a class\nhint: pass an instance", id="class"),
-    pytest.param(3, (x(3),), None, r"model: expected an nn.Module or an ExportedProgram, got a int", id="int"),
+    pytest.param(3, (x(3),), None, r"model: expected an nn.Module or an ExportedProgram, got an int", id="int"),
     pytest.param(Optional(), [x(3)], None, r"args: .*got a list\nhint: .*\(\[a, b\],\)", id="list"),
     pytest.param(Optional(), {"x": x(3)}, None, r"args: .*got a dict\nhint: pass inputs by name as kwargs", id="dict"),
     pytest.param(Optional(), None, None, r"args: .*got a NoneType\nhint: pass a tuple", id="none"),

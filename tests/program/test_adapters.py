@@ -299,7 +299,7 @@ def test_invalid_adapters(tmp_path: Path) -> None:
         ({"weights": state | {"layers.9.lora_A.weight": X}}, "'layers.9.lora_A.weight' is not among its inputs"),
         ({"weights": state | {name: torch.ones(3, 8)}}, r"is torch.float32 of shape \[3, 8\], expected torch.float32"),
         ({"weights": state | {name: torch.ones(4, 8).int()}}, r"is torch.int32 of shape \[4, 8\], expected"),
-        ({"weights": state | {name: 3}}, "expected a state_dict of tensors, it has a int"),
+        ({"weights": state | {name: 3}}, "expected a state_dict of tensors, it has an int"),
         ({"weights": tmp_path / "missing"}, "does not exist"),
         ({"weights": larger}, r"is torch.float32 of shape \[6, 8\], expected torch.float32 of shape \[4, 8\]"),
         ({"weights": ia3}, "has the type 'IA3', not 'LORA'"),

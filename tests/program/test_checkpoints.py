@@ -252,7 +252,7 @@ def _read(path: Path) -> Any:
         ("offsets.safetensors", "the offsets of 'a' do not match its shape and dtype"),
         ("dtype.safetensors", "'a' has the unknown dtype F3"),
         ("index.json", "is not an index of safetensors files: it has no weight_map"),
-        (3, "weights: expected paths of safetensors files or state_dicts, got a int"),
+        (3, "weights: expected paths of safetensors files or state_dicts, got an int"),
         ({"table.weight": torch.zeros(2)}, r"weights: 'table\.weight' is torch\.float32 of shape \[2\], expected"),
         (
             {"tabel.weight": torch.zeros(2)},

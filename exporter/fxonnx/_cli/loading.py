@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._paths import is_file, missing_file
-from ..errors import ArgumentError, UntestedTorchError, did_you_mean
+from ..errors import ArgumentError, UntestedTorchError, did_you_mean, kind_of
 
 if TYPE_CHECKING:
     import torch
@@ -210,7 +210,7 @@ def _load_calibration(path: Path) -> list[Any]:
     if not isinstance(batches, list):
         raise ArgumentError(
             "--calibration",
-            f"{path} contains a {type(batches).__name__}, not a list of batches",
+            f"{path} contains {kind_of(batches)}, not a list of batches",
             hint="write it with torch.save([batch, ...], path)",
         )
     return batches

@@ -20,7 +20,7 @@ from fxonnx_translations._builder.initializers import TorchTensor, has_content
 
 from .._json_text import parse_json
 from .._paths import path_of
-from ..errors import ArgumentError, SaveError, did_you_mean
+from ..errors import ArgumentError, SaveError, did_you_mean, kind_of
 from .atomic_file import AtomicFile
 from .checkpoints import StoredTensor, Weights, read_weight_sources
 from .saving import check_destination
@@ -241,7 +241,7 @@ def _loaded(tensor: Any) -> torch.Tensor:
     if isinstance(tensor, StoredTensor):
         return tensor.load()
     if not isinstance(tensor, torch.Tensor):
-        raise ArgumentError("weights", f"expected a state_dict of tensors, it has a {type(tensor).__name__}")
+        raise ArgumentError("weights", f"expected a state_dict of tensors, it has {kind_of(tensor)}")
     return tensor
 
 

@@ -15,7 +15,7 @@ from fxonnx_translations._builder.dtypes import from_torch, to_torch_dtype
 from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor, values_of
 
 from .._json_text import parse_json
-from ..errors import ArgumentError
+from ..errors import ArgumentError, kind_of
 from .quantized_weight import QuantizedWeight, WeightScheme, blocks_of
 
 __all__ = [
@@ -407,7 +407,7 @@ def read_packed_format(directory: Path, argument: str) -> PackedFormat | None:
         except ValueError as error:
             raise ArgumentError(argument, f"{path} is not a JSON file: {error}") from error
         if not isinstance(config, dict):
-            raise ArgumentError(argument, f"{path} is not a configuration: it has a {type(config).__name__}")
+            raise ArgumentError(argument, f"{path} is not a configuration: it has {kind_of(config)}")
         found = config.get("quantization_config") if name == _CONFIGS[0] else config
         if isinstance(found, dict):
             return _format(found, path, argument)
