@@ -51,6 +51,8 @@ CASES = (
     ),
     Case("aten.log2.default", torch.log2, (2.0 ** torch.arange(-126.0, 128.0),), "powers of two", rtol=0, atol=0),
     Case("aten.log10.default", torch.log10, (10.0 ** torch.arange(-30.0, 11.0),), "powers of ten", rtol=0, atol=0),
+    Case("aten.log2.default", torch.log2, (2.0 ** torch.arange(-1022, 1024).double(),), "double", rtol=0, atol=0),
+    Case("aten.log10.default", torch.log10, (10.0 ** torch.arange(-22, 23).double(),), "double", rtol=0, atol=0),
     Case("aten.special_expit.default", aten.special_expit.default, (N,)),
     Case("aten.special_erf.default", aten.special_erf.default, (N,)),
     *(

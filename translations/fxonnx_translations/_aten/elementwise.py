@@ -142,13 +142,18 @@ def square(op: Op, self: ir.Value) -> ir.Value:
     return op.Mul(value, value)
 
 
-def _log_of_base(op: Op, self: ir.Value, scale: float) -> ir.Value:
+def _log_of_base(op: Op, self: ir.Value, base: float, scale: float) -> ir.Value:
     def formula(op: Op, x: ir.Value) -> ir.Value:
         return op.Mul(op.Log(x), op.const(scale, op.dtype_of(x)))
 
-    # In float32 the logarithm of one in six powers of two is not an integer, which would change its floor.
-    exact = in_double if op.result.dtype == ir.DataType.FLOAT else in_float
-    return exact(op, formula, self)
+    # In the dtype itself, the logarithm of one in six powers of two is not an integer, which would change its floor.
+    if op.result.dtype == ir.DataType.FLOAT:
+        return in_double(op, formula, self)
+    value = in_float(op, formula, self)
+    if op.result.dtype != ir.DataType.DOUBLE:
+        return value
+    power = op.Floor(op.Add(value, op.const(0.5, ir.DataType.DOUBLE)))
+    return op.Where(op.Equal(op.Pow(op.const(base, ir.DataType.DOUBLE), power), self), power, value)
 
 
 def _reject_uncertain_limits(call: OpCall) -> str | None:
@@ -172,13 +177,13 @@ def logit(op: Op, self: ir.Value, eps: float | None = None) -> ir.Value:
 @translates("aten::log2")
 def log2(op: Op, self: ir.Value) -> ir.Value:
     """aten::log2(Tensor self) -> Tensor"""
-    return _log_of_base(op, self, 1.4426950408889634)
+    return _log_of_base(op, self, 2.0, math.log2(math.e))
 
 
 @translates("aten::log10")
 def log10(op: Op, self: ir.Value) -> ir.Value:
     """aten::log10(Tensor self) -> Tensor"""
-    return _log_of_base(op, self, 0.4342944819032518)
+    return _log_of_base(op, self, 10.0, math.log10(math.e))
 
 
 @translates("aten::exp2")
