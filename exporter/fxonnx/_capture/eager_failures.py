@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ __all__ = ["handled_in_eager_mode", "user_line", "with_eager_failure"]
 # Parameters up to this size are copied for a call of the model.
 _MOST_BYTES = 2**29
 _MOST_LINES = 8
+_PATCHES = str(Path(__file__).parent / "patches")
 
 
 def user_line(error: BaseException) -> str:
@@ -67,7 +69,7 @@ def with_eager_failure(
     """
     cause = error.__cause__
     is_small = sum(parameter.nbytes for parameter in model.parameters()) <= _MOST_BYTES
-    if not isinstance(cause, Exception) or is_data_dependent(cause) or not (is_small and _has_values(model, inputs)):
+    if cause is None or not _is_from_torch(cause) or not (is_small and _has_values(model, inputs)):
         return error
     with _preserved(model, inputs):
         raised = _raised(model, inputs, forward)
@@ -82,6 +84,15 @@ def with_eager_failure(
     found = CaptureError(text, hint=error.hint or "call model(*args, **kwargs) until it runs, then export")
     found.__cause__ = cause
     return found
+
+
+def _is_from_torch(error: BaseException) -> bool:
+    """Whether torch or Python's library raised an error: those of the model and of patches are clearer themselves."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    # torch._check raises for its caller.
+    source = next((file for file in reversed(files) if file != torch.__file__), "")
+    is_plain = type(error).__module__ == "builtins" and not is_data_dependent(error)
+    return is_plain and not is_user_file(source) and not source.startswith(_PATCHES)
 
 
 def _has_values(model: torch.nn.Module, inputs: BoundInputs) -> bool:
