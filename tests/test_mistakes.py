@@ -20,6 +20,7 @@ from torch.distributions import Distribution
 from torch.export import Dim
 
 import fxonnx
+from fxonnx._capture.torch_log import held_torch_log
 
 X = torch.rand(2, 3)
 
@@ -429,6 +430,15 @@ def test_the_log_of_torch(tmp_path: Path) -> None:
         exported(LINEAR, (X.T,), diagnostics=fxonnx.Diagnostics(verbose=True))()
     assert "failed while attempting to run meta for aten.mm.default" in shown.getvalue()
     handler.setStream(before)
+
+
+def test_a_wrong_call_of_the_log() -> None:
+    """Logging reports the error and goes on."""
+    handlers = logging.getLogger("torch._dynamo").handlers
+    handler = next(one for one in handlers if type(one.formatter).__module__.startswith("torch."))
+    with held_torch_log() as texts:
+        handler.handle(logging.LogRecord("torch._dynamo", logging.WARNING, __file__, 1, "%d", ("x",), None))
+    assert texts == ["%d"]
 
 
 def test_namespaces_hold_tensors() -> None:

@@ -310,3 +310,21 @@ def test_errors(tmp_path: Path, call: Any, error: type[Exception], message: str)
     with pytest.raises(error, match=message):
         call(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_functions_of_one_name(tmp_path: Path) -> None:
+    """Functions of two domains may have the same name; modules may have names of JavaScript's objects."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 20, "one": 1, "two": 1]>
+        main (float[3] x) => (float[3] z) { y = one.Apply(x) z = two.Apply(y) }
+        <domain: "one", opset_import: ["": 20]> Apply (x) => (y) { y = Neg(x) }
+        <domain: "two", opset_import: ["": 20]> Apply (x) => (y) { y = Abs(x) }"""
+    )
+    text = fxonnx.report(model, tmp_path / "page.html").read_text()
+    data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+    assert [(graph["domain"], graph["name"]) for graph in data["graphs"]] == [
+        ("", ""),
+        ("one", "Apply"),
+        ("two", "Apply"),
+    ]
+    assert [graph["nodes"][0]["type"] for graph in data["graphs"][1:]] == ["Neg", "Abs"]

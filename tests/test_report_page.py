@@ -326,3 +326,17 @@ def test_names_are_texts_and_nothing_is_loaded(page: Page, tmp_path: Path) -> No
     assert any(one.startswith(f"{HOSTILE}::{HOSTILE}") for one in drawn(page))
     assert page.evaluate("all('img').length") == 0
     assert all(one.startswith(("file:", "blob:")) for one in page.requests)
+
+
+def test_a_module_with_the_name_of_a_javascript_object(page: Page, tmp_path: Path) -> None:
+    model = nn.Sequential()
+    model.add_module("constructor", nn.Linear(3, 2))
+    program = fxonnx.export(model.eval(), (torch.rand(2, 3),))
+    for node in program.model.graph:
+        # As a file of an exporter that writes no classes.
+        node.metadata_props.pop("pkg.torch.onnx.class_hierarchy")
+    page.open(fxonnx.report(program.model, tmp_path / "page.html"))
+    page.evaluate("document.querySelector('[data-node]').click()")
+    panel = page.evaluate("document.getElementById('panel').textContent")
+    assert "constructor" in panel
+    assert "native code" not in panel

@@ -18,8 +18,10 @@ from ._warnings import warn_user
 from .errors import VerificationError
 
 __all__ = [
+    "NOT_VERIFIED",
     "REFERENCE_TEXTS",
     "TOLERANCES",
+    "UNSTABLE",
     "OutputComparison",
     "OutputRows",
     "ReferenceName",
@@ -56,6 +58,12 @@ TOLERANCES: Mapping[torch.dtype, float] = MappingProxyType(
 )
 
 
+NOT_VERIFIED = "the export is not verified:"
+"""The beginning of the warning about outputs that were not compared."""
+UNSTABLE = "unstable, not compared: "
+"""The beginning of the messages of outputs that small changes of the inputs or weights change as much."""
+
+
 @public
 @dataclass(frozen=True)
 class OutputComparison:
@@ -65,11 +73,13 @@ class OutputComparison:
         name: Name of the graph output; "-" for all of them.
         index: Its position among the graph outputs; -1 for all of them.
         status: The outcome; "skipped" if there is nothing to compare with: the model fails at these sizes, has no
-            values, or is not deterministic.
+            values, is not deterministic, or unstable.
         dtype: Dtype of the reference's output; complex outputs are compared as pairs of real numbers.
         shape: Shape of the reference's output.
         max_abs: Largest absolute difference of finite elements; None if dtypes or shapes differ.
         max_rel: Largest difference relative to the reference's value; None if dtypes or shapes differ.
+        wrong: Number of elements that differ by more than the tolerance, or, if shapes differ, that are missing or too
+            many; None if dtypes differ.
         message: Description of the mismatch, or why the output was skipped, or "".
         sizes: Name and size of each dynamic dim, if several sizes were verified.
         reference: What ONNX Runtime was compared with: "model", the user's model in eager torch; "exported program",
@@ -86,6 +96,7 @@ class OutputComparison:
     message: str = ""
     sizes: tuple[tuple[str, int], ...] = ()
     reference: ReferenceName = "model"
+    wrong: int | None = None
 
 
 def compare(
@@ -135,11 +146,11 @@ def _row(index: int, name: str, value: Any, actual: Any, rtol: float | None, ato
             name, index, "mismatch", dtype, shape, message=f"dtype {actual.dtype} instead of {expected.dtype}"
         )
     if actual.shape != expected.shape:
-        return OutputComparison(
-            name, index, "mismatch", dtype, shape, message=f"shape {list(actual.shape)} instead of {list(shape)}"
-        )
-    max_abs, max_rel, message = _differences(expected, actual, rtol, atol)
-    return OutputComparison(name, index, "mismatch" if message else "ok", dtype, shape, max_abs, max_rel, message)
+        message, wrong = f"shape {list(actual.shape)} instead of {list(shape)}", abs(actual.numel() - expected.numel())
+        return OutputComparison(name, index, "mismatch", dtype, shape, message=message, wrong=wrong)
+    (max_abs, max_rel), (wrong, message) = _differences(expected, actual, rtol, atol)
+    status: Literal["ok", "mismatch"] = "mismatch" if message else "ok"
+    return OutputComparison(name, index, status, dtype, shape, max_abs, max_rel, message, wrong=wrong)
 
 
 def _list_row(
@@ -162,6 +173,7 @@ def _list_row(
         max_abs=max((row.max_abs for row in rows if row.max_abs is not None), default=None),
         max_rel=max((row.max_rel for row in rows if row.max_rel is not None), default=None),
         message=f"item {position}: {first.message}" if first.message else "",
+        wrong=None if any(row.wrong is None for row in rows) else sum(row.wrong or 0 for row in rows),
     )
 
 
@@ -177,34 +189,29 @@ def _as_tensor(value: Any, actual: torch.Tensor) -> torch.Tensor | None:
 
 def _differences(
     expected: torch.Tensor, actual: torch.Tensor, rtol: float | None, atol: float | None
-) -> tuple[float | None, float | None, str]:
-    """Return the largest absolute and relative difference, and a description of the mismatch or ""."""
+) -> tuple[tuple[float, float], tuple[int, str]]:
+    """Return the largest absolute and relative difference, the number of wrong elements and a description or ""."""
     expected, actual = as_codes(expected), as_codes(actual)
     if not expected.is_floating_point():
         # Integers are compared exactly; float64 is only for the reported differences.
         wrong = expected != actual
-        max_abs, max_rel = _largest(expected.double(), actual.double(), wrong)
-        return max_abs, max_rel, _mismatch_message(wrong, "elements differ")
+        return _largest(expected.double(), actual.double(), wrong), _mismatch(wrong, "elements differ")
     expected64, actual64 = expected.double(), actual.double()
     nan = expected64.isnan() != actual64.isnan()
     infinite = (expected64.isinf() | actual64.isinf()) & (expected64 != actual64) & ~nan
     differs = (expected64 != actual64) & expected64.isfinite() & actual64.isfinite()
-    max_abs, max_rel = _largest(expected64, actual64, differs)
+    largest = _largest(expected64, actual64, differs)
     if nan.any():
-        return max_abs, max_rel, _mismatch_message(nan, "elements are NaN on one side only")
+        return largest, _mismatch(nan, "elements are NaN on one side only")
     if infinite.any():
-        return max_abs, max_rel, _mismatch_message(infinite, "elements are infinite on one side only or differ in sign")
+        return largest, _mismatch(infinite, "elements are infinite on one side only or differ in sign")
     relative = TOLERANCES.get(expected.dtype, TOLERANCES[torch.float32]) if rtol is None else rtol
     if atol is None:
         # Elements that are equal, such as masks of -1e9, must not raise the tolerance of the others.
         scale = expected64[differs].abs().max().item() if differs.any() else 0.0
         atol = TOLERANCES.get(expected.dtype, TOLERANCES[torch.float32]) * scale
     wrong = differs & ((expected64 - actual64).abs() > atol + relative * expected64.abs())
-    return (
-        max_abs,
-        max_rel,
-        _mismatch_message(wrong, f"elements differ by more than {atol:.2g} + {relative:.2g} * |expected|"),
-    )
+    return largest, _mismatch(wrong, f"elements differ by more than {atol:.2g} + {relative:.2g} * |expected|")
 
 
 def _largest(expected: torch.Tensor, actual: torch.Tensor, where: torch.Tensor) -> tuple[float, float]:
@@ -215,11 +222,12 @@ def _largest(expected: torch.Tensor, actual: torch.Tensor, where: torch.Tensor) 
     return difference.max().item(), relative.max().item()
 
 
-def _mismatch_message(mismatch: torch.Tensor, problem: str) -> str:
+def _mismatch(mismatch: torch.Tensor, problem: str) -> tuple[int, str]:
+    """The number of wrong elements, and their description."""
     count = int(mismatch.sum())
     if not count:
-        return ""
-    return f"{count} of {mismatch.numel()} {problem}, first at {mismatch.nonzero()[0].tolist()}"
+        return 0, ""
+    return count, f"{count} of {mismatch.numel()} {problem}, first at {mismatch.nonzero()[0].tolist()}"
 
 
 class OutputRows(TableList[OutputComparison]):
@@ -248,12 +256,13 @@ def format_rows(rows: Sequence[OutputComparison]) -> str:
 
 
 def report_skipped(rows: Sequence[OutputComparison]) -> None:
-    """Warn about the outputs that were not compared at any size."""
+    """Warn about the outputs that were not compared at any size, and about those that are unstable at one."""
     compared = {row.name for row in rows if row.status != "skipped"}
     skipped = {row.name: row.message for row in rows if row.name not in compared and (row.name != "-" or not compared)}
+    skipped |= {row.name: row.message for row in rows if row.message.startswith(UNSTABLE)}
     if skipped:
         text = "\n".join(f"  {message}" if name == "-" else f"  {name}: {message}" for name, message in skipped.items())
-        warn_user(f"the export is not verified:\n{text}")
+        warn_user(f"{NOT_VERIFIED}\n{text}")
 
 
 def _number(value: float | None) -> str:

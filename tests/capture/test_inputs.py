@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -123,8 +124,49 @@ class Asking(nn.Module):
         return next(value + 1 if getattr(self, "training", False) else value for value in (x,))
 
 
+def in_float32(function: Any) -> Any:
+    @functools.wraps(function)
+    def called(*args: Any) -> Any:
+        return function(*args)
+
+    return called
+
+
+class Decorated(nn.Module):
+    @in_float32
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if self.training else x
+
+
+def noise(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return nn.functional.dropout(x, 0.5, module.training)
+
+
+class Calling(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return noise(self, x)
+
+
+def hooked() -> nn.Module:
+    model = nn.Linear(3, 3)
+    model.register_forward_hook(lambda module, _, result: result + 1 if module.training else result)
+    return model
+
+
+class Plain(nn.Module):
+    @in_float32
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return plain(x)
+
+
+def plain(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
 @pytest.mark.parametrize(
-    "model", [Reading(), Asking(), nn.BatchNorm1d(3), nn.RReLU()], ids=lambda one: type(one).__name__
+    "model",
+    [Reading(), Asking(), Decorated(), Calling(), hooked(), nn.BatchNorm1d(3), nn.RReLU()],
+    ids=lambda one: type(one).__name__,
 )
 def test_results_that_depend_on_the_mode_are_warned_about(model: nn.Module) -> None:
     with pytest.warns(UserWarning, match="the model is in training mode"):
@@ -133,7 +175,7 @@ def test_results_that_depend_on_the_mode_are_warned_about(model: nn.Module) -> N
 
 @pytest.mark.parametrize(
     "model",
-    [nn.Linear(3, 3), nn.Dropout(0.0), nn.BatchNorm1d(3, track_running_stats=False), nn.GRU(3, 3)],
+    [nn.Linear(3, 3), Plain(), nn.Dropout(0.0), nn.BatchNorm1d(3, track_running_stats=False), nn.GRU(3, 3)],
     ids=lambda one: type(one).__name__,
 )
 def test_results_without_a_mode_are_not_warned_about(model: nn.Module) -> None:

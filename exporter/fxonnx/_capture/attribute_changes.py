@@ -410,4 +410,4 @@ def _text(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     text = repr(value)
-    return text if len(text) <= 40 and "\n" not in text else f"{kind_of(value)}"
+    return text if len(text) <= 40 and "\n" not in text else kind_of(value)

@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 
-from fxonnx_translations._builder.sub_byte import copy_of
 from fxonnx_translations._torch_compat import FakeTensor
 
 from ..errors import CaptureError
 from .constraints.guard_recorder import is_user_file, source_line_of
 from .data_dependence.data_dependent_guards import is_data_dependent
 from .data_dependence.handled_errors import HandledErrors, RecordedErrors
-from .eager_state import preserved_random_states, preserved_state
+from .eager_state import copies_of_inputs, preserved_random_states, preserved_state
 from .inputs.example_inputs import BoundInputs
 from .inputs.preserve import preserve_model
 from .patches import not_tracing
@@ -96,9 +95,8 @@ def _is_from_torch(error: BaseException) -> bool:
 
 
 def _has_values(model: torch.nn.Module, inputs: BoundInputs) -> bool:
-    return not any(
-        tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in (*inputs.tensors, *model.parameters())
-    )
+    tensors = (*inputs.tensors, *model.parameters(), *model.buffers())
+    return not any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in tensors)
 
 
 @contextmanager
@@ -120,8 +118,8 @@ def _raised(model: torch.nn.Module, inputs: BoundInputs, forward: Callable[..., 
     """The error that the model raises on copies of the example, in eager mode."""
     model.forward = forward
     try:
-        copied = inputs.with_tensors(copy_of)
-        model(*copied.args, **copied.kwargs)
+        args, kwargs = copies_of_inputs((inputs.args, dict(inputs.kwargs)))
+        model(*args, **kwargs)
     except Exception as error:  # noqa: BLE001 - the model may raise anything
         return error
     return None

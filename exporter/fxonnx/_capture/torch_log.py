@@ -24,7 +24,10 @@ class _Held(logging.Filter):
         """Keep the text of a warning or error instead of logging it."""
         if record.levelno < logging.WARNING or record.thread != self._thread:
             return True
-        self.texts.append(self._formatter.format(record))
+        try:
+            self.texts.append(self._formatter.format(record))
+        except (TypeError, ValueError):  # logging itself reports wrong arguments and goes on
+            self.texts.append(str(record.msg))
         return False
 
 

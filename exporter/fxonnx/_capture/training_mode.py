@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import CodeType, FunctionType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -22,16 +22,17 @@ def training_modules(model: Any) -> frozenset[str] | None:
 
 
 def results_depend_on_mode(model: torch.nn.Module) -> bool:
-    """Whether the results may differ in evaluation mode: a module in training mode whose class reads ``training``.
+    """Whether the results may differ in evaluation mode: a module in training mode whose code reads ``training``.
 
-    Dropout with a probability of 0, and norms without running statistics, do not count.
+    Code that cannot be read counts; dropout with a probability of 0, and norms without running statistics, do not.
     """
     in_training = (module for module in model.modules() if getattr(module, "training", False))
-    return any(_reads_mode(module) for module in in_training)
+    return any(_may_read_mode(module) for module in in_training)
 
 
-def _reads_mode(module: torch.nn.Module) -> bool:
-    if isinstance(module, torch.jit.ScriptModule):
+def _may_read_mode(module: torch.nn.Module) -> bool:
+    hooks = (module._forward_hooks, module._forward_pre_hooks)
+    if isinstance(module, torch.jit.ScriptModule) or any(hooks) or "forward" in vars(module):
         return True
     if type(module).__module__.startswith("torch.nn.modules."):
         if "running_mean" in module._buffers:
@@ -39,17 +40,44 @@ def _reads_mode(module: torch.nn.Module) -> bool:
         for name in ("p", "dropout"):
             if isinstance(probability := getattr(module, name, None), int | float):
                 return probability > 0
-    return any("training" in _names(code) for code in _methods(type(module)))
+    seen: set[int] = set()
+    return any(_reads_mode(method, seen) for method in _methods(type(module)))
 
 
-def _methods(cls: type) -> Iterator[CodeType]:
+def _methods(cls: type) -> Iterator[Any]:
     for base in cls.__mro__:
-        if base is torch.nn.Module:
-            continue
-        for name, value in vars(base).items():
-            function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-            if isinstance(function, FunctionType) and name not in _MODE_CHANGES:
-                yield function.__code__
+        if base not in (torch.nn.Module, object):
+            for name, value in vars(base).items():
+                function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+                if callable(function) and not isinstance(function, type) and name not in _MODE_CHANGES:
+                    yield function
+
+
+def _reads_mode(function: Any, seen: set[int]) -> bool:
+    """Whether a function, one that it wraps or calls by its global name, reads ``training``, or has no code."""
+    if id(function) in seen or isinstance(function, type):
+        return False
+    seen.add(id(function))
+    if not isinstance(function, FunctionType):
+        return not isinstance(function, BuiltinFunctionType | MethodType | ModuleType)
+    names = set(_names(function.__code__))
+    if "training" in names:
+        return True
+    called = [function.__globals__.get(name) for name in names]
+    enclosed = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+    others = [one for one in (*called, *enclosed) if isinstance(one, FunctionType) and not _is_torch(one)]
+    return any(_reads_mode(one, seen) for one in others)
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:  # a variable without a value
+        return False
+
+
+def _is_torch(function: FunctionType) -> bool:
+    return (function.__module__ or "").partition(".")[0] == "torch"
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -119,32 +119,38 @@ def export_command(
         from .loading import load_model  # imports torch
 
         loaded = load_model(source)
+        from .._comparison import NOT_VERIFIED  # imports torch
         from .._diagnostics import Diagnostics  # imports torch
         from .._export import export  # imports torch
         from .._options import ExportOptions  # imports torch
+        from .._warnings import collecting_warnings, warn_user
         from .loading import read_quantization  # imports torch
 
         # export checks these strings.
         choices: dict[str, Any] = {"target": target, "data_dependent": data_dependent}
         rare: dict[str, Any] = {"numerics": numerics, "functions": functions, "metadata": metadata}
-        program = export(
-            loaded.model,
-            loaded.args,
-            output,
-            kwargs=loaded.kwargs or None,
-            dynamic_shapes=loaded.dynamic_shapes,
-            input_names=_names(input_names),
-            output_names=_names(output_names),
-            opset_version=opset,
-            verify="auto" if all_sizes else verify,
-            strict_shapes=strict_shapes,
-            quantize=read_quantization(quantize, calibration, dynamic_activations=dynamic_activations),
-            frozen=_names(frozen) or (),
-            diagnostics=Diagnostics(report=report is not None, artifacts_dir=report or ".", on_stage=on_stage),
-            options=ExportOptions(**rare),
-            **choices,
-        )
-        exported = Exported(output, program, is_verified=verify or all_sizes)
+        with collecting_warnings() as caught:
+            program = export(
+                loaded.model,
+                loaded.args,
+                output,
+                kwargs=loaded.kwargs or None,
+                dynamic_shapes=loaded.dynamic_shapes,
+                input_names=_names(input_names),
+                output_names=_names(output_names),
+                opset_version=opset,
+                verify="auto" if all_sizes else verify,
+                strict_shapes=strict_shapes,
+                quantize=read_quantization(quantize, calibration, dynamic_activations=dynamic_activations),
+                frozen=_names(frozen) or (),
+                diagnostics=Diagnostics(report=report is not None, artifacts_dir=report or ".", on_stage=on_stage),
+                options=ExportOptions(**rare),
+                **choices,
+            )
+        for text in caught:
+            warn_user(text)
+        skipped = any(text.startswith(NOT_VERIFIED) for text in caught)
+        exported = Exported(output, program, is_verified=(verify or all_sizes) and not skipped)
     if as_json:
         print_json(exported.record())
         return

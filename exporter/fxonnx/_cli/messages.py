@@ -88,7 +88,7 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def progress(stages: Sequence[str] = ()) -> Iterator[Callable[[str], None]]:
-    """Show the current stage on stderr if it is a terminal: a spinner, or a bar for known stages."""
+    """Show the current stage on stderr if it is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda stage: None

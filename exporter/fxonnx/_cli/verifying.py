@@ -35,10 +35,14 @@ class VerificationResult:
     comparisons: Mapping[str, list[OutputComparison]]
     error: VerificationError | None
 
+    @property
+    def _is_partial(self) -> bool:
+        return any(row.status == "skipped" for rows in self.comparisons.values() for row in rows)
+
     def record(self) -> dict[str, Any]:
         """The result for JSON."""
         return {
-            "equal": self.error is None,
+            "equal": None if self.error is None and self._is_partial else self.error is None,
             "comparisons": [{"inputs": label, "outputs": rows} for label, rows in self.comparisons.items()],
             "proof": None if self.proof is None else json.loads(self.proof),
             "error": None if self.error is None else error_record(self.error),

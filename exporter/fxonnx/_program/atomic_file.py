@@ -68,7 +68,7 @@ class AtomicFile:
 
     def remove_leftovers(self) -> None:
         """Remove temporary files of killed saves to the same path."""
-        for name in glob.glob(f".{glob.escape(self.path.name)}.*.tmp", root_dir=self.path.parent):
+        for name in glob.glob(f".{glob.escape(self.path.name)}.{'[0-9a-f]' * 8}.tmp", root_dir=self.path.parent):
             leftover = self.path.with_name(name)
             try:
                 with leftover.open("rb") as file:

@@ -10,13 +10,14 @@ import torch
 
 from fxonnx_translations._torch_compat import pytree
 
-from .._comparison import REFERENCE_TEXTS, OutputComparison, ReferenceName
+from .._comparison import REFERENCE_TEXTS, UNSTABLE, OutputComparison, ReferenceName
 
 __all__ = ["Rerun", "as_runtime_outputs", "reruns_of", "without_random_outputs"]
 
 _FURTHER_RUNS = 2
 """Number of runs with which a run of the model is compared, to find out whether it is deterministic."""
 _CHANGE = 1e-6
+"""The relative change of inputs and weights in a perturbed run."""
 # Larger models are not copied to change their weights.
 _MOST_BYTES = 2**30
 
@@ -69,8 +70,11 @@ def without_random_outputs(
 
 
 def _is_smaller(own: OutputComparison, row: OutputComparison) -> bool:
-    """Whether a difference is less than half of another one; one of shapes is larger than one of values."""
-    return own.max_abs is not None and (row.max_abs is None or own.max_abs < row.max_abs / 2)
+    """Whether the model's own difference is too small to explain another one: in value or in number of elements."""
+    are_values = own.max_abs is not None and row.max_abs is not None
+    if own.wrong is None or row.wrong is None or (own.max_abs is None) != (row.max_abs is None):
+        return True
+    return own.wrong < row.wrong / 2 or (are_values and (own.max_abs or 0.0) < (row.max_abs or 0.0) / 2)
 
 
 def reruns_of(
@@ -94,37 +98,44 @@ def reruns_of(
     """
     text = REFERENCE_TEXTS[reference]
     reruns = [Rerun(f"not deterministic: two runs of {text} differ", lambda: run(args, kwargs, {}))] * _FURTHER_RUNS
-    unstable = f"unstable, not compared: {text} differs as much from itself after a change of 1e-6 in its"
+    unstable = f"{UNSTABLE}{text} differs as much from itself after a change of 1e-6 in its"
     leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    if any(leaf.is_floating_point() for leaf in leaves):
+    if any(map(_is_exact, leaves)):
 
         def with_inputs() -> Sequence[Any]:
             changed_args, changed_kwargs = pytree.tree_map_only(torch.Tensor, _perturbed, (tuple(args), dict(kwargs)))
             return run(changed_args, changed_kwargs, {})
 
         reruns.append(Rerun(f"{unstable} inputs", with_inputs, is_perturbed=True))
-    exact = {name: value for name, value in weights.items() if value.dtype in (torch.float32, torch.float64)}
-    if exact and sum(value.nbytes for value in exact.values()) <= _MOST_BYTES:
+    if any(map(_is_exact, weights.values())) and sum(value.nbytes for value in weights.values()) <= _MOST_BYTES:
 
         def with_weights() -> Sequence[Any]:
-            return run(args, kwargs, {name: _perturbed(value.detach(), offset=1) for name, value in exact.items()})
+            changed = {id(value): _perturbed(value.detach(), zeros=True) for value in weights.values()}
+            return run(args, kwargs, {name: changed[id(value)] for name, value in weights.items()})
 
         reruns.append(Rerun(f"{unstable} weights", with_weights, is_perturbed=True))
     return reruns
 
 
-def _perturbed(tensor: torch.Tensor, offset: int = 0) -> torch.Tensor:
-    """A copy with relative changes of at most 1e-6, or the precision of its dtype; integers are returned unchanged.
+def _is_exact(tensor: torch.Tensor) -> bool:
+    """Whether changes of 1e-6 are above the precision of a tensor, and far below the tolerances of its dtype."""
+    return tensor.dtype in (torch.float32, torch.float64) and not tensor.is_sparse
+
+
+def _perturbed(tensor: torch.Tensor, *, zeros: bool = False) -> torch.Tensor:
+    """A copy with relative changes of at most 1e-6; half precision and integers are returned unchanged.
 
     Args:
         tensor: The tensor.
-        offset: Added to the absolute values, so that zeros change as well.
+        zeros: Change small elements by 1e-6 of the mean, and zeros of a tensor of zeros by 1e-6. Otherwise elements
+            that are whole numbers stay, which may be masks, tokens or counts.
     """
-    if not tensor.is_floating_point() or tensor.dtype.itemsize == 1 or tensor.is_sparse:
+    if not _is_exact(tensor):
         return tensor
     noise = torch.rand(tensor.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2 - 1
-    size = max(_CHANGE, torch.finfo(tensor.dtype).eps)
-    return tensor + (noise.to(tensor.device) * size * (tensor.double().abs() + offset)).to(tensor.dtype)
+    size = tensor.double().abs()
+    size = size + (size.mean() or 1.0) if zeros and tensor.numel() else size.where(tensor != tensor.round(), 0.0)
+    return tensor + (noise.to(tensor.device) * _CHANGE * size).to(tensor.dtype)
 
 
 def as_runtime_outputs(values: Sequence[Any], expected: Sequence[Any]) -> list[Any]:

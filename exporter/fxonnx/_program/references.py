@@ -98,7 +98,7 @@ class Reference:
         if not isinstance(self.model, torch.nn.Module) or self.program.record.options.quantize is not None:
             return {}
         applied = {} if self.is_given else self.program.interface.applied_weights
-        own = {name: applied.get(name, value) for name, value in self.model.named_parameters()}
+        own = {name: applied.get(name, value) for name, value in self.model.named_parameters(remove_duplicate=False)}
         return {name: value for name, value in own.items() if type(value) in (torch.Tensor, torch.nn.Parameter)}
 
     def run(
@@ -164,7 +164,7 @@ def reference_of(program: VerifiableProgram, model: Model | None = None) -> Refe
     if isinstance(model, torch.export.ExportedProgram):
         return Reference("exported program", program, model.module(), is_given=True)
     if not callable(model) or isinstance(model, type):
-        given = model.__name__ if isinstance(model, type) else f"{kind_of(model)}"
+        given = model.__name__ if isinstance(model, type) else kind_of(model)
         raise ArgumentError("model", f"expected a module or a function, got {given}", hint="pass the exported model")
     reference = Reference("model", program, model, is_given=True)
     if program.record.options.quantize is not None:

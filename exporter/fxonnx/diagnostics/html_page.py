@@ -77,7 +77,7 @@ def render_page(subject: PageSubject) -> str:
     # Scripts and styles are included as they are: Jinja would read the braces of a script as its own.
     environment.globals["source"] = lambda name: Markup(loader.get_source(environment, name)[0])
     program, model, comparison = subject.program, subject.model, subject.comparison
-    graphs = {} if model is None else {"": model.graph} | {one.name: one for one in model.functions.values()}
+    graphs = {} if model is None else _graphs(model)
     trees = {name: module_tree(graph) for name, graph in graphs.items()}
     title = subject.title or ("" if model is None else trees[""].class_name or model.graph.name)
     return environment.get_template("page.html.jinja").render(
@@ -99,6 +99,14 @@ def render_page(subject: PageSubject) -> str:
         captured=_captured(subject),
         log="\n".join(text for attempt in subject.attempts for text in attempt.log),
     )
+
+
+def _graphs(model: ir.Model) -> dict[str, ir.Graph | ir.Function]:
+    """The graph as "", and the functions by name; functions of the same name have their domain before it."""
+    graphs: dict[str, ir.Graph | ir.Function] = {"": model.graph}
+    for one in model.functions.values():
+        graphs[f"{one.domain}::{one.name}" if one.name in graphs else one.name] = one
+    return graphs
 
 
 def _facts(subject: PageSubject) -> Iterator[tuple[str, str]]:

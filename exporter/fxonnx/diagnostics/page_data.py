@@ -52,12 +52,12 @@ def page_data(graphs: Mapping[str, ir.Graph | ir.Function], trees: Mapping[str, 
         trees: The modules of each of them.
     """
     texts = _Texts()
-    data = [_graph(name, graph, trees[name], texts) for name, graph in graphs.items()]
+    data = [_graph(graph, trees[name], texts) for name, graph in graphs.items()]
     text = json.dumps({"graphs": data, "texts": texts.listed()}, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")  # the end of the element, or a comment
 
 
-def _graph(name: str, graph: ir.Graph | ir.Function, tree: ModuleTree, texts: _Texts) -> dict[str, Any]:
+def _graph(graph: ir.Graph | ir.Function, tree: ModuleTree, texts: _Texts) -> dict[str, Any]:
     positions: dict[ir.Value, int] = {}
     values: list[list[Any]] = []
 
@@ -77,7 +77,7 @@ def _graph(name: str, graph: ir.Graph | ir.Function, tree: ModuleTree, texts: _T
 
     places(graph.initializers.values() if isinstance(graph, ir.Graph) else ())  # in the order of the list
     return {
-        "name": name,
+        "name": graph.name if isinstance(graph, ir.Function) else "",
         "domain": graph.domain if isinstance(graph, ir.Function) else "",
         "inputs": places(graph.inputs),
         "outputs": places(graph.outputs),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
@@ -87,7 +87,8 @@ def _temporary_directory(above: Path, name: str) -> Iterator[Path]:
 
 def _remove_leftovers(above: Path, name: str) -> None:
     """Remove the temporary directories of killed exports to the same destination, which nobody has locked."""
-    for leftover in above.glob(f".{glob.escape(name)}.*.tmp"):
+    pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{8}}\.tmp")
+    for leftover in [path for path in above.iterdir() if pattern.fullmatch(path.name)]:
         with _locked(leftover, wait=False) as is_locked:
             if is_locked:
                 shutil.rmtree(leftover, ignore_errors=True)

@@ -277,7 +277,7 @@ class _Printer(StrPrinter):  # type: ignore[misc]
 
     def _print_ToFloat(self, expression: sympy.Expr) -> str:
         # Python converts the integer in the operation that follows.
-        return str(self.parenthesize(expression.args[0], PRECEDENCE["Atom"]))
+        return str(self.parenthesize(expression.args[0], PRECEDENCE["Atom"], strict=True))
 
     def _print_TruncToInt(self, expression: sympy.Expr) -> str:
         return f"int({self._print(expression.args[0])})"

@@ -31,9 +31,10 @@ function connect(graph, list) {
       for (const value of outputs) value.ends.push(name);
     }
   }
+  graph.classes = new Map(Object.entries(graph.classes)); // a module may be named constructor
   graph.modules = new Map(all(".module", list).map(part => {
     const path = part.dataset.path;
-    return [path, {kind: "module", graph, name: path, class: graph.classes[path] ?? "", row: part.firstElementChild}];
+    return [path, {kind: "module", graph, name: path, class: graph.classes.get(path) ?? "", row: part.firstElementChild}];
   }));
   for (const row of all("[data-node]", list)) graph.nodes[row.dataset.node].row = row;
   for (const row of all("[data-weight]", list)) graph.values[row.dataset.weight].row = row;

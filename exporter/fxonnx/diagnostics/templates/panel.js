@@ -56,7 +56,7 @@ function nodeParts(node) {
       ["name", node.name],
       ["domain", `${node.domain || "ai.onnx"} ${opsets[node.domain] ?? ""}`],
       ["module", node.module && linkTo(modules.get(node.module), node.module)],
-      ["class", classes[node.module]],
+      ["class", classes.get(node.module)],
       ["line", node.line && code(node.line)],
     ]),
     node.attributes.length ? group("Attributes", facts(node.attributes.map(([name, text]) => [name, code(text)]))) : null,
