@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import torch
 from torch import nn
 
 import fxonnx
+from tests.functions import Function
 
 X = torch.rand(2, 10, 5)
 
@@ -65,3 +68,25 @@ def test_other_dims_have_a_line(tmp_path: Path) -> None:
     for text in (page.read_text(), program._repr_html_()):
         assert "u0: aten.index.Tensor at " in text or "u0: aten.nonzero at " in text
         assert f"{Path(__file__).name}:" in text
+
+
+@pytest.mark.parametrize(
+    ("function", "dims"),
+    [
+        (lambda x: x[0, 0].nonzero().squeeze(), ["u0"]),
+        (lambda x: x[0, 0].nonzero().squeeze(0), ["u0"]),
+        (lambda x: torch.bincount(x[0, 0].long()).squeeze(-1), ["u0"]),
+        (lambda x: x[0, 0].nonzero().squeeze(1), []),
+        (lambda x: torch.cat([x[0, 0].nonzero(), x[0].long()[:2, :1]]).squeeze(), []),
+        (lambda x: x[:1].squeeze(), []),
+    ],
+    ids=["all", "axis", "bincount", "other axis", "at least 2", "size of an input"],
+)
+def test_squeezes_of_data_dependent_dims_are_warned_about(function: Any, dims: list[str]) -> None:
+    """torch.export keeps these dims, which eager torch removes at size 1."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        fxonnx.export(Function(function).eval(), (torch.rand(2, 10, 5) + 1,), dynamic_shapes=({2: "n"},))
+    found = [str(one.message) for one in caught if "squeezes dims whose sizes depend on values" in str(one.message)]
+    assert [line.split()[0] for message in found for line in message.splitlines()[1:-1]] == dims
+    assert all(re.search(r" at \S+\.py:\d+\nhint: name the axis", one) for one in found)

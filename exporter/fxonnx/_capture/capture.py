@@ -39,7 +39,7 @@ from .observers import reject_enabled_observers
 from .operand_types import check_operand_types
 from .plan import CapturePlan
 from .result import ALIASES_KEY, Capture
-from .shapes.data_dependent_dims import name_detections
+from .shapes.data_dependent_dims import name_detections, warn_about_squeezed_dims
 from .shapes.dynamic_axes import DynamicAxes, name_computed_dims, read_dynamic_axes
 from .shapes.dynamic_dims import ExampleCall
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
@@ -198,6 +198,7 @@ def _capture_module(
     report_narrowed(limits.constraints, strict=strict_shapes)
     dims, paths = (traced.dim_names, traced.dim_aliases), output_paths(program)
     check_operand_types(program, shapes.leaves)
+    warn_about_squeezed_dims(program)
     return replace(
         traced,
         limits=limits,

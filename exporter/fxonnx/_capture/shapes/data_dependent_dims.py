@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import sympy
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, OutputKind
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
 
 from ..._provenance import source_line
+from ..._warnings import warn_user
 from .dynamic_axes import AxisNames
 
-__all__ = ["data_dependent_lines", "name_detections"]
+__all__ = ["data_dependent_lines", "name_detections", "warn_about_squeezed_dims"]
 
 _DETECTION = frozenset({"boxes", "scores"})
 """The outputs that a detector has for each image, as in torchvision and transformers."""
@@ -77,3 +79,27 @@ def data_dependent_lines(program: ExportedProgram) -> dict[str, str]:
         for symbol in node.meta.get("unbacked_bindings") or ():
             found[str(symbol)] = f"{str(node.target).removesuffix('.default')} at {source_line(node)}"
     return found
+
+
+def warn_about_squeezed_dims(program: ExportedProgram) -> None:
+    """Warn about squeezes of data-dependent dims: torch.export assumes that their size is not 1, and keeps them."""
+    lines = {
+        f"  {size.node.expr} at {source_line(node)}": None
+        for node in program.graph.nodes
+        if getattr(node.target, "overloadpacket", None) is torch.ops.aten.squeeze
+        for size in _squeezed(node)
+        if isinstance(size, torch.SymInt) and free_unbacked_symbols(size) and not statically_known_true(size != 1)
+    }
+    if lines:
+        warn_user(
+            "the model squeezes dims whose sizes depend on values, and is exported for sizes other than 1:\n"
+            + "\n".join(lines)
+            + "\nhint: name the axis to remove, such as nonzero().squeeze(1)"
+        )
+
+
+def _squeezed(node: torch.fx.Node) -> list[int | torch.SymInt]:
+    """The sizes of the axes that a squeeze removes if they are 1."""
+    shape = list(node.args[0].meta["val"].shape)  # type: ignore[union-attr]
+    axes: Any = node.args[1] if len(node.args) > 1 else range(len(shape))
+    return [shape[axis] for axis in ([axes] if isinstance(axes, int) else axes)] if shape else []
