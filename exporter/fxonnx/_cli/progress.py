@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 
 from rich.console import Console
 from rich.markup import escape
@@ -32,8 +33,9 @@ def showing_progress(console: Console, stages: Sequence[str] = ()) -> Iterator[C
 
         def on_count(unit: Unit, done: int, total: int | None) -> None:
             # Sessions of other stages also write models.
-            if current == _STAGES[unit] and total != 0:
-                progress.update(task, description=escape(_described(unit, done, total)), completed=done, total=total)
+            if current in _STAGES[unit] and total != 0:
+                text = _described(current, unit, done, total)
+                progress.update(task, description=escape(text), completed=done, total=total)
 
         def on_stage(stage: str) -> None:
             nonlocal current
@@ -45,13 +47,16 @@ def showing_progress(console: Console, stages: Sequence[str] = ()) -> Iterator[C
             yield on_stage
 
 
-_STAGES: dict[Unit, str] = {"bytes": "save", "sizes": "verify", "attempts": "capture"}
+# A stage "export" is a whole export, without its file.
+_STAGES: Mapping[Unit, Sequence[str]] = MappingProxyType(
+    {"bytes": ("save",), "sizes": ("verify",), "attempts": ("capture", "export")}
+)
 
 
-def _described(unit: Unit, done: int, total: int | None) -> str:
+def _described(stage: str, unit: Unit, done: int, total: int | None) -> str:
     if unit == "bytes":
         return f"saving {bytes_text(done, total or done)}"
-    return f"verify: size {done} of {total}" if unit == "sizes" else f"capture: attempt {done}"
+    return f"{stage}: size {done} of {total}" if unit == "sizes" else f"{stage}: attempt {done}"
 
 
 def bytes_text(written: int, total: int) -> str:

@@ -88,7 +88,7 @@ def _temporary_directory(above: Path, name: str) -> Iterator[Path]:
 def _remove_leftovers(above: Path, name: str) -> None:
     """Remove the temporary directories of killed exports to the same destination, which nobody has locked."""
     pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{8}}\.tmp")
-    for leftover in [path for path in above.iterdir() if pattern.fullmatch(path.name)]:
+    for leftover in [path for path in above.glob(".*.tmp") if pattern.fullmatch(path.name)]:
         with _locked(leftover, wait=False) as is_locked:
             if is_locked:
                 shutil.rmtree(leftover, ignore_errors=True)
