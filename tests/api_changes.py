@@ -6,7 +6,7 @@
 griffe reads the sources of both versions; nothing is imported. Each change is a line with the place of the definition.
 A change is listed if an entry below "Changed", "Removed" or "Deprecated" in the newest section of the changelog names the
 function, class or attribute in backticks, and the parameter: a deprecated name that only ``__getattr__`` knows looks removed.
-The exit code is 1 if a change is not listed, and 2 if there is no such release.
+The exit code is 1 if a change is not listed, and 2 if the release does not exist.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     ref = arguments[0] if arguments else _last_tag()
     if ref is None:
-        print("there is no tag: pass a git ref, python -m tests.api_changes REF", file=sys.stderr)
+        print("the repository has no tag: pass a git ref, python -m tests.api_changes REF", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as folder:
         try:

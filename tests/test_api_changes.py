@@ -176,7 +176,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     git("add", ".")
     git("commit", "-m", "release")
     assert api_changes.main([]) == 2
-    assert capsys.readouterr().err == "there is no tag: pass a git ref, python -m tests.api_changes REF\n"
+    assert capsys.readouterr().err == "the repository has no tag: pass a git ref, python -m tests.api_changes REF\n"
     assert api_changes.main(["v9"]) == 2
     assert capsys.readouterr().err.startswith("v9: fatal: ")
     git("tag", "v0.1.0")

@@ -99,7 +99,7 @@ class WithSparseBuffer(nn.Module):
 
 
 class Plain:
-    """An object that is no tensor."""
+    """An object that is not a tensor."""
 
 
 def _closed() -> io.BytesIO:

@@ -49,7 +49,7 @@ def is_file(path: Path, argument: str) -> bool:
 
 
 def missing_file(path: Path, argument: str) -> ArgumentError:
-    """The error for a path at which there is no file.
+    """The error for a path without a file.
 
     Args:
         path: The path.

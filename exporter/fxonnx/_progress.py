@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 __all__ = ["Counter", "OnCount", "Unit", "observing_counts"]
 
 Unit: TypeAlias = Literal["bytes", "sizes", "attempts"]
-"""What is counted: bytes of a save, sizes of a verification, attempts of a capture."""
+"""The unit of a count: bytes of a save, sizes of a verification, attempts of a capture."""
 
 OnCount: TypeAlias = Callable[[Unit, int, int | None], None]
 """Called with the unit, the number that is done, and the number of all if it is known."""
