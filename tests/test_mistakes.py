@@ -6,8 +6,11 @@ import io
 import logging
 import runpy
 import sys
+import threading
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,6 +55,14 @@ class WithDebugger(nn.Module):
 def _table() -> Any:
     kind = type("DataFrame", (), {"__module__": "pandas.core.frame"})
     return kind()
+
+
+class Mode(Enum):
+    SUM = "sum"
+
+
+def _empty_cache() -> Any:
+    return type("DynamicCache", (), {"__module__": "transformers.cache_utils"})()
 
 
 def _endless() -> list[Any]:
@@ -225,6 +236,19 @@ INPUTS: dict[str, _Row] = {
     "table": _argument(_second(_table()), r"is a pandas\.DataFrame.*\nhint: .*value\.to_numpy\(\)"),
     "set": _argument(_second({1, 2}), r"kwargs\['c'\] is a set, .*\nhint: pass a list or a tuple"),
     "generator": _argument(_second(i for i in ()), r"is a generator, .*\nhint: pass list\(iterator\)"),
+    "file": _argument(_second(io.StringIO("a")), r"is a StringIO, .*\nhint: read the file"),
+    "bytes": _argument(_second([b"a"]), r"kwargs\['c'\]\[0\] is a bytes, .*\nhint: .* as attributes of the model"),
+    "class": _argument(_second(nn.Linear), r"kwargs\['c'\] is the class Linear, which"),
+    "function": _argument(_second(len), r"kwargs\['c'\] is a builtin_function_or_method, which"),
+    "python module": _argument(_second(io), r"kwargs\['c'\] is a module, which"),
+    "layer as an input": _argument(
+        _second(nn.Linear(3, 2)), r"is a Linear, .*\nhint: make it a submodule of the model"
+    ),
+    "dtype as an input": _argument(_second(torch.float16), r"kwargs\['c'\] is a dtype, which"),
+    "generator of torch": _argument(_second(torch.Generator()), r"kwargs\['c'\] is a Generator, which"),
+    "enum": _argument(_second(Mode.SUM), r"kwargs\['c'\] is a Mode, which"),
+    "no tensors": _argument(_second({"a": SimpleNamespace(b=1)}), r"kwargs\['c'\]\['a'\] is a SimpleNamespace, which"),
+    "empty cache": _argument(_second(_empty_cache()), r"is a DynamicCache, .*\nhint: leave an empty cache out"),
     "cycle": _argument(_second(_endless()), r"kwargs\['c'\]\[1\] contains itself\nhint: "),
     "sparse": _argument(exported(LINEAR, (X.to_sparse(),)), r"args\[0\] is a sparse tensor.*\nhint: .*to_dense\(\)"),
     "sparse rows": _argument(_second(torch.eye(2).to_sparse_csr()), r"kwargs\['c'\] is a sparse tensor"),
@@ -441,16 +465,66 @@ def test_a_wrong_call_of_the_log() -> None:
     assert texts == ["%d"]
 
 
-def test_namespaces_hold_tensors() -> None:
+class Slots:
+    """An object without ``__dict__``, one attribute of which has a mangled name and one no value."""
+
+    __slots__ = ("__scale", "a", "unset")
+
+    def __init__(self, a: torch.Tensor, scale: int = 1) -> None:
+        self.a = a
+        self.__scale = scale
+
+    def scale(self) -> int:
+        return self.__scale
+
+
+class Derived(Slots):
+    """An object with ``__slots__`` and ``__dict__``."""
+
+    def __init__(self, a: torch.Tensor) -> None:
+        super().__init__(a)
+        self.more = {"b": a * 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    a: torch.Tensor
+    mode: str = "sum"
+
+
+class Uncopyable:
+    def __init__(self, a: torch.Tensor) -> None:
+        self.a = a
+        self.lock = threading.Lock()
+
+    def __deepcopy__(self, memory: Any) -> Any:
+        raise TypeError
+
+
+class SumOf(nn.Module):
+    """A model that reads a tensor of its second input, and the constants beside it."""
+
+    def forward(self, x: torch.Tensor, c: Any) -> torch.Tensor:
+        y = x * c.scale() if isinstance(c, Slots) else x
+        y = y + c.more["b"] if isinstance(c, Derived) else y
+        return y + c.a
+
+
+@pytest.mark.parametrize("kind", [lambda a: SimpleNamespace(a=a), Slots, Derived, Frozen, Uncopyable])
+def test_objects_hold_tensors(kind: Callable[[torch.Tensor], Any]) -> None:
     """A call with as many arguments as there are tensors is not one with the tensors themselves."""
+    model = SumOf().eval()
+    program = fxonnx.export(model, (X, kind(torch.ones(2, 3))))
+    for given in (kind(torch.rand(2, 3)), kind(torch.rand(2, 3))):
+        torch.testing.assert_close(program(X, given)[0], model(X, given))
 
-    class Sum(nn.Module):
-        def forward(self, x: torch.Tensor, c: Any) -> torch.Tensor:
-            return x + c.a
 
-    given = SimpleNamespace(a=torch.ones(3))
-    program = fxonnx.export(Sum().eval(), (X, given))
-    torch.testing.assert_close(program(X, given)[0], X + 1)
+def test_a_shape_as_an_input() -> None:
+    program = fxonnx.export(Second(), (X, X.shape))
+    torch.testing.assert_close(program(X, X.shape)[0], X * 2)
+    torch.testing.assert_close(program(X, (2, 3))[0], X * 2)
+    with pytest.raises(fxonnx.ArgumentError, match=r"c: got 4, but .* the constant 2"):
+        program(X, torch.Size([4, 3]))
 
 
 @pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel], ids=["compiled", "parallel"])

@@ -233,7 +233,7 @@ def _positional_by_name(
 
 def _checked_leaves(name: str, value: Any, spec: TreeSpec, expected: Sequence[Any]) -> list[Any]:
     try:
-        leaves = spec.flatten_up_to(value)
+        leaves = spec.flatten_up_to(_without_sizes(value))
     except ValueError as error:
         raise ArgumentError(name, f"the structure differs from the exported one: {error}") from error
     for index, (leaf, known) in enumerate(zip(leaves, expected, strict=True)):
@@ -251,6 +251,17 @@ def _checked_leaves(name: str, value: Any, spec: TreeSpec, expected: Sequence[An
                 hint="re-export with the other value, or with dynamic_scalars if it is a number",
             )
     return leaves
+
+
+def _without_sizes(value: Any) -> Any:
+    """Replace every torch.Size by a tuple, which torch.export makes of it."""
+
+    def is_size(part: Any) -> bool:
+        return isinstance(part, torch.Size)
+
+    if not any(map(is_size, pytree.tree_leaves(value, is_leaf=is_size))):
+        return value
+    return pytree.tree_map(lambda part: tuple(part) if is_size(part) else part, value, is_leaf=is_size)
 
 
 def _checked_frozen(name: str, leaf: Any, value: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from fxonnx_translations._torch_compat import pytree
 
 from ...errors import ArgumentError, did_you_mean, kind_of
-from .pytree_objects import flatten_objects, is_object
+from .pytree_objects import flatten_objects, is_cache, is_object
 
 __all__ = [
     "BoundInputs",
@@ -31,6 +32,8 @@ __all__ = [
     "user_input_names",
 ]
 
+# What a leaf of the inputs can be. Numbers are constants if they are not dynamic.
+_CONSTANTS = (torch.Tensor, bool, int, float, str, type(None), torch.SymInt, torch.SymFloat, torch.SymBool)
 _SPARSE = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
@@ -266,7 +269,8 @@ def _check_types(value: Any, argument: str, path: str, above: tuple[int, ...] = 
         above: The containers that it is in.
 
     Raises:
-        ArgumentError: If it is an array, a set, an iterator, or a container that contains itself.
+        ArgumentError: If it is an array, a set, an iterator, a container that contains itself, or neither a tensor nor
+            a constant of torch.export nor an object that holds tensors.
     """
     if isinstance(value, Mapping | list | tuple):
         if id(value) in above:
@@ -289,11 +293,20 @@ def _check_types(value: Any, argument: str, path: str, above: tuple[int, ...] = 
     elif isinstance(value, set | frozenset):
         hint = "pass a list or a tuple, which have an order"
     elif isinstance(value, Iterator):
-        hint = "pass list(iterator)"
-    else:
+        is_file = isinstance(value, io.IOBase)
+        hint = "read the file, and pass a tensor of its values" if is_file else "pass list(iterator)"
+    elif isinstance(value, _CONSTANTS) or pytree._get_node_type(value) in pytree.SUPPORTED_NODES or is_object(value):
         return
-    name = f"{library}.{type(value).__name__}" if library in ("numpy", "pandas") else type(value).__name__
-    raise ArgumentError(argument, f"{argument}{path} is a {name}, which a graph cannot have as an input", hint=hint)
+    elif isinstance(value, torch.nn.Module):
+        hint = "make it a submodule of the model: assign it to an attribute"
+    elif is_cache(type(value)):
+        hint = "leave an empty cache out, or fill it by a call of the model"
+    else:
+        hint = "pass tensors, numbers, strings or objects with tensors; set other values as attributes of the model"
+    name = f"a {library}.{type(value).__name__}" if library in ("numpy", "pandas") else kind_of(value)
+    if isinstance(value, type):
+        name = f"the class {value.__name__}"
+    raise ArgumentError(argument, f"{argument}{path} is {name}, which a graph cannot have as an input", hint=hint)
 
 
 def _normal_tensors(given: tuple[Any, Any]) -> tuple[Any, Any]:

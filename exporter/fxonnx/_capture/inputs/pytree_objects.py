@@ -7,16 +7,17 @@ is registered with torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from copy import copy
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import torch
 
 from fxonnx_translations._torch_compat import pytree, sym_min
 
-__all__ = ["COUNTERS", "flatten_objects", "is_object", "object_parts", "unflatten_objects"]
+__all__ = ["COUNTERS", "flatten_objects", "is_cache", "is_object", "object_parts", "unflatten_objects"]
 
 _TENSOR_TYPES = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, torch.dtype, torch.device, torch.layout)
 _CONSTANT_TYPES = (bool, int, float, complex, str, bytes, type(None), torch.memory_format)
@@ -39,8 +40,8 @@ def is_object(value: Any) -> bool:
     if _is_pytree_node(value):
         # TorchDynamo traces this for outputs, and does not know the bases of a class.
         is_container = isinstance(value, Mapping | list | tuple | set | frozenset) or not hasattr(value, "__dict__")
-        return not is_container and _is_cache(type(value)) and bool(object_parts(value))
-    if isinstance(value, type | torch.nn.Module) or callable(value):
+        return not is_container and is_cache(type(value)) and bool(object_parts(value))
+    if isinstance(value, type | ModuleType | torch.nn.Module) or callable(value):
         return False
     return bool(object_parts(value))
 
@@ -49,7 +50,8 @@ def _is_pytree_node(value: Any) -> bool:
     return pytree._get_node_type(value) in pytree.SUPPORTED_NODES
 
 
-def _is_cache(kind: type) -> bool:
+def is_cache(kind: type) -> bool:
+    """Whether a class is a cache of transformers, or one derived from it."""
     return any(
         base.__name__.endswith("Cache") and base.__module__.partition(".")[0] == "transformers" for base in kind.__mro__
     )
@@ -110,7 +112,7 @@ class _ObjectCopier:
             return self._copies[id(value)]
         if name in COUNTERS and isinstance(value, int | torch.SymInt):
             return self._replace(path, value)
-        if isinstance(value, (*_TENSOR_TYPES, *_CONSTANT_TYPES, type, torch.nn.Module)) or callable(value):
+        if isinstance(value, (*_TENSOR_TYPES, *_CONSTANT_TYPES, type, ModuleType, torch.nn.Module)) or callable(value):
             return value
         if id(value) in self._copies:
             return self._copies[id(value)]
@@ -118,7 +120,9 @@ class _ObjectCopier:
             return self._sequence(value, path)
         if isinstance(value, MutableMapping):
             return self._mapping(value, path)
-        if hasattr(value, "__dict__") and type(value).__module__.partition(".")[0] != "torch":
+        library = type(value).__module__.partition(".")[0]
+        has_slots = library not in sys.stdlib_module_names and _slots(type(value))
+        if library != "torch" and (hasattr(value, "__dict__") or has_slots):
             return self._object(value, path)
         return value
 
@@ -148,12 +152,36 @@ class _ObjectCopier:
         except TypeError:  # SimpleNamespace and other classes of C have a constructor of their own
             made = kind.__new__(kind)
         self._copies[id(value)] = made
-        attributes = vars(value)
-        for name, item in attributes.items():
+        attributes = getattr(made, "__dict__", {})
+        for name, item in _attributes(value):
             wanted = _PATH_NAMES.get(name, name)
-            made.__dict__[name] = self.copy(item, name, f"{path}.{wanted}" if path and wanted else path or wanted)
+            part = self.copy(item, name, f"{path}.{wanted}" if path and wanted else path or wanted)
+            if name in getattr(value, "__dict__", {}):
+                attributes[name] = part
+            else:
+                object.__setattr__(made, name, part)  # frozen dataclasses reject setattr
         _make_mask_sizes_symbolic(made)
         return made
+
+
+def _slots(kind: type) -> list[str]:
+    """Names of the attributes that a class and its bases keep in ``__slots__``."""
+    names = [(base, vars(base).get("__slots__", ())) for base in reversed(kind.__mro__)]
+    return [
+        # Python mangles the names of private attributes with their class.
+        f"_{base.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name
+        for base, slots in names
+        for name in ([slots] if isinstance(slots, str) else slots)
+        if name not in ("__dict__", "__weakref__")
+    ]
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """Name and value of the attributes in ``__slots__`` that are assigned, then of those in ``__dict__``."""
+    for name in _slots(type(value)):
+        if hasattr(value, name):
+            yield name, getattr(value, name)
+    yield from getattr(value, "__dict__", {}).items()
 
 
 def _make_mask_sizes_symbolic(layer: Any) -> None:
