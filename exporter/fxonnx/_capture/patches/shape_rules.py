@@ -510,4 +510,3 @@ _RULES: Mapping[Any, tuple[Callable[..., Any] | None, bool, bool, Callable[..., 
         **{operator: (operator, True, True, None) for operator in PERMUTATIONS},
     }
 )
-# One lookup per operator, because hashing an operator is slow.

@@ -7,27 +7,16 @@ in ways that such a tensor can express.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from ..._capture.rewriting.operators.sequences import StackedList, join
 from .effects import has_side_effect
 
-__all__ = ["StackedList", "appended_lists", "stacked_operation"]
+__all__ = ["appended_lists", "stacked_operation"]
 
 _OPERATIONS = frozenset({"aten::__getitem__", "aten::cat", "aten::len", "aten::stack"})
-
-
-@dataclass(frozen=True)
-class StackedList:
-    """A list of tensors of equal shape, whose length is dynamic.
-
-    Attributes:
-        stacked: The elements, stacked along the first axis.
-    """
-
-    stacked: torch.Tensor
 
 
 def appended_lists(block: Any, outer_block: Any) -> dict[str, str] | None:
@@ -98,22 +87,18 @@ def _is_stackable(items: Any, append: Any, outer_block: Any) -> bool:
 
 
 def stacked_operation(kind: str, items: StackedList, *args: Any) -> Any:
-    """Run an operation of a list on a stacked list.
+    """Run an operation of a list on a list of dynamic length.
 
     Args:
         kind: The node kind, one of those that ``appended_lists`` accepts.
         items: The list.
         args: The other arguments of the operation.
     """
-    stacked = items.stacked
     if kind == "aten::len":
-        return stacked.shape[0]
-    if kind == "aten::__getitem__":
-        (index,) = args
-        if isinstance(index, torch.Tensor):
-            return stacked.index_select(0, index.reshape(1)).squeeze(0)
-        return stacked.select(0, index)
-    if kind == "aten::stack":
-        return stacked.movedim(0, args[0])
-    axis = args[0] % (stacked.dim() - 1)
-    return stacked.movedim(0, axis).flatten(axis, axis + 1)
+        return items.symbolic_length
+    if kind != "aten::__getitem__":
+        return join(torch.stack if kind == "aten::stack" else torch.cat, items, *args)
+    (index,) = args
+    if isinstance(index, torch.Tensor):
+        return items.stacked.index_select(0, index.reshape(1)).squeeze(0)
+    return items[index]

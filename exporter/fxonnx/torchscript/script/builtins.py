@@ -18,9 +18,6 @@ from ...errors import CaptureError
 __all__ = ["FUNCTIONS", "TENSOR_KINDS", "is_instance"]
 
 
-# Without annotations in torch.
-
-
 def _append(items: list[Any], item: Any) -> list[Any]:
     items.append(item)
     return items

@@ -16,14 +16,13 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from fxonnx_translations._torch_compat import arange, check, scalar_tensor, sym_not
 
 from ..._capture.batch_sizes import recorded_batch_size
+from ..._capture.rewriting.operators.sequences import StackedList
 from ...errors import CaptureError
-from .appended_lists import StackedList, appended_lists, stacked_operation
+from .appended_lists import appended_lists, stacked_operation
 from .builtins import FUNCTIONS, TENSOR_KINDS, is_instance
 from .effects import reject_outer_effects, schema_of, script_location, writes_container, written_names
 
 __all__ = ["run_graph"]
-
-# Without annotations in torch.
 
 _NUMBERS = ("number", "Scalar", "int", "float", "bool")
 
@@ -187,7 +186,7 @@ class _Scope:
         except Exception:  # noqa: BLE001 - the loop is unrolled instead, which reports errors of the body itself
             return None
         for name, stacked in zip(lists, results[len(carried) :], strict=True):
-            self._values[name] = StackedList(stacked)
+            self._values[name] = StackedList([stacked])
         return list(results[: len(carried)])
 
     def _body(self, block: Any, names: Sequence[str], written: Sequence[int]) -> Callable[..., Any]:
@@ -216,7 +215,7 @@ class _Scope:
     def _operands(self, names: Sequence[str], operands: Sequence[torch.Tensor]) -> dict[str, Any]:
         """The outer values that a body reads, by name, from its operands; the inverse of ``_free_tensors``."""
         return {
-            name: StackedList(operand) if isinstance(self._find(name), StackedList) else operand
+            name: StackedList([operand]) if isinstance(self._find(name), StackedList) else operand
             for name, operand in zip(names, operands, strict=True)
         }
 

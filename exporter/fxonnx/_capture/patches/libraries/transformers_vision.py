@@ -22,8 +22,6 @@ from .attention_functions import attention_function
 
 __all__ = ["TRANSFORMERS_VISION_PATCHES"]
 
-# Not annotated for symbolic sizes.
-
 
 def encode(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """``forward`` of a vision tower; its other parameters differ between models."""
