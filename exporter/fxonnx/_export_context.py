@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,7 +16,7 @@ from fxonnx_translations._optional_names import MissingNameError
 from ._public import public
 from .errors import UntestedTorchError
 
-__all__ = ["exporting", "in_mode", "is_in_onnx_export", "outside_of_export", "without_wrappers"]
+__all__ = ["exporting", "in_mode", "is_in_onnx_export", "outside_of_export", "uncompiled", "without_wrappers"]
 
 _depth: ContextVar[int] = ContextVar("fxonnx_exports", default=0)
 
@@ -56,6 +57,21 @@ def outside_of_export() -> Iterator[None]:
         yield
     finally:
         _depth.reset(token)
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Run the body without TorchDynamo.
+
+    In eager mode, torch compiles the branches and bodies of ``cond``, ``while_loop`` and ``scan``, and flex attention,
+    for each kind of input again, which takes seconds and gives the same values.
+    """
+    # torch.export has imported it; its import takes longer than most models.
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 @public

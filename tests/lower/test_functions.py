@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -282,21 +279,6 @@ def test_operators_of_a_custom_domain() -> None:
     (function,) = program.model.functions.values()
     assert function.opset_imports == {"": 20, "com.microsoft": 1}
     assert program(ROWS)[0].shape == (3, 4)
-
-
-def test_equal_bytes_in_every_process(tmp_path: Path) -> None:
-    script = """
-import sys, torch, fxonnx
-torch.manual_seed(0)
-layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
-model = torch.nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).eval()
-options = fxonnx.ExportOptions(functions="repeated")
-fxonnx.export(model, (torch.ones(2, 7, 16),), sys.argv[1], dynamic_shapes=({0: "n"},), options=options)
-"""
-    paths = [tmp_path / "one.onnx", tmp_path / "two.onnx"]
-    for seed, path in enumerate(paths):
-        subprocess.run([sys.executable, "-c", script, path], check=True, env=os.environ | {"PYTHONHASHSEED": str(seed)})
-    assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
 def test_the_drop_in() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from typing import Any
@@ -293,33 +292,6 @@ def test_wrong_translation_is_rejected(function: Any, match: str) -> None:
         outputs_of(torch.abs, torch.ones(2), custom_translation_table={aten.abs.default: function})
     assert caught.value.target == "aten.abs.default"
     assert "test_model.py:" in caught.value.location
-
-
-_SCRIPT = """
-import hashlib, torch, fxonnx
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(16, 2)).eval()
-program = fxonnx.export(model, (torch.ones(2, 3, 4, 4),), dynamic_shapes=({0: "n"},))
-print(hashlib.sha256(program.model_proto.SerializeToString(deterministic=True)).hexdigest())
-config = fxonnx.QuantizeConfig(symmetric=False, include=["0", "1"])
-layers = torch.nn.Sequential(torch.nn.Linear(40, 33), torch.nn.Linear(33, 33)).eval()
-program = fxonnx.export(layers, (torch.ones(2, 3, 40),), quantize=config)
-print(hashlib.sha256(program.model_proto.SerializeToString(deterministic=True)).hexdigest())
-"""
-
-
-def test_every_process_writes_the_same_bytes() -> None:
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", _SCRIPT],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(digests) == 1
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:

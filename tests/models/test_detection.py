@@ -214,7 +214,13 @@ def expect_same_objects(actual: list[Tensor], expected: list[Tensor], *, replace
 SIZES = ((80, 72), (70, 90), (100, 60))
 
 
-@pytest.mark.parametrize("name", DETECTORS)
+# What Mask R-CNN of version 2 and Keypoint R-CNN have as well.
+CONTAINED = ("faster_rcnn", "faster_rcnn_v2", "mask_rcnn")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly) if name in CONTAINED else name for name in DETECTORS]
+)
 def test_images_of_three_sizes(name: str, detection: Any) -> None:
     torch.manual_seed(0)
     model = prepared(DETECTORS[name](detection))

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +25,6 @@ METADATA = (
     "pkg.torch.onnx.name_scopes",
     "pkg.torch.onnx.stack_trace",
 )
-DETERMINISM = ("mlp", "word_language_model_lstm", "word_language_model_transformer", "swin_t")
 
 
 @dataclass(frozen=True)
@@ -155,38 +150,3 @@ def test_dynamic(example: Example, tmp_path: Path) -> None:
     _check_types(program)
     _check_metadata(example, program)
     _check_dynamic_dims(example, program)
-
-
-_DIGESTS = """
-import hashlib, json, sys, tempfile
-from pathlib import Path
-from tests.models.test_models import DETERMINISM, Example
-from tests.models.zoo import CASES
-
-digests = []
-with tempfile.TemporaryDirectory() as folder:
-    for _ in range(2):
-        for case in CASES:
-            if case.name in DETERMINISM:
-                path = Path(folder, "model.onnx")
-                Example(case, *case.example()).export(dynamic=True).save(path)
-                digests.append((case.name, hashlib.sha256(path.read_bytes()).hexdigest()))
-json.dump(digests, sys.stdout)
-"""
-
-
-def test_files_are_byte_identical_in_every_export_and_process() -> None:
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", _DIGESTS],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for seed in ("1", "2")
-    ]
-    outputs = [process.communicate()[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
-    digests = {tuple(entry) for output in outputs for entry in json.loads(output.splitlines()[-1])}
-    assert {name for name, _ in digests} == set(DETERMINISM)
-    assert len(digests) == len(DETERMINISM), sorted(digests)

@@ -295,3 +295,25 @@ def test_the_command_verify_repeats_the_proof_from_the_file(tmp_path: Path) -> N
 
 def tripling_example() -> tuple[Any, ...]:
     return Function(lambda x: x * 2 if x.sum() > 0 else x - 3), (X,)
+
+
+class Branches(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = torch.cond(x.sum() > 0, lambda y: y * 2, lambda y: y - 1, (x,))
+        return result
+
+
+def compiled_graphs() -> int:
+    """The number of graphs that TorchDynamo has compiled in this process."""
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def test_the_model_runs_without_compilation() -> None:
+    """In eager mode, torch compiles the branches of cond for each kind of input; here once, by torch.export."""
+    before = compiled_graphs()
+    program = fxonnx.export(Branches().eval(), (X,), dynamic_shapes=({0: "n"},))
+    for n in (2, 3, 5):
+        program.verify((torch.rand(n, *X.shape[1:]),))
+    assert compiled_graphs() == before + 1
+    Branches()(X)
+    assert compiled_graphs() == before + 2

@@ -21,7 +21,7 @@ from .._capture.inputs.list_inputs import with_lists
 from .._capture.inputs.pytree_objects import flatten_objects, unflatten_objects
 from .._capture.patches import one_at_a_time
 from .._comparison import REFERENCE_TEXTS, ReferenceName
-from .._export_context import outside_of_export
+from .._export_context import outside_of_export, uncompiled
 from .._extensions import add_on
 from .._inner_tensors import rewrapped, unwrapped
 from ..errors import ArgumentError, SaveError, kind_of
@@ -222,6 +222,7 @@ def _run_model(
     with (
         one_at_a_time(),
         outside_of_export(),
+        uncompiled(),
         preserved_state(model, capture.training, written),
         torch.set_grad_enabled(grad_mode),
         in_autocast(capture.autocast),

@@ -66,8 +66,9 @@ def copy_guards(program: ExportedProgram, values: Mapping[sympy.Symbol, Any]) ->
     if seen is None and addressed.keys().isdisjoint(copies):
         return
     flipping: dict[sympy.Expr, list[Node]] = defaultdict(list)
+    examples = _Examples(values)
     for node in copies:
-        for condition in _deciding_conditions(node, values):
+        for condition in _deciding_conditions(node, examples):
             flipping[condition].append(node)
     for condition, deciding in flipping.items():
         seen = memory.first_difference(writes, deciding) or memory.first_separation(writes, deciding)
@@ -203,7 +204,52 @@ def _mutated(write: Node) -> Iterator[Node]:
     return (value for value in written_arguments(schema_of(write), write.args, write.kwargs) if isinstance(value, Node))
 
 
-def _deciding_conditions(node: Node, values: Mapping[sympy.Symbol, Any]) -> Iterator[sympy.Expr]:
+class _Sizes:
+    """The sizes of tensors at one choice of the symbols. Sizes share parts, each of which is computed once.
+
+    Args:
+        values: The values of the symbols.
+    """
+
+    def __init__(self, values: Mapping[sympy.Symbol, Any]) -> None:
+        self._known: dict[sympy.Basic, sympy.Basic] = dict(values)
+
+    def size(self, expression: sympy.Expr) -> int:
+        """The value of a size; data-dependent symbols have a size at which no layout is special."""
+        return int(self._value(expression))
+
+    def _value(self, part: sympy.Basic) -> Any:
+        if part not in self._known:
+            if isinstance(part, sympy.Symbol):
+                self._known[part] = _DATA_DEPENDENT_SIZE
+            else:
+                self._known[part] = part.func(*map(self._value, part.args)) if part.args else part
+        return self._known[part]
+
+
+class _Examples:
+    """The example's sizes, and those at other values of one symbol.
+
+    Args:
+        values: The example values of the symbols.
+    """
+
+    def __init__(self, values: Mapping[sympy.Symbol, Any]) -> None:
+        self.symbols = values.keys()
+        self.sizes = _Sizes(values)
+        self._values = values
+        self._changed: dict[tuple[sympy.Symbol, int], _Sizes] = {}
+
+    def changed(self, symbol: sympy.Symbol) -> Iterator[_Sizes]:
+        """The sizes at other values of a symbol; from 1 to 3 most expressions are 1 and then another number."""
+        for number in range(1, max(int(self._values[symbol]), 3) + 1):
+            key = symbol, number
+            if key not in self._changed:
+                self._changed[key] = _Sizes({**self._values, symbol: sympy.Integer(number)})
+            yield self._changed[key]
+
+
+def _deciding_conditions(node: Node, examples: _Examples) -> Iterator[sympy.Expr]:
     """The conditions of the example, a size is 1 or is not, without which an operator copies instead, or vice versa."""
     source = node.args[0]
     tensor = source.meta.get("val") if isinstance(source, Node) else None
@@ -211,38 +257,31 @@ def _deciding_conditions(node: Node, values: Mapping[sympy.Symbol, Any]) -> Iter
         return
     shape: tuple[Any, ...] = tuple(tensor.shape)
     sizes = {size.node.expr for size in shape if isinstance(size, torch.SymInt)}
-    sizes = {size for size in sizes if size.free_symbols <= values.keys()}
+    sizes = {size for size in sizes if size.free_symbols <= examples.symbols}
     if not sizes:
         return
-    usual = _returns_view(node, values)
+    usual = _returns_view(node, examples.sizes)
     for size in sorted(sizes, key=str):
-        is_one = size.xreplace(values) == 1
-        symbols = sorted(size.free_symbols, key=str)
-        for symbol in symbols[:1]:
-            example = int(values[symbol])
-            # From 1 to 3 the size is 1 and then another one in most expressions.
-            numbers = range(1, max(example, 3) + 1)
-            changed = ({**values, symbol: sympy.Integer(number)} for number in numbers)
-            other = next((each for each in changed if (size.xreplace(each) == 1) is not is_one), None)
+        is_one = examples.sizes.size(size) == 1
+        for symbol in sorted(size.free_symbols, key=str)[:1]:
+            changed = examples.changed(symbol)
+            other = next((each for each in changed if (each.size(size) == 1) is not is_one), None)
             if other is not None and _returns_view(node, other) is (not usual):
                 yield (sympy.Eq if is_one else sympy.Ne)(size, 1)
 
 
-def _returns_view(node: Node, values: Mapping[sympy.Symbol, Any]) -> bool | None:
+def _returns_view(node: Node, sizes: _Sizes) -> bool | None:
     """Whether an operator returns a view of its first argument at some sizes; None if it does not support them."""
 
     def number(value: Any) -> Any:
-        if not isinstance(value, torch.SymInt):
-            return value
-        size = value.node.expr
-        return int(size.xreplace({symbol: values.get(symbol, _DATA_DEPENDENT_SIZE) for symbol in size.free_symbols}))
+        return sizes.size(value.node.expr) if isinstance(value, torch.SymInt) else value
 
     def concrete(argument: Node) -> Any:
         value = argument.meta.get("val")
         if not isinstance(value, torch.Tensor):
             return number(value)
-        sizes, strides = ([number(item) for item in items] for items in (value.shape, value.stride()))
-        return torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
+        shape, strides = ([number(item) for item in items] for items in (value.shape, value.stride()))
+        return torch.empty_strided(shape, strides, dtype=value.dtype, device="meta")
 
     operator: Any = node.target
     try:

@@ -31,7 +31,7 @@ from ..._capture.function_transforms import unwound_transforms
 from ..._capture.inputs.list_inputs import with_lists
 from ..._capture.inputs.pytree_objects import flatten_objects, unflatten_objects
 from ..._capture.patches import one_at_a_time
-from ..._export_context import exporting, outside_of_export
+from ..._export_context import exporting, outside_of_export, uncompiled
 from ..assumption_checks import placeholder_values
 from ..call_binding import bind_call
 from ..written_parameters import written_parameters
@@ -119,6 +119,7 @@ class ModelRunner:
             # Another thread may replace the weights of the same model temporarily, in order to capture it.
             one_at_a_time(),
             exporting() if is_export else outside_of_export(),
+            uncompiled(),
             torch.set_grad_enabled(torch.is_grad_enabled() if capture.grad_mode is None else capture.grad_mode),
             in_autocast(capture.autocast),
             preserved_state(model, capture.training, self._written),
