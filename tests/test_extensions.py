@@ -9,6 +9,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
@@ -125,6 +126,24 @@ def test_add_ons_that_do_not_apply_cost_nothing() -> None:
     }
     packages = [name.removeprefix("fxonnx.") for name in ADD_ONS]
     assert modules == sorted(f"fxonnx.{name}{part}" for name in packages for part in ("", ".applies"))
+
+
+CONDITIONS = {
+    "applies_to_model": ("stand_in", "tracing", "interpreters", "patches", "check_outputs"),
+    "applies_to_graph": ("graph_pass", "least_opset"),
+    "has_translations": ("translations",),
+}
+"""The condition of an add-on to the hooks that it decides on."""
+
+
+@pytest.mark.parametrize("name", ADD_ONS)
+def test_no_hook_lacks_its_condition(name: str) -> None:
+    """Without the condition the hook never runs."""
+    extension = import_module(f"{name}.extension").EXTENSION
+    applies = import_module(f"{name}.applies")
+    assert {field.name for field in fields(extension)} == {hook for hooks in CONDITIONS.values() for hook in hooks}
+    for condition, hooks in CONDITIONS.items():
+        assert not any(getattr(extension, hook) for hook in hooks) or hasattr(applies, condition)
 
 
 class Quantizes(nn.Module):

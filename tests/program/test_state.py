@@ -209,3 +209,24 @@ def test_running_statistics() -> None:
         torch.testing.assert_close(session(x), (model(x).detach(),), rtol=1e-4, atol=1e-5)
         for name, value in session.state.items():
             torch.testing.assert_close(value, model.state_dict()[name])
+
+
+class Constants(nn.Module):
+    """Tensors that forward creates are no state, also if it writes to them or to views of them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale = torch.tensor([1.0, 2.0, 4.0])
+        scale.div_(2.0)
+        matrix = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+        matrix[0] = x
+        matrix[1, 2:].mul_(scale[2])
+        return matrix * scale
+
+
+@pytest.mark.filterwarnings("error")
+def test_tensors_created_in_forward_are_no_state() -> None:
+    program = fxonnx.export(Constants().eval(), (torch.rand(3),), state="error")
+    for _ in range(2):
+        x = torch.rand(3)
+        torch.testing.assert_close(program(x)[0], Constants()(x))
+    assert "Div" not in {node.op_type for node in program.model.graph}

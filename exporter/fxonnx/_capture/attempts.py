@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from .._progress import Counter
+from .eager_failures import user_line
 from .torch_log import held_torch_log
 
 __all__ = ["Attempt", "recorded_attempts", "timed_attempt"]
@@ -21,7 +22,7 @@ class Attempt:
     Attributes:
         change: The difference from the attempt before; "" for the first one.
         seconds: Wall-clock time.
-        failure: The first line of torch.export's error; "" if it captured the model.
+        failure: The first line of torch.export's error, with the user's line; "" if it captured the model.
         log: The warnings and errors that torch logged.
     """
 
@@ -69,6 +70,8 @@ def timed_attempt(change: str) -> Iterator[None]:
             yield
         except BaseException as error:
             failure = next(iter(str(error).splitlines()), "") or type(error).__name__
+            line = user_line(error)
+            failure += f" at {line}" if line else ""
             raise
         finally:
             if attempts is not None:

@@ -142,6 +142,11 @@ def analyze_aliases(graph: Graph, effects: Mapping[Any, MemoryEffects]) -> Alias
     tensors.
     """
     values = {node: node.meta.get("val") for node in graph.nodes}
+    for copy in graph.find_nodes(op="call_function", target=aten.lift_fresh_copy.default):
+        # torch records that the copy of a constant, as torch.tensor(...) in forward makes one, shares its memory.
+        constant = copy.args[0]
+        if storage_id(values[copy]) is not None and storage_id(values[copy]) == storage_id(values[constant]):
+            values[constant] = torch.empty_like(values[constant])
     writing = [
         (node, argument_at(node, effects[node.target].written[0]))
         for node in graph.nodes

@@ -28,7 +28,7 @@ def main() -> None:
                 importlib.import_module(patch.target.partition(":")[0])
         try:
             parameters = patch.parameters()
-        except (AttributeError, ImportError):
+        except (AttributeError, ImportError, RuntimeError):
             print(f"missing: {patch.target}")  # noqa: T201 - a command line tool
             continue
         if parameters:
