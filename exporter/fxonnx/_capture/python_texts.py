@@ -1,8 +1,7 @@
 """Texts of sizes and tensors in user code, which differ between a capture and eager torch, and are departures.
 
-Code that only looks up what it has stored under such a text, as caches do, computes the same as in eager torch. Code
-that compares it with other texts, as in ``f"grid_{n}" == "grid_7"``, does not: ``sizes_in_texts`` finds the sizes for
-which it may differ.
+Code that uses such a text as the key of a cache computes the same as in eager torch. Code that compares it with other
+texts, as in ``f"grid_{n}" == "grid_7"``, does not: ``sizes_in_texts`` finds the sizes for which it may differ.
 """
 
 from __future__ import annotations

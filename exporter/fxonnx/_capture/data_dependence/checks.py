@@ -109,7 +109,7 @@ def _innermost(tree: ast.AST, position: _Position) -> tuple[ast.If | ast.Assert,
 
 
 def _side_that_goes_on(node: ast.If) -> bool | None:
-    """The value of a condition with which execution goes on; None if the sides differ in what they do."""
+    """The value of a condition with which execution goes on; None if the sides have different effects."""
     if _raises(node.body):
         return False
     if _raises(node.orelse):
