@@ -96,7 +96,7 @@ def eliminate_common_subexpressions(
 
 def _unbacked(node: torch.fx.Node) -> set[Any]:
     """The symbols of data-dependent sizes in a result: each slice with such bounds has its own, which others use."""
-    return free_unbacked_symbols(node.meta.get("val"))
+    return set(free_unbacked_symbols(node.meta.get("val")))
 
 
 def _weight_view_key(node: torch.fx.Node) -> Any:
