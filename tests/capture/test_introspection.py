@@ -242,6 +242,40 @@ def test_other_values_show_the_branch_of_the_capture() -> None:
         fxonnx.export(AgreesAtExample().eval(), (torch.rand(3, 4) + 1,))
 
 
+TEXTS: dict[str, Callable[..., Any]] = {
+    "f-string": lambda m, x: f"rows {x.shape[0]}" == "rows 24",
+    "format": lambda m, x: "{}".format(x.shape[0]) == "24",  # noqa: UP032 - the call is the case
+    "percent": lambda m, x: "%s" % x.shape[0] == "24",  # noqa: UP031
+    "key": lambda m, x: f"{x.shape[0]}" in {"12": 1, "24": 2},
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts_of_sizes_are_compared_at_the_sizes_in_other_texts(name: str) -> None:
+    with pytest.raises(CaptureError, match=r"does not compute what the model computes, at .*: n = (12|24)"):
+        fxonnx.export(Asking(TEXTS[name]).eval(), (torch.randn(3, 4),), dynamic_shapes=({0: "n"},))
+
+
+class CachedByText(nn.Module):
+    """A module that looks up what it has stored under the text of a size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache: dict[str, Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        key = f"grid_{x.shape[0]}"
+        if key not in self.cache:
+            self.cache[key] = torch.arange(x.shape[0])[:, None]
+        return x + self.cache[key]
+
+
+def test_a_cache_by_the_text_of_a_size_stays_dynamic() -> None:
+    model = CachedByText().eval()
+    program = fxonnx.export(model, (torch.randn(3, 4),), dynamic_shapes=({0: "n"},))
+    check(program, model, torch.randn(24, 4))
+
+
 ORDINARY: dict[str, Callable[..., Any]] = {
     "isinstance": lambda m, x: isinstance(x, Tensor) and isinstance(m, nn.Module),
     "None": lambda m, x: (m.w is None) is not None and x is not None,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
+import itertools
+import random
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
@@ -174,3 +177,62 @@ def test_lazy_modules_are_refused_and_unchanged_until_they_have_run(model: nn.Mo
     assert all(map(torch.nn.parameter.is_lazy, model.parameters()))
     expected = model(x)
     torch.testing.assert_close(fxonnx.export(model, (x,))(x)[0], expected)
+
+
+@functools.lru_cache(maxsize=2)
+def table(size: int) -> torch.Tensor:
+    return torch.arange(size).float()
+
+
+class Cached(nn.Module):
+    """Calls functions that keep their results, also in a branch on a tensor's value."""
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 - the method is the case
+    def scale(self, size: int) -> torch.Tensor:
+        return torch.ones(size) * 2
+
+    def offset(self, size: int, known: dict[int, torch.Tensor] = {}) -> torch.Tensor:  # noqa: B006
+        if size not in known:
+            known[size] = torch.ones(size)
+        return known[size]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.offset(3)
+        if x.sum() > 6:
+            return x * self.scale(3) + table(3)
+        return x - table(3)
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+def test_caches_of_functions_have_no_traced_results(has_run: bool) -> None:
+    table.cache_clear()
+    Cached.scale.cache_clear()
+    model, x = Cached().eval(), torch.ones(2, 3)
+    if has_run:
+        model(x)
+    program = fxonnx.export(model, (x,), dynamic_shapes=({0: "n"},))
+    for inputs in (x, -x, torch.ones(5, 3)):
+        torch.testing.assert_close(program(inputs)[0], model(inputs))
+
+
+class Drawing(nn.Module):
+    """Advances a counter and a generator of random numbers, in a capture of several attempts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = itertools.count(1, 2)
+        self.random = random.Random(0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        factor = next(self.steps) + self.random.random()
+        if x.sum() > 0:
+            x = x * 2
+        return x * factor
+
+
+def test_counters_and_generators_are_set_back() -> None:
+    model, x = Drawing().eval(), torch.ones(2, 3)
+    with pytest.warns(UserWarning, match=r"'steps': count\(1, 2\) becomes count\(3, 2\)"):
+        program = fxonnx.export(model, (x,))
+    assert repr(model.steps) == "count(1, 2)"
+    torch.testing.assert_close(program(x)[0], model(x))

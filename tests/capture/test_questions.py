@@ -315,6 +315,32 @@ def test_a_check_beside_other_conditions_without_columns(monkeypatch: pytest.Mon
     torch.testing.assert_close(fxonnx.export(model, (x,))(x)[0], model(x))
 
 
+def _logs_or_scales(x: Tensor) -> Tensor:
+    if x.max() > 1e6:
+        warnings.warn("too large to scale", stacklevel=1)
+    else:
+        x = x * 2
+    return x
+
+
+def _scales_or_logs(x: Tensor) -> Tensor:
+    if not (x.max() > 1e6):
+        x = x * 2
+    else:
+        warnings.warn("too large to scale", stacklevel=1)
+    return x
+
+
+@pytest.mark.parametrize("function", [_logs_or_scales, _scales_or_logs], ids=lambda one: one.__name__)
+def test_a_log_message_whose_other_side_computes_is_a_branch(function: Any) -> None:
+    model = Function(function).eval()
+    program = fxonnx.export(model, (torch.rand(3, 4),), dynamic_shapes={"x": {0: "n"}})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for x in (torch.rand(2, 4), torch.rand(5, 4) + 1e7):
+            torch.testing.assert_close(program(x)[0], model(x))
+
+
 def _branches(x: Tensor) -> Tensor:
     if x.sum() > 0:
         return x + 1

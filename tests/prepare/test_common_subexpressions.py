@@ -78,6 +78,21 @@ def test_cse_removes_equal_calls_only(function: Any, removed: int) -> None:
             torch.testing.assert_close(actual, expected)
 
 
+def _scaled_rows(x: torch.Tensor) -> torch.Tensor:
+    count: Any = (x[:, 0] > 0).sum().item()
+    y = x.clone()
+    y[count // 2 : count] = y[count // 2 : count] * 10
+    return y
+
+
+def test_slices_with_data_dependent_bounds_keep_their_sizes() -> None:
+    program = fxonnx.export(
+        Function(_scaled_rows).eval(), (torch.randn(5, 3),), dynamic_shapes=({0: "n", 1: "m"},), verify="auto"
+    )
+    for x in (torch.ones(4, 2), -torch.ones(4, 2), torch.randn(7, 3)):
+        torch.testing.assert_close(program(x)[0], _scaled_rows(x))
+
+
 def test_random_calls_are_not_shared() -> None:
     exported = torch.export.export(Function(lambda x: torch.rand_like(x) - torch.rand_like(x)), (torch.zeros(3),))
     assert eliminate_common_subexpressions(exported.graph_module.graph) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +191,38 @@ def test_kinds_of_mutations(model: Any) -> None:
     for _ in range(3):
         torch.testing.assert_close(session(x), (model(x),))
         torch.testing.assert_close(dict(session.state), dict(model.named_buffers()))
+
+
+class Decayed(nn.Module):
+    """Writes to parameters in a region of ``no_grad``, which is a subgraph of the captured program."""
+
+    def __init__(self, write: Callable[[nn.Parameter], object]) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(3))
+        self.write = write
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.write(self.w)
+        return x * self.w
+
+
+WRITES: tuple[Callable[[nn.Parameter], object], ...] = (
+    lambda w: w.mul_(0.5),
+    lambda w: w.data.mul_(0.5),
+    lambda w: w[:2].sub_(0.25),
+    lambda w: torch.mul(torch.ones(3), 0.5, out=w),
+)
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("verify", [False, True])
+def test_parameters_written_without_gradients_are_restored(write: Any, verify: bool) -> None:
+    model, x = Decayed(write).eval(), torch.ones(2, 3)
+    with pytest.warns(UserWarning, match="forward writes to 'w'"):
+        program = fxonnx.export(model, (x,), dynamic_shapes=({0: "n"},), verify=verify)
+    assert torch.equal(model.w, torch.ones(3))
+    torch.testing.assert_close(program(x)[0], model(x).detach())
 
 
 def test_running_statistics() -> None:

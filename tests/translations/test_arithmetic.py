@@ -132,6 +132,12 @@ CASES = (
         (T(("n", 2)), T((1, 2)), T(("m", 2))),
         "extended",
     ),
+    Case(
+        "aten.diff.default",
+        lambda x: torch.diff(x, n=3, prepend=x[:, :2]),
+        (T((2, "n")),),
+        "extended, three times",
+    ),
 )
 
 

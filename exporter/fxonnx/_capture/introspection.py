@@ -20,8 +20,9 @@ import torch
 
 from .constraints.guard_recorder import source_line_of
 from .departures import DepartureKind, is_recording, record_departure, recorded_departures
+from .function_caches import known_caches
 from .python_types import eager_types
-from .reachable_code import codes_of, reachable_functions
+from .reachable_code import codes_of, reachable_caches, reachable_functions
 
 __all__ = ["eager_introspection"]
 
@@ -40,19 +41,24 @@ def eager_introspection(model: torch.nn.Module) -> Iterator[None]:
         model: The model that is captured.
     """
     with nullcontext() if is_recording() else recorded_departures():
-        asking, with_types = _search(model)
-        with eager_types(asking, with_types):
+        asking, with_types, caches = _search(model)
+        with eager_types(asking, with_types), known_caches(caches):
             yield
 
 
-def _search(model: torch.nn.Module) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Record the introspection in a model's code; returns the globals of functions with ``isinstance`` and ``type``."""
+def _search(model: torch.nn.Module) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[Any]]:
+    """Record the introspection in a model's code.
+
+    Returns:
+        The globals of functions with ``isinstance``, those of functions with ``type``, and the functions with a cache.
+    """
     modules = list(model.modules())
     own = {type(module).__module__ for module in modules}
     tensors = _TensorNames(model)
     asking: dict[int, dict[str, Any]] = {}
     with_types: dict[int, dict[str, Any]] = {}
-    for function in reachable_functions(modules):
+    functions = reachable_functions(modules)
+    for function in functions:
         # Functions of libraries, apart from those that define the model, rarely depend on classes of tensors.
         is_own = function.__globals__.get("__name__") in own or "site-packages" not in function.__code__.co_filename
         for code in codes_of(function.__code__):
@@ -65,7 +71,7 @@ def _search(model: torch.nn.Module) -> tuple[list[dict[str, Any]], list[dict[str
     for kind in dict.fromkeys(map(type, model.parameters())):
         if kind is not torch.nn.Parameter and issubclass(kind, torch.nn.Parameter):
             record_departure(DepartureKind.INTROSPECTION, f"parameters of class {kind.__name__}", line="")
-    return list(asking.values()), list(with_types.values())
+    return list(asking.values()), list(with_types.values()), reachable_caches(functions, modules)
 
 
 def _loads_global(code: CodeType, name: str) -> bool:

@@ -1,10 +1,18 @@
-"""Texts of sizes and tensors in user code, which differ between a capture and eager torch, and are departures."""
+"""Texts of sizes and tensors in user code, which differ between a capture and eager torch, and are departures.
+
+Code that uses such a text as the key of a cache computes the same as in eager torch. Code that compares it with other
+texts, as in ``f"grid_{n}" == "grid_7"``, does not: ``sizes_in_texts`` finds the sizes for which it may differ.
+"""
 
 from __future__ import annotations
 
+import ast
 import dis
+import linecache
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -13,9 +21,14 @@ import torch
 from fxonnx_translations._torch_compat import FakeTensor, recording_mode
 
 from .constraints.guard_recorder import is_user_file
-from .departures import DepartureKind, record_departure
+from .departures import Departure, DepartureKind, record_departure
 
-__all__ = ["text_of_number", "text_of_tensor"]
+__all__ = ["sizes_in_texts", "text_of_number", "text_of_tensor"]
+
+_TEXT_OF_SIZE = "the text of a size"
+_OWN = str(Path(__file__).parents[1]) + "/"
+_MOST_SIZES = 6
+_LARGEST_SIZE = 4096
 
 _CHECKS = frozenset({"_assert", "_check"})
 """Functions of torch that take a message, which is computed even if the check passes."""
@@ -26,7 +39,7 @@ _UNKNOWN = ((0, 0), (0, 0))
 
 def text_of_number(original: Callable[..., str], self: Any) -> str:
     """``SymInt.__repr__`` and the like: the text of a size is an expression in symbols."""
-    _record_text(sys._getframe(2), "the text of a size")
+    _record_text(sys._getframe(2), _TEXT_OF_SIZE)
     return original(self)
 
 
@@ -39,6 +52,8 @@ def text_of_tensor(original: Callable[..., str], self: torch.Tensor, *args: Any,
 
 def _record_text(frame: FrameType, detail: str) -> None:
     """Record the text of a value if user code asks for it, except for the message of a check."""
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back  # other patches of the same method
     if is_user_file(frame.f_code.co_filename) and not _is_message(frame):
         record_departure(DepartureKind.INTROSPECTION, detail, frame)
 
@@ -60,3 +75,29 @@ def _range(item: dis.Instruction) -> tuple[tuple[int, int], tuple[int, int]]:
     """First and last line and column of the expression that an instruction evaluates."""
     found = item.positions  # type: ignore[attr-defined,unused-ignore]  # since Python 3.11
     return (found.lineno or 0, found.col_offset or 0), (found.end_lineno or 0, found.end_col_offset or 0)
+
+
+def sizes_in_texts(departures: Iterable[Departure]) -> list[int]:
+    """The numbers in the texts of the files that ask for the text of a size, those next to the asking line first."""
+    distances: dict[int, int] = {}
+    lines = [departure.line for departure in departures if departure.detail == _TEXT_OF_SIZE]
+    for place in filter(None, (re.match(r"(.+?):(\d+) in ", line) for line in lines)):
+        for number, line in _numbers_in_texts(place[1]):
+            distance = abs(line - int(place[2]))
+            distances[number] = min(distance, distances.get(number, distance))
+    return sorted(distances, key=lambda number: (distances[number], number))[:_MOST_SIZES]
+
+
+def _numbers_in_texts(file: str) -> list[tuple[int, int]]:
+    """The numbers in the string constants of a file that may be sizes, with their lines."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:  # no file of Python
+        return []
+    return [
+        (int(number), node.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for number in re.findall(r"[0-9]+", node.value)
+        if len(number) <= len(str(_LARGEST_SIZE)) and 1 <= int(number) <= _LARGEST_SIZE
+    ]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache, partial
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 
 from .constraints.guard_recorder import is_user_file
 
-__all__ = ["codes_of", "reachable_functions"]
+__all__ = ["codes_of", "reachable_caches", "reachable_functions"]
 
 _INSTALLED_DEPTH = 3
 """Calls below ``forward`` up to which the functions of installed packages are searched."""
@@ -30,6 +30,37 @@ def reachable_functions(modules: Iterable[torch.nn.Module]) -> list[FunctionType
         search.add_module(module)
     search.add_name("forward")
     return search.run()
+
+
+def reachable_caches(functions: Iterable[FunctionType], modules: Iterable[torch.nn.Module]) -> list[Any]:
+    """The functions with a ``functools.lru_cache`` that reachable functions refer to, or that are methods of a model.
+
+    Args:
+        functions: The reachable functions.
+        modules: The modules of the model.
+    """
+    values: list[Any] = []
+    for kind in {base for module in modules for base in type(module).__mro__ if not _is_library(base)}:
+        values += (getattr(value, "__func__", value) for value in vars(kind).values())
+    for function in functions:
+        namespace = function.__globals__
+        names = {name for code in codes_of(function.__code__) for name in code.co_names}
+        for name in names & namespace.keys():
+            value = namespace[name]
+            values.append(value)
+            if type(value) is ModuleType and not _is_library_name(value.__name__):
+                values += (vars(value)[attribute] for attribute in names & vars(value).keys())
+            elif isinstance(value, type) and not _is_library(value):
+                values += (getattr(item, "__func__", item) for item in vars(value).values())
+        values += (_content(cell) for cell in function.__closure__ or ())
+    return list({id(value): value for value in values if type(value) is _CACHED}.values())
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a variable without a value
+        return None
 
 
 def codes_of(code: CodeType) -> Iterator[CodeType]:

@@ -8,6 +8,7 @@ from types import BuiltinFunctionType, MappingProxyType
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from fxonnx_translations._torch_compat import OpOverload
 
@@ -86,11 +87,16 @@ def eliminate_common_subexpressions(
             args = (args[0].meta["val"].dtype, *args[1:])
         key = _weight_view_key(node) or (node.target, _key(args), _key(node.kwargs))
         known = first.setdefault(key, node)
-        if known is not node:
+        if known is not node and _unbacked(node) == _unbacked(known):
             node.replace_all_uses_with(known)
             graph.erase_node(node)
             removed += 1
     return removed
+
+
+def _unbacked(node: torch.fx.Node) -> set[Any]:
+    """The symbols of data-dependent sizes in a result: each slice with such bounds has its own, which others use."""
+    return set(free_unbacked_symbols(node.meta.get("val")))
 
 
 def _weight_view_key(node: torch.fx.Node) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -24,6 +26,16 @@ def counting() -> None:
 
 
 class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def step(self) -> None:
+        self.count += 1
+
+
+class Slots:
+    __slots__ = ("count",)
+
     def __init__(self) -> None:
         self.count = 0
 
@@ -157,6 +169,27 @@ def attribute_by_name(x: torch.Tensor) -> Any:
     return x * counter.count
 
 
+def attribute_in_slots(x: torch.Tensor) -> Any:
+    counter = Slots()
+    if x.sum() > 0:
+        counter.step()
+    return x * counter.count
+
+
+def array_of_numpy(x: torch.Tensor) -> Any:
+    counts = np.zeros((2, 2), dtype=np.int64)
+    if x.sum() > 0:
+        counts[0, 1] += 1
+    return x * int(counts.sum())
+
+
+def array_of_numbers(x: torch.Tensor) -> Any:
+    counts = array("q", [0, 0])
+    if x.sum() > 0:
+        counts[1] += 1
+    return x * sum(counts)
+
+
 def local_names(x: torch.Tensor) -> Any:
     if x.sum() > 0:
         y = x * 2
@@ -202,6 +235,9 @@ REFUSED = [
     (iterator, "it advances a list_iterator"),
     (attribute_of_object, ATTRIBUTE),
     (attribute_by_name, ATTRIBUTE),
+    (attribute_in_slots, "it changes the attribute 'count' of Slots in a call"),
+    (array_of_numpy, "it changes an ndarray in a call"),
+    (array_of_numbers, "it changes an array in a call"),
     (local_names, r"locals\(\) of local variables cannot be captured"),
     (local_expression, r"eval\(\) of local variables cannot be captured"),
     (assignment_in_condition, "its condition assigns a variable"),
@@ -290,6 +326,20 @@ def nonlocal_of_function(x: torch.Tensor) -> Any:
     return x * a + bump(-x)
 
 
+def nonlocal_that_only_others_read(x: torch.Tensor) -> Any:
+    total, count = x.sum() * 0, 0
+
+    def visit(row: torch.Tensor) -> torch.Tensor:
+        nonlocal total, count
+        if row.sum() > 0:
+            total = total + row.sum()
+            count += 1
+            return row
+        return row * 2
+
+    return visit(x[0]) + visit(x[1]), total, count
+
+
 def walrus(x: torch.Tensor) -> Any:
     y = x
     if (total := x.sum()) > 0:  # noqa: SIM108 - the statement is the case
@@ -314,7 +364,8 @@ def deleted(x: torch.Tensor) -> Any:
     "function",
     [
         *(late_functions, late_functions_in_branch, late_generators, functions_with_defaults, functions_of_a_loop),
-        *(variable_after_function, class_body, nonlocal_of_function, walrus, deleted),
+        *(variable_after_function, class_body, nonlocal_of_function),
+        *(nonlocal_that_only_others_read, walrus, deleted),
     ],
     ids=lambda function: function.__name__,
 )

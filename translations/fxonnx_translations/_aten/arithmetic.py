@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 import torch
 
-from .._builder.constants import array_of
+from .._builder.constants import END, array_of
 from .._builder.dtypes import BFLOAT16, BOOL, DOUBLE, FLOAT, FLOAT16, HALF_FLOATS, INT64, to_torch_dtype
 from .._builder.loops import loop
 from .._builder.numerics import in_float
@@ -466,8 +466,7 @@ def diff(
     pieces = [op.cast(piece, op.result.dtype) for piece in (prepend, self, append) if piece is not None]
     value = op.Concat(*pieces, axis=axis)
     for _ in range(n):
-        size = op.dims(value)[axis]
-        later, earlier = sliced(op, value, axis, 1, size), sliced(op, value, axis, 0, size - 1)
+        later, earlier = sliced(op, value, axis, 1, END), sliced(op, value, axis, 0, -1)
         value = op.Xor(later, earlier) if op.result.dtype == BOOL else op.Sub(later, earlier)
     return value
 

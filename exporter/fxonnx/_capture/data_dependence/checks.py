@@ -102,15 +102,19 @@ def _innermost(tree: ast.AST, position: _Position) -> tuple[ast.If | ast.Assert,
         if not (_contains(node.test, position) or (position[2] >= 0 and _is_at(node, position))):
             continue
         if isinstance(node, ast.If):
-            if _only_raises_or_logs(node.body):
-                found = node, False
-            elif node.orelse and _only_raises_or_logs(node.orelse):
-                found = node, True
-            else:
-                found = None
+            found = None if (wanted := _side_that_goes_on(node)) is None else (node, wanted)
         else:
             found = node, True
     return found
+
+
+def _side_that_goes_on(node: ast.If) -> bool | None:
+    """The value of a condition with which execution goes on; None if the sides have different effects."""
+    if _raises(node.body):
+        return False
+    if _raises(node.orelse):
+        return True
+    return False if _only_logs(node.body) and _only_logs(node.orelse) else None
 
 
 def _wanted_of_operand(test: ast.expr, position: _Position, *, wanted: bool) -> bool | None:
@@ -148,12 +152,25 @@ def _is_at(node: ast.expr | ast.stmt, position: _Position) -> bool:
     )
 
 
-def _only_raises_or_logs(body: Sequence[ast.stmt]) -> bool:
-    """Whether statements end in an error without an effect before it, or do nothing but write log messages."""
-    *before, last = body
-    if isinstance(last, ast.Raise):
-        return all(isinstance(statement, ast.Assign | ast.AnnAssign | ast.Expr) for statement in before)
-    return all(_logs(statement) for statement in body)
+def _raises(body: Sequence[ast.stmt]) -> bool:
+    """Whether statements end in an error without an effect before it."""
+    return (
+        bool(body)
+        and isinstance(body[-1], ast.Raise)
+        and all(isinstance(statement, ast.Assign | ast.AnnAssign | ast.Expr) for statement in body[:-1])
+    )
+
+
+def _only_logs(body: Sequence[ast.stmt]) -> bool:
+    """Whether statements do nothing but write log messages, or raise errors under further conditions."""
+    return all(
+        _logs(statement)
+        or (
+            isinstance(statement, ast.If)
+            and all(_raises(side) or _only_logs(side) for side in (statement.body, statement.orelse))
+        )
+        for statement in body
+    )
 
 
 def _logs(statement: ast.stmt) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import enum
+import itertools
+import random
 import types
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
@@ -62,6 +65,9 @@ class Snapshot:
     seen: set[int] = field(default_factory=set)
     tensor_tables: set[int] = field(default_factory=set)
     process: ProcessState = field(default_factory=ProcessState)
+    generators: list[tuple[random.Random, Any]] = field(default_factory=list)
+    counters: list[tuple[Any, str, itertools.count[Any], str]] = field(default_factory=list)
+    """Iterators that count, which cannot be set back: owner, attribute, iterator and text."""
 
     def take(self, model: torch.nn.Module) -> None:
         """Record the model, its submodules, and the objects reachable from their attributes."""
@@ -96,6 +102,8 @@ class Snapshot:
             self._visit_all(value, depth)
         elif isinstance(value, set):
             self.sets.append((value, frozenset(value)))
+        elif isinstance(value, random.Random):
+            self.generators.append((value, value.getstate()))
         if isinstance(value, torch.nn.Module):
             self._visit_attributes(value, OBJECT_DEPTH)
         elif depth and hasattr(value, "__dict__") and kind.__module__.partition(".")[0] != "torch":
@@ -104,6 +112,9 @@ class Snapshot:
     def _visit_attributes(self, owner: Any, depth: int) -> None:
         attributes = vars(owner)
         self.attributes.append((owner, dict(attributes)))
+        self.counters += [
+            (owner, name, value, repr(value)) for name, value in attributes.items() if type(value) is itertools.count
+        ]
         self._visit_all(attributes.values(), depth)
 
     def _visit_all(self, values: Iterable[Any], depth: int) -> None:
@@ -142,6 +153,9 @@ class Snapshot:
                 yield Change(members, None, originals, set(members), variables.get(id(members), ""))
         for owner, name, old, new in self.process.changes():
             yield Change(owner, name, old, new)
+        for owner, name, counter, text in self.counters:
+            if repr(counter) != text:
+                yield Change(owner, name, _counter(text), counter)
 
     def restore(self) -> None:
         """Restore everything that has changed."""
@@ -160,6 +174,11 @@ class Snapshot:
             if members != originals:
                 members.clear()
                 members.update(originals)
+        for generator, state in self.generators:
+            generator.setstate(state)
+        for owner, name, counter, text in self.counters:
+            if repr(counter) != text:
+                vars(owner)[name] = _counter(text)
         for tensor, values, version in self.tensors:
             if tensor._version != version:
                 with torch.no_grad():
@@ -170,6 +189,11 @@ class Snapshot:
                 tensor.detach_()
             if tensor.requires_grad != required and tensor.is_leaf:
                 tensor.requires_grad_(required)
+
+
+def _counter(text: str) -> itertools.count[Any]:
+    """The iterator with a text such as ``count(3)`` or ``count(3, 2)``."""
+    return itertools.count(*ast.literal_eval(f"{text.removeprefix('count').removesuffix(')')},)"))
 
 
 def _refill(mapping: dict[Any, Any], items: dict[Any, Any]) -> None:

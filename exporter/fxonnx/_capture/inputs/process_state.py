@@ -68,7 +68,9 @@ class ProcessState:
     ) -> Iterator[Any]:
         """Record the variables of a function, and add the functions of its module and class that it calls."""
         code, variables = function.__code__, function.__globals__
-        for name in code.co_names:
+        # The code of a rewritten function calls its replacement, a constant.
+        functions += [(item, kind) for item in code.co_consts if type(item) is types.FunctionType]
+        for name in _names(code):
             value = variables.get(name, ABSENT)
             if value is ABSENT:
                 method = getattr(kind, name, None)
@@ -79,6 +81,10 @@ class ProcessState:
                     functions.append((value, kind))
             elif type(value) in _CONTAINERS or type(value).__module__ == function.__module__:
                 self.variables[id(value)] = name
+                yield value
+        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            if isinstance(value, _CONTAINERS):
+                self.variables[id(value)] = f"a default value of {function.__name__}"
                 yield value
         if _STORE_GLOBAL in code.co_code[::2]:
             for step in dis.get_instructions(code):
@@ -124,6 +130,15 @@ class ProcessState:
                 variables.pop(name, None)
         for cell, _, value in self.cells:
             cell.cell_contents = value
+
+
+def _names(code: types.CodeType) -> dict[str, None]:
+    """The names of globals and attributes in a function, and in the functions that are defined in it."""
+    found = dict.fromkeys(code.co_names)
+    for item in code.co_consts:
+        if isinstance(item, types.CodeType):
+            found |= _names(item)
+    return found
 
 
 def _is_data(name: str, value: Any) -> bool:

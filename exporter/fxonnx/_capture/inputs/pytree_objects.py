@@ -17,7 +17,15 @@ import torch
 
 from fxonnx_translations._torch_compat import pytree, sym_min
 
-__all__ = ["COUNTERS", "flatten_objects", "is_cache", "is_object", "object_parts", "unflatten_objects"]
+__all__ = [
+    "COUNTERS",
+    "flatten_objects",
+    "is_cache",
+    "is_object",
+    "object_parts",
+    "slot_names",
+    "unflatten_objects",
+]
 
 _TENSOR_TYPES = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, torch.dtype, torch.device, torch.layout)
 _CONSTANT_TYPES = (bool, int, float, complex, str, bytes, type(None), torch.memory_format)
@@ -121,7 +129,7 @@ class _ObjectCopier:
         if isinstance(value, MutableMapping):
             return self._mapping(value, path)
         library = type(value).__module__.partition(".")[0]
-        has_slots = library not in sys.stdlib_module_names and _slots(type(value))
+        has_slots = library not in sys.stdlib_module_names and slot_names(type(value))
         if library != "torch" and (hasattr(value, "__dict__") or has_slots):
             return self._object(value, path)
         return value
@@ -164,7 +172,7 @@ class _ObjectCopier:
         return made
 
 
-def _slots(kind: type) -> list[str]:
+def slot_names(kind: type) -> list[str]:
     """Names of the attributes that a class and its bases keep in ``__slots__``."""
     names = [(base, vars(base).get("__slots__", ())) for base in reversed(kind.__mro__)]
     return [
@@ -178,7 +186,7 @@ def _slots(kind: type) -> list[str]:
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     """Name and value of the attributes in ``__slots__`` that are assigned, then of those in ``__dict__``."""
-    for name in _slots(type(value)):
+    for name in slot_names(type(value)):
         if hasattr(value, name):
             yield name, getattr(value, name)
     yield from getattr(value, "__dict__", {}).items()

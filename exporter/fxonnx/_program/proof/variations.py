@@ -14,6 +14,7 @@ from fxonnx_translations._torch_compat import pytree
 
 from ..._capture import Capture
 from ..._capture.departures import DepartureKind
+from ..._capture.python_texts import sizes_in_texts
 from ...errors import ArgumentError
 from ..call_binding import BoundCall
 from ..verification_inputs import SEED, auto_sizes, random_like, resize_inputs
@@ -78,7 +79,15 @@ def _sizes(capture: Capture, call: BoundCall) -> Iterator[Variation]:
     wanted = [sizes for sizes in auto_sizes(limits, call.inputs) if sizes != given]
     if twos != given and twos not in wanted and limits.violated(twos) is None:
         wanted.append(twos)
-    for sizes in sorted(wanted, key=lambda sizes: sum(sizes.values()))[:_SIZES]:
+    wanted = sorted(wanted, key=lambda sizes: sum(sizes.values()))[:_SIZES]
+    # Code that compares the text of a size with other texts differs at the sizes in these only.
+    for number in sizes_in_texts(capture.departures):
+        for name in (name for name in twos if name not in limits.shared_names):
+            sizes = given | {name: number}
+            sizes |= {other: number for other, first in limits.shared_names.items() if first == name}
+            if sizes != given and sizes not in wanted and limits.violated(sizes) is None:
+                wanted.append(sizes)
+    for sizes in wanted:
         args, kwargs = resize_inputs(capture.exported_program, limits, call, sizes)
         yield Variation(", ".join(f"{name} = {size}" for name, size in sizes.items()), args, kwargs, True)
 

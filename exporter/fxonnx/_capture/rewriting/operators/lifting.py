@@ -27,6 +27,7 @@ from fxonnx_translations._torch_compat import (
 
 from ...data_dependence.concrete_values import active_values
 from ...data_dependence.handled_errors import recorded_as_conditional
+from ...function_caches import without_traced_results
 
 __all__ = ["Uses", "lifted", "observed", "shape_env_of", "symbol_value", "unknown_values"]
 
@@ -180,6 +181,7 @@ def observed(own: Sequence[Any] = ()) -> Iterator[Uses]:
         stack.enter_context(_Observer(uses))
         stack.enter_context(unknown_values())
         stack.enter_context(recorded_as_conditional())
+        stack.enter_context(without_traced_results())
         yield uses
 
 
@@ -196,7 +198,7 @@ def lifted(operands: Mapping[int, torch.Tensor]) -> Iterator[None]:
     Args:
         operands: ``id`` of an outer tensor to operand.
     """
-    with _Substitution(operands):
+    with _Substitution(operands), without_traced_results():
         yield
 
 

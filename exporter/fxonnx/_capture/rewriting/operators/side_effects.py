@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 import sys
+from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from types import CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 
 from ...constraints.guard_recorder import is_user_file
+from ...inputs.pytree_objects import slot_names
 from ..source.transformer import PREFIX
 from .sequences import GrowingList, StackedList
 from .values import UNBOUND
 
 __all__ = ["Objects", "has_items", "unchanged_objects"]
 
-_CONTAINERS = (list, dict, set, deque, bytearray)
+_ARRAYS = (np.ndarray, array)
+_CONTAINERS = (list, dict, set, deque, bytearray, *_ARRAYS)
 _VALUES = (bool, int, float, complex, str, bytes)
+_WARNED = "__warningregistry__"
+"""The warnings that Python has shown for a module, which are no state of a model."""
 _LARGEST = 20_000
 """Number of objects up to which they are compared."""
 
@@ -62,7 +69,7 @@ class Objects:
 
     def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
         self._cells: list[tuple[CellType, Any, str]] = []
-        self._attributes: list[tuple[dict[str, Any], dict[str, Any], Any]] = []
+        self._attributes: list[tuple[MutableMapping[str, Any], dict[str, Any], Any]] = []
         self._containers: list[tuple[Any, Any]] = []
         self._iterators: list[tuple[Any, Any]] = []
         self._globals: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
@@ -90,6 +97,8 @@ class Objects:
             case list() | dict() | set() | deque() | bytearray():
                 self._containers.append((found, found.copy()))
                 self._pending += found.values() if isinstance(found, dict) else found
+            case np.ndarray() | array():
+                self._containers.append((found, copy.copy(found)))
             case tuple():
                 self._pending += found
             case type():
@@ -101,9 +110,15 @@ class Objects:
                 pass
             case _ if hasattr(type(found), "__next__"):
                 self._iterators.append((found, _position(found)))
-            case _ if _is_of_user(type(found)) and hasattr(found, "__dict__"):
-                self._attributes.append((vars(found), dict(vars(found)), found))
-                self._pending += (*vars(found).values(), type(found))
+            case _ if _is_of_user(type(found)):
+                self._visit_object(found)
+
+    def _visit_object(self, found: Any) -> None:
+        slots = _Slots(found)
+        for values in (getattr(found, "__dict__", {}), slots if slots.names else {}):
+            self._attributes.append((values, dict(values), found))
+            self._pending += values.values()
+        self._pending.append(type(found))
 
     def _visit_function(self, found: FunctionType) -> None:
         for name, cell in zip(found.__code__.co_freevars, found.__closure__ or (), strict=True):
@@ -156,12 +171,14 @@ class Objects:
                 )
         for variables, previous in self._globals.values():
             for name in _differences(variables, previous):
-                return f"it changes the global variable {name!r}", "use a local variable"
+                if name != _WARNED:
+                    return f"it changes the global variable {name!r}", "use a local variable"
         parts = ((found.parts, items) for found, items in self._stacked)
         for container, items in (*self._containers, *parts):
             if not has_items(container, items):
+                kind = f"{'an' if isinstance(container, _ARRAYS) else 'a'} {type(container).__name__}"
                 return (
-                    f"it changes a {type(container).__name__} in a call, or in a way that is not supported",
+                    f"it changes {kind} in a call, or in a way that is not supported",
                     "assign a new value in the branch itself, such as items = [*items, item]",
                 )
         for iterator, position in self._iterators:
@@ -187,13 +204,51 @@ class Objects:
                 _replace(container, items)
 
 
+class _Slots(MutableMapping[str, Any]):
+    """The attributes of an object in ``__slots__`` that are assigned.
+
+    Args:
+        owner: The object.
+    """
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+        self.names = slot_names(type(owner))
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return object.__getattribute__(self._owner, name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        object.__setattr__(self._owner, name, value)
+
+    def __delitem__(self, name: str) -> None:
+        object.__delattr__(self._owner, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self.names if name in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 def _replace(container: Any, items: Any) -> None:
+    if isinstance(container, np.ndarray):
+        container[...] = items
+        return
+    if isinstance(container, array):
+        container[:] = items
+        return
     container.clear()
     (container.extend if isinstance(container, list | deque | bytearray) else container.update)(items)
 
 
 def has_items(container: Any, items: Any) -> bool:
     """Whether a container has the same items in the same order."""
+    if isinstance(container, _ARRAYS):
+        return bool(container.tobytes() == items.tobytes())
     if len(container) != len(items):
         return False
     if isinstance(container, dict):

@@ -205,6 +205,7 @@ class Liveness:
         body: The statements of the function.
         regions: Names of the nested functions that belong to its scope.
         flags: ``id`` of a loop to the flags that end it.
+        outer: Names of variables of enclosing functions that the function assigns, which these may read after it.
 
     Attributes:
         after: ``id`` of an ``if`` or a loop to the names that are live after it.
@@ -212,10 +213,15 @@ class Liveness:
     """
 
     def __init__(
-        self, body: Sequence[ast.stmt], regions: Mapping[str, ast.FunctionDef], flags: Mapping[int, Sequence[str]]
+        self,
+        body: Sequence[ast.stmt],
+        regions: Mapping[str, ast.FunctionDef],
+        flags: Mapping[int, Sequence[str]],
+        outer: frozenset[str] = frozenset(),
     ) -> None:
         self.after: dict[int, frozenset[str]] = {}
         self.head: dict[int, frozenset[str]] = {}
+        self._outer = outer
         self._regions = regions
         self._flags = flags
         self._at_region: dict[str, frozenset[str]] = {}
@@ -226,7 +232,7 @@ class Liveness:
             if isinstance(node, _SCOPES) and getattr(node, "name", None) not in regions
             for name in loads(node)
         )
-        self._block(body, frozenset(), _Exits())
+        self._block(body, outer, _Exits())
 
     def _block(self, body: Sequence[ast.stmt], out: frozenset[str], exits: _Exits) -> frozenset[str]:
         for node in body:
@@ -254,7 +260,7 @@ class Liveness:
                 stored = frozenset(name for item in node.items for name in stored_names(item))
                 return (out - stored) | self._reads(*node.items)
             case ast.Return() | ast.Raise():
-                return self._reads(node)
+                return self._reads(node) | self._outer
             case ast.Break():
                 return exits.after_break
             case ast.Continue():

@@ -130,7 +130,7 @@ class _Function:
         body = self.structured.body
         self.locals = frozenset({*self.parameters, *stored_names(body, self.regions)}) - self.globals - self.free
         self.outer = outer | self.locals
-        self.live = Liveness(body, self.regions, self.structured.flags)
+        self.live = Liveness(body, self.regions, self.structured.flags, self.free)
         self.count = 0
 
     def run(self) -> None:
