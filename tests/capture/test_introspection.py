@@ -206,6 +206,11 @@ DIFFERENT: dict[str, tuple[Callable[..., Any], str]] = {
     "text of a size": (lambda m, x: str(x.shape[0]) == "3", "the text of a size"),
     "text of a shape": (lambda m, x: f"{x.shape}" == "torch.Size([3, 4])", "the text of a size"),
     "text of a tensor": (lambda m, x: repr(x).startswith("tensor("), "the text of a tensor"),
+    "layout": (lambda m, x: x.t().is_contiguous(), "is_contiguous"),
+    "layout of channels": (
+        lambda m, x: x[None, :, :, None].is_contiguous(memory_format=torch.channels_last),
+        "is_contiguous",
+    ),
     "format of a tensor": (lambda m, x: f"{x}".startswith("tensor("), "the text of a tensor"),
 }
 """Questions whose answer differs during a capture, with the departure."""
@@ -276,11 +281,27 @@ def test_a_cache_by_the_text_of_a_size_stays_dynamic() -> None:
     check(program, model, torch.randn(24, 4))
 
 
+class Copying(nn.Module):
+    """The copy has the same values, also where an axis of size 1 makes it unnecessary."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.t()
+        return (y if y.is_contiguous() else y.contiguous()).view(-1)
+
+
+def test_a_copy_by_the_layout_is_valid_for_all_sizes() -> None:
+    program = fxonnx.export(Copying().eval(), (torch.randn(3, 4),), dynamic_shapes=({0: "n", 1: "m"},))
+    for shape in ((3, 4), (1, 4), (3, 1), (1, 1), (6, 2)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(program(x)[0], Copying()(x))
+
+
 ORDINARY: dict[str, Callable[..., Any]] = {
     "isinstance": lambda m, x: isinstance(x, Tensor) and isinstance(m, nn.Module),
     "None": lambda m, x: (m.w is None) is not None and x is not None,
     "class of self": lambda m, x: type(m).__name__,
     "class of a module": lambda self, x: self.activation.__class__.__name__,
+    "layout": lambda m, x: x.is_contiguous() and (x * 2).view(-1, 4).is_contiguous(),
     "flag": lambda m, x: m.training is False,
     "dtype": lambda m, x: x.dtype is torch.float32,
     "check": lambda m, x: torch._assert(x.dim() == 2, f"got {x.shape}") is None,

@@ -1,8 +1,8 @@
 """Replacements of torch functions whose own implementation is only valid for the example sizes.
 
 Their Python code branches on sizes or on the values of tensors, or passes sizes to C++ as plain integers, which
-specializes them. In order: creation and splitting, broadcasting, pooling, attention, losses. Each replacement calls the
-original for arguments without dynamic sizes.
+specializes them. In order: creation and splitting, broadcasting, pooling, attention, losses, layouts. Each replacement
+calls the original for arguments without dynamic sizes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guarding_hint_or_throw, has_guarding_hint
+from torch.fx.experimental.symbolic_shapes import (
+    free_unbacked_symbols,
+    guarding_hint_or_throw,
+    has_guarding_hint,
+    statically_known_true,
+)
 from torch.nn import functional as F
 
 from fxonnx_translations._torch_compat import arange, check, pytree, scan, sym_float, sym_max, sym_min
 
 from ..constraints.guard_recorder import is_user_file
+from ..departures import DepartureKind, record_departure
 from .patch import Patch, PatchKind
 
 __all__ = [
@@ -37,6 +43,7 @@ __all__ = [
     "has_internal_overlap",
     "hash_of_size",
     "infer_size",
+    "layout_of_tensor",
     "linspace",
     "pad_sequence",
     "pooling_output_shape",
@@ -350,3 +357,23 @@ QUOTIENT_PATCHES: tuple[Patch, ...] = tuple(
     for kind in ("SymInt", "SymFloat")
     for name, replacement in (("__floordiv__", _floor_divide), ("__rfloordiv__", _floor_divide_by))
 )
+
+
+def layout_of_tensor(original: Callable[..., bool], self: torch.Tensor, *args: Any, **kwargs: Any) -> bool:
+    """``Tensor.is_contiguous``: the capture has one answer for all sizes, but axes of size 1 have other ones."""
+    answer = original(self, *args, **kwargs)
+    frame = sys._getframe(2)
+    is_of_user = is_user_file(frame.f_code.co_filename) and any(isinstance(size, torch.SymInt) for size in self.shape)
+    if is_of_user and (args or kwargs or not _is_always_contiguous(self)):
+        record_departure(DepartureKind.INTROSPECTION, "is_contiguous", frame)
+    return answer
+
+
+def _is_always_contiguous(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has the strides of a contiguous one for all sizes."""
+    expected: Any = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if not statically_known_true(stride == expected):
+            return False
+        expected = expected * size
+    return True

@@ -268,6 +268,13 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         )
         for name in ("__repr__", "__format__")
     ),
+    Patch(
+        "torch:Tensor.is_contiguous",
+        functional.layout_of_tensor,
+        "it has one answer for all sizes, and axes of size 1 change it",
+        PatchKind.SOUND,
+        strict=False,
+    ),
     Patch("torch:linspace", functional.linspace, "its C++ function specializes the number of steps", strict=False),
     *(
         Patch(
