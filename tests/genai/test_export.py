@@ -238,7 +238,7 @@ class Scaled(torch.nn.Module):
         ({"tokenizer": None}, "tokenizer: a model object has no tokenizer\nhint: pass tokenizer="),
         (
             {"precision": "int3"},
-            "precision: expected 'fp32', 'fp16', 'bf16', 'int4', got 'int3'\nhint: did you mean 'int4'",
+            "precision: expected 'fp32', 'fp16', 'bf16', 'int4', 'int8', got 'int3'\nhint: did you mean 'int",
         ),
         ({"target": "cdua"}, "target: expected 'cpu', 'cuda', got 'cdua'\nhint: did you mean 'cuda'"),
         ({"target": "cuda", "precision": "bf16"}, "verify: without a GPU, models in bf16 for cuda cannot be run"),
@@ -323,7 +323,10 @@ def test_a_multimodal_model_that_is_a_decoder(tmp_path: Path) -> None:
     assert generated(tmp_path, prompt(1)) == generated_by_transformers(model, prompt(1))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int4"])
+DECODER = {"d_model": 64, "decoder_layers": 1, "decoder_attention_heads": 4, "decoder_ffn_dim": 64}
+
+
+@pytest.mark.parametrize(("precision", "verify"), [("fp32", True), ("int4", True), ("fp32", False)])
 @pytest.mark.parametrize(
     ("model_type", "sizes"),
     [
@@ -334,15 +337,24 @@ def test_a_multimodal_model_that_is_a_decoder(tmp_path: Path) -> None:
             "llama4_text",
             {"num_local_experts": 2, "intermediate_size_mlp": 64, "head_dim": 16, "attention_chunk_size": 4},
         ),
+        (
+            "git",
+            {"num_hidden_layers": 1, "vision_config": {"hidden_size": 24, "image_size": 32, "num_hidden_layers": 1}},
+        ),
+        ("bigbird_pegasus", DECODER),
+        ("mvp", DECODER),
+        ("trocr", DECODER),
     ],
 )
 def test_prompts_of_unequal_lengths_that_onnxruntime_genai_pads_into_the_window(
-    model_type: str, sizes: Any, precision: Any, tmp_path: Path
+    model_type: str, sizes: Any, precision: Any, verify: bool, tmp_path: Path
 ) -> None:
-    """These windows are not fused and include padding: the model takes one prompt, and a batch is refused."""
+    """These windows or positions are not fused and include padding: the model takes one prompt, a batch is refused."""
     model = make_model(model_type, **sizes)
     with pytest.warns(UserWarning, match="the model takes one prompt at a time: in a batch, prompts of unequal"):
-        fxonnx.genai.export(model, tmp_path, tokenizer=make_tokenizer(), precision=precision)
+        fxonnx.genai.export(
+            model, tmp_path, tokenizer=make_tokenizer(), precision=precision, verify=verify, text_only=True
+        )
     if precision == "fp32":
         assert generated(tmp_path, prompt(1)) == generated_by_transformers(model, prompt(1))
     with pytest.raises(RuntimeError, match="input_ids"):
