@@ -203,6 +203,11 @@ LATENT: dict[str, Any] = {
         ("deepseek_v2", LATENT, "past_key_values.0.value has the head size 8 and past_key_values.0.key 16"),
         ("bert", {}, "BertLMHeadModel does not return its cache"),
         (
+            "nemotron_h",
+            {"hybrid_override_pattern": "M*", "mamba_num_heads": 4, "n_groups": 8},
+            "NemotronHForCausalLM does not run with its cache: repeat_interleave: ",
+        ),
+        (
             "recurrent_gemma",
             {"head_dim": 16, "lru_width": 64},
             r"\(model type 'recurrent_gemma'\) has states other than keys and values(?s:.*)export a step of one token",
@@ -388,6 +393,21 @@ def test_an_export_into_the_checkpoint_in_another_precision(checkpoint: Path, tm
     fxonnx.genai.export(directory, directory, precision="fp16", verify=False)
     tensors = onnx.load(directory / "model.onnx", load_external_data=False).graph.initializer
     assert not any(tensor.external_data for tensor in tensors)
+
+
+def test_a_model_of_bytes_with_several_caches(tmp_path: Path) -> None:
+    """BLT, with and without a number of layers in the configuration of the whole."""
+    part = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    parts = {
+        f"{name}_config": {**part, "hidden_size_global": 32} for name in ("encoder", "decoder", "patcher", "global")
+    }
+    hashes = {"encoder_hash_byte_group_vocab": 50, "encoder_hash_byte_group_size": [3]}
+    model = make_model("blt", patch_in_forward=False, **parts, **hashes)
+    with pytest.raises(ArgumentError, match=r"type .blt.. keeps its states in a cache of its own, EncoderDecoderCache"):
+        fxonnx.genai.export(model, tmp_path / "out", tokenizer=make_tokenizer())
+    del model.config.num_hidden_layers
+    with pytest.raises(ArgumentError, match=r"type .blt.. does not run with a DynamicCache: 'BltConfig' object has no"):
+        fxonnx.genai.export(model, tmp_path / "out", tokenizer=make_tokenizer())
 
 
 def test_a_model_of_recurrent_layers_that_transformers_cannot_run(tmp_path: Path) -> None:
