@@ -167,9 +167,11 @@ def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, 
     """Export and save a decoder, and compare it on request.
 
     Returns:
-        Whether batches of prompts of unequal lengths are right: as far as they are compared, or by masks and positions.
+        Whether batches of prompts of unequal lengths are right: by masks and positions, and the comparison.
     """
     program = _program(loaded, adapters, request, has_batches=has_batches)
+    if has_batches and not ignores_padding(program, _past_beyond_windows(loaded.config)):
+        return False
     save_adapters(program, adapters, request.directory)
     config = genai_config(loaded.model, loaded.tokenizer, program.model.graph, request.device, _MODEL_FILE)
     request.announce("save")
@@ -180,7 +182,7 @@ def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, 
         save_beside_weights(program, path, request.checkpoint)
     write_json(request.directory / LAST, config)
     if not request.verify:
-        return not has_batches or ignores_padding(program, _past_beyond_windows(loaded.config))
+        return True
     request.announce("verify")
     # The weights of a quantized checkpoint are not rounded again.
     with nullcontext() if loaded.is_packed else rounded_weights(loaded.model, program):

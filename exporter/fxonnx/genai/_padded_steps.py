@@ -54,7 +54,7 @@ def ignores_padding(program: ONNXProgram, past: int) -> bool:
     part.inputs[:] = [value for value in part.inputs if value.uses()]
     for value in part.inputs:
         if value.name not in _READ:
-            value.dtype = ir.DataType.UINT8
+            value.type = ir.TensorType(ir.DataType.UINT8)  # a new one, which the graph does not share
     model = ir.to_proto(ir.Model(part, ir_version=program.model.ir_version))
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     prompt = past // 2
