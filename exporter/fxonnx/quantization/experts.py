@@ -23,17 +23,17 @@ def expert_weights(node: ir.Node) -> Iterator[ir.Value]:
 
 def routers(node: ir.Node) -> set[ir.Node]:
     """Return the products of MoE's router, with an output for each expert: the last ones before its second input."""
-    experts = node.inputs[2]
+    experts = next(expert_weights(node)).shape
     pending, seen, found = [node.inputs[1]], set(), set()
     while pending:
         value = pending.pop()
         producer = None if value is None else value.producer()
-        if producer is None or producer in seen:
+        if value is None or producer is None or producer in seen:
             continue
         seen.add(producer)
         if producer.op_type not in ("MatMul", "Gemm"):
             pending.extend(producer.inputs)
-        elif value.shape is not None and experts.shape is not None and value.shape[-1] == experts.shape[0]:
+        elif value.shape is not None and experts is not None and value.shape[-1] == experts[0]:
             found.add(producer)
     return found
 
