@@ -346,6 +346,7 @@ DECODER = {"d_model": 64, "decoder_layers": 1, "decoder_attention_heads": 4, "de
             "git",
             {"num_hidden_layers": 1, "vision_config": {"hidden_size": 24, "image_size": 32, "num_hidden_layers": 1}},
         ),
+        ("mpt", {"d_model": 64, "n_heads": 4, "n_layers": 1, "max_seq_len": 128}),
         ("bigbird_pegasus", DECODER),
         ("mvp", DECODER),
         ("trocr", DECODER),
