@@ -18,7 +18,7 @@ from fxonnx._cli.commands import app
 from fxonnx._lower.metadata import MetadataLevel
 from fxonnx._lower.versions import NEWEST_OPSET, OLDEST_OPSET
 from fxonnx._options import Functions, Numerics
-from fxonnx._quantize_config import WeightDtype
+from fxonnx._quantize_config import WeightDtype, _Choice
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
@@ -41,6 +41,7 @@ COMPLETIONS = [
     ("hf d --dtype fp32,q", ["fp32,q8", "fp32,q4", "fp32,q4f16"]),
     ("hf d --target onnxruntime-g", ["onnxruntime-genai", "onnxruntime-genai-cuda"]),
     ("genai d --precision b", ["bf16"]),
+    ("genai d --precision int", ["int4", "int8"]),
     ("genai d --target ", ["cpu", "cuda"]),
     ("genai d --pooling mean", ["mean", "mean_sqrt_len"]),
     ("verify m.onnx m:f --", ["--json", "--debug", "--help"]),
@@ -100,6 +101,8 @@ def values_of(kind: str) -> tuple[Any, ...]:
         "layout": get_args(huggingface["layout"]),
         "dtype": tuple(VARIANTS),
         "precision": get_args(genai["precision"]),
+        "embeddings": get_args(_Choice),
+        "lm_head": get_args(_Choice),
         "pooling": get_args(get_args(genai["pooling"])[0]),
         "task": tuple(TASKS),
     }

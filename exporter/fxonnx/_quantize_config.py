@@ -37,7 +37,8 @@ class QuantizeConfig:
             on the CPU, 1 computes in float32, 0 leaves the choice to the runtime. In other graphs, ONNX Runtime reads
             the session option ``session.qdq_matmulnbits_accuracy_level`` instead, which is 4 by default.
         include: Names of modules or parameters, or glob patterns for them, whose weights are quantized; of layers that
-            the graph packs into one product, all must be included.
+            the graph packs into one product, all must be included. Routers of experts that are one operator are
+            quantized only if it names them.
         exclude: As ``include``, for weights that are left as they are.
         embeddings: Element type of embedding tables; "int4" requires a target with GatherBlockQuantized.
         lm_head: Element type of the layer that computes the logits; None for ``dtype``. The layer is recognized by its

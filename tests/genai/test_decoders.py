@@ -116,7 +116,7 @@ ROTARY: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 DISTINCT = frozenset({"gemma2", "gemma3_text", "gemma4_text", "cohere2", "gpt_oss", "llama", "smollm3"})
 """Types whose layers differ without a setting of the table, and one of the others; further ones have one layer."""
 
-# Local attention that is not fused counts padding as a part of the window; the comparison of the export warns.
+# Local attention that is not fused counts padding as a part of the window: the model takes one prompt, with a warning.
 PADDING_IN_WINDOW = {"gpt_neo"}
 
 
@@ -131,8 +131,10 @@ def sizes_of(model_type: str) -> Mapping[str, Any]:
 def test_tokens_are_equal(model_type: str, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="the exported model is valid only")
+        if model_type not in PADDING_IN_WINDOW:
+            warnings.filterwarnings("error", message="the model takes one prompt at a time")
         model = export_small(tmp_path, model_type, sizes=sizes_of(model_type))
-    for batch in (1, 3):
+    for batch in (1, 3) if model_type not in PADDING_IN_WINDOW else (1,):
         ids = prompt(batch)
         assert generated(tmp_path, ids) == generated_by_transformers(model, ids)
     if model_type not in PADDING_IN_WINDOW:

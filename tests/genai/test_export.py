@@ -203,6 +203,11 @@ LATENT: dict[str, Any] = {
         ("deepseek_v2", LATENT, "past_key_values.0.value has the head size 8 and past_key_values.0.key 16"),
         ("bert", {}, "BertLMHeadModel does not return its cache"),
         (
+            "nemotron_h",
+            {"hybrid_override_pattern": "M*", "mamba_num_heads": 4, "n_groups": 8},
+            "NemotronHForCausalLM does not run with its cache: repeat_interleave: ",
+        ),
+        (
             "recurrent_gemma",
             {"head_dim": 16, "lru_width": 64},
             r"\(model type 'recurrent_gemma'\) has states other than keys and values(?s:.*)export a step of one token",
@@ -238,7 +243,7 @@ class Scaled(torch.nn.Module):
         ({"tokenizer": None}, "tokenizer: a model object has no tokenizer\nhint: pass tokenizer="),
         (
             {"precision": "int3"},
-            "precision: expected 'fp32', 'fp16', 'bf16', 'int4', got 'int3'\nhint: did you mean 'int4'",
+            "precision: expected 'fp32', 'fp16', 'bf16', 'int4', 'int8', got 'int3'\nhint: did you mean 'int",
         ),
         ({"target": "cdua"}, "target: expected 'cpu', 'cuda', got 'cdua'\nhint: did you mean 'cuda'"),
         ({"target": "cuda", "precision": "bf16"}, "verify: without a GPU, models in bf16 for cuda cannot be run"),
@@ -323,7 +328,10 @@ def test_a_multimodal_model_that_is_a_decoder(tmp_path: Path) -> None:
     assert generated(tmp_path, prompt(1)) == generated_by_transformers(model, prompt(1))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int4"])
+DECODER = {"d_model": 64, "decoder_layers": 1, "decoder_attention_heads": 4, "decoder_ffn_dim": 64}
+
+
+@pytest.mark.parametrize(("precision", "verify"), [("fp32", True), ("int4", True), ("fp32", False)])
 @pytest.mark.parametrize(
     ("model_type", "sizes"),
     [
@@ -334,15 +342,25 @@ def test_a_multimodal_model_that_is_a_decoder(tmp_path: Path) -> None:
             "llama4_text",
             {"num_local_experts": 2, "intermediate_size_mlp": 64, "head_dim": 16, "attention_chunk_size": 4},
         ),
+        (
+            "git",
+            {"num_hidden_layers": 1, "vision_config": {"hidden_size": 24, "image_size": 32, "num_hidden_layers": 1}},
+        ),
+        ("mpt", {"d_model": 64, "n_heads": 4, "n_layers": 1, "max_seq_len": 128}),
+        ("bigbird_pegasus", DECODER),
+        ("mvp", DECODER),
+        ("trocr", DECODER),
     ],
 )
 def test_prompts_of_unequal_lengths_that_onnxruntime_genai_pads_into_the_window(
-    model_type: str, sizes: Any, precision: Any, tmp_path: Path
+    model_type: str, sizes: Any, precision: Any, verify: bool, tmp_path: Path
 ) -> None:
-    """These windows are not fused and include padding: the model takes one prompt, and a batch is refused."""
+    """These windows or positions are not fused and include padding: the model takes one prompt, a batch is refused."""
     model = make_model(model_type, **sizes)
     with pytest.warns(UserWarning, match="the model takes one prompt at a time: in a batch, prompts of unequal"):
-        fxonnx.genai.export(model, tmp_path, tokenizer=make_tokenizer(), precision=precision)
+        fxonnx.genai.export(
+            model, tmp_path, tokenizer=make_tokenizer(), precision=precision, verify=verify, text_only=True
+        )
     if precision == "fp32":
         assert generated(tmp_path, prompt(1)) == generated_by_transformers(model, prompt(1))
     with pytest.raises(RuntimeError, match="input_ids"):
@@ -376,6 +394,21 @@ def test_an_export_into_the_checkpoint_in_another_precision(checkpoint: Path, tm
     fxonnx.genai.export(directory, directory, precision="fp16", verify=False)
     tensors = onnx.load(directory / "model.onnx", load_external_data=False).graph.initializer
     assert not any(tensor.external_data for tensor in tensors)
+
+
+def test_a_model_of_bytes_with_several_caches(tmp_path: Path) -> None:
+    """BLT, with and without a number of layers in the configuration of the whole."""
+    part = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    parts = {
+        f"{name}_config": {**part, "hidden_size_global": 32} for name in ("encoder", "decoder", "patcher", "global")
+    }
+    hashes = {"encoder_hash_byte_group_vocab": 50, "encoder_hash_byte_group_size": [3]}
+    model = make_model("blt", patch_in_forward=False, **parts, **hashes)
+    with pytest.raises(ArgumentError, match=r"type .blt.. keeps its states in a cache of its own, EncoderDecoderCache"):
+        fxonnx.genai.export(model, tmp_path / "out", tokenizer=make_tokenizer())
+    del model.config.num_hidden_layers
+    with pytest.raises(ArgumentError, match=r"type .blt.. does not run with a DynamicCache: 'BltConfig' object has no"):
+        fxonnx.genai.export(model, tmp_path / "out", tokenizer=make_tokenizer())
 
 
 def test_a_model_of_recurrent_layers_that_transformers_cannot_run(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 import onnx
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import fxonnx.genai
 from fxonnx import QuantizeConfig, VerificationError
+from fxonnx._cli.commands import app
 from fxonnx.genai import _verification
 
 from .small_models import make_model, make_tokenizer
@@ -35,6 +37,9 @@ def models() -> dict[str, Any]:
         ("llama", "int4", "cpu", FLOAT),
         ("llama", "int4", "cuda", FLOAT16),
         ("gpt2", "int4", "cpu", FLOAT),
+        ("llama", "int8", "cpu", FLOAT),
+        ("llama", "int8", "cuda", FLOAT16),
+        ("gpt2", "int8", "cpu", FLOAT),
     ],
 )
 def test_precisions(
@@ -47,7 +52,7 @@ def test_precisions(
     file = onnx.load(tmp_path / "model.onnx")
     assert {value.type.tensor_type.elem_type for value in file.graph.output} == {dtype}
     operators = {node.op_type for node in file.graph.node}
-    assert ("MatMulNBits" in operators) == (precision == "int4")
+    assert ("MatMulNBits" in operators) == precision.startswith("int")
     providers = '"cuda"' if target == "cuda" else '"provider_options": []'
     assert providers in (tmp_path / "genai_config.json").read_text()
 
@@ -55,15 +60,30 @@ def test_precisions(
 def test_quantization_in_detail(models: dict[str, Any], tmp_path: Path) -> None:
     config = QuantizeConfig("int8", embeddings="int8", exclude=["lm_head"])
     fxonnx.genai.export(models["llama"], tmp_path, tokenizer=make_tokenizer(), quantize=config)
-    bits = [
-        attribute.i
-        for node in onnx.load(tmp_path / "model.onnx").graph.node
-        if node.op_type == "MatMulNBits"
-        for attribute in node.attribute
-        if attribute.name == "bits"
-    ]
-    assert bits
-    assert set(bits) == {8}
+    # A block is at most as long as the rows.
+    assert set(attributes_of_products(tmp_path)) == {(8, 64)}
+
+
+def attributes_of_products(directory: Path) -> list[tuple[int, int]]:
+    """The bits and the block size of each product with a quantized weight, in the order of the graph."""
+    graph = onnx.load(directory / "model.onnx").graph
+    products = [node for node in graph.node if node.op_type == "MatMulNBits"]
+    found = [{each.name: each.i for each in node.attribute} for node in products]
+    return [(each["bits"], each["block_size"]) for each in found]
+
+
+def test_the_command_quantizes_in_detail(models: dict[str, Any], tmp_path: Path) -> None:
+    models["llama"].save_pretrained(tmp_path / "llama")
+    make_tokenizer().save_pretrained(tmp_path / "llama")
+    command = ["genai", str(tmp_path / "llama"), "-o", str(tmp_path / "out"), "--precision", "int8"]
+    command += ["--block-size", "32", "--embeddings", "int8", "--lm-head", "int4"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    *layers, head = attributes_of_products(tmp_path / "out")
+    assert set(layers) == {(8, 32)}
+    assert head == (4, 32)
+    operators = {node.op_type for node in onnx.load(tmp_path / "out" / "model.onnx").graph.node}
+    assert "GatherBlockQuantized" in operators
 
 
 def test_the_comparison_uses_the_rounded_weights(

@@ -328,6 +328,10 @@ def operators(path: Path) -> set[str]:
 def test_other_numbers_of_image_tokens_are_refused(tmp_path: Path) -> None:
     with pytest.raises(fxonnx.ArgumentError, match="Gemma 3 with 256 tokens per image, but this model has 64"):
         fxonnx.genai.export(make_gemma3(mm_tokens_per_image=64), tmp_path / "out", tokenizer=make_tokenizer())
+    model = make_gemma3()
+    model.config.vision_config.image_size = 32
+    with pytest.raises(fxonnx.ArgumentError, match="an image has 64 patches, fewer than its 256 tokens"):
+        fxonnx.genai.export(model, tmp_path / "out", tokenizer=make_tokenizer())
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,11 @@ CASES = (
         {**MLA, "n_routed_experts": 8, "n_group": 4, "topk_group": 2, "topk_method": "group_limited_greedy"},
     ),
     Case("hunyuan_v1_moe", {"num_experts": 4, "moe_topk": 2}),
-    # Experts without a gated SiLU, and a router that selects one expert after the other.
+    # Routers that select one expert after the other, or scale the inputs of the experts.
+    Case("phimoe", {"num_local_experts": 4}),
+    Case("llama4_text", {"num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 24}),
+    # Experts without a gated SiLU.
     Case("qwen3_moe", {"num_experts": 4, "norm_topk_prob": True, "hidden_act": "gelu"}, fused=0),
-    Case("phimoe", {"num_local_experts": 4}, fused=0),
 )
 
 
@@ -90,6 +92,12 @@ def test_experts_become_one_operator(case: Case) -> None:
         ("gpt_oss", {"num_local_experts": 4}, fxonnx.QuantizeConfig("int4", include=["*.experts"])),
         ("mixtral", {"num_local_experts": 4}, fxonnx.QuantizeConfig("int8")),
         ("glm4_moe", {"n_routed_experts": 4, "first_k_dense_replace": 0}, fxonnx.QuantizeConfig("int4")),
+        ("phimoe", {"num_local_experts": 4}, fxonnx.QuantizeConfig("int4", accuracy_level=1)),
+        (
+            "llama4_text",
+            {"num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 32},
+            fxonnx.QuantizeConfig("int4"),
+        ),
     ],
 )
 def test_quantized_experts(name: str, options: dict[str, Any], quantize: fxonnx.QuantizeConfig) -> None:
@@ -99,7 +107,9 @@ def test_quantized_experts(name: str, options: dict[str, Any], quantize: fxonnx.
     operators = Counter(node.op_type for node in program.model.graph)
     assert operators["QMoE"] == 1
     assert not operators["MoE"]
-    assert not operators["MatMul" if quantize.include == ("*",) else "MatMulNBits"]
+    # Rounding a router would select other experts.
+    floats = operators["MatMul"] + operators["Gemm"]
+    assert floats == 1 if quantize.include == ("*",) else not operators["MatMulNBits"]
     stored = program.model.graph.initializers
     assert all("::" in key for key in stored if "experts" in key and "bias" not in key)
 
@@ -176,6 +186,16 @@ def test_routers(name: str) -> None:
     for tokens in (1, 9):
         x = torch.randn(tokens, 16)
         torch.testing.assert_close(program(x)[0], model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_scaled_inputs_of_several_experts() -> None:
+    """One operator computes the inputs of all its experts alike."""
+    program = exported(
+        Case("llama4_text", {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size_mlp": 24}),
+        target="onnxruntime-genai",
+        verify=True,
+    )
+    assert not program.record.patterns["mixture_of_experts"]
 
 
 def test_loops_over_different_experts() -> None:

@@ -29,7 +29,9 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "opset": tuple(map(str, range(7, 29))),
         "layout": ("optimum", "transformers.js", "sentence-transformers", "genai"),
         "dtype": ("fp32", "fp16", "q8", "q4", "q4f16"),
-        "precision": ("fp32", "fp16", "bf16", "int4"),
+        "precision": ("fp32", "fp16", "bf16", "int4", "int8"),
+        "embeddings": ("float", "int4", "int8"),
+        "lm_head": ("float", "int4", "int8"),
         "pooling": ("cls", "last", "max", "mean", "mean_sqrt_len", "weighted_mean"),
         "task": (
             *("text-classification", "token-classification", "question-answering", "multiple-choice"),

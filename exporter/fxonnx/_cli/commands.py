@@ -218,7 +218,16 @@ def genai_command(
     no_chat_template: Annotated[
         bool, typer.Option("--no-chat-template", help="Write no chat template: the model does not chat.")
     ] = False,
-    precision: Annotated[str, choice("precision", "fp32, fp16, bf16 or int4 (weights only).")] = "fp32",
+    precision: Annotated[str, choice("precision", "fp32, fp16, bf16, or for the weights only int4 or int8.")] = "fp32",
+    block_size: Annotated[
+        int | None, typer.Option(help="With int4 or int8, the number of weights that share a scale.")
+    ] = None,
+    embeddings: Annotated[
+        str | None, choice("embeddings", "With int4 or int8, the element type of embedding tables: {}.")
+    ] = None,
+    lm_head: Annotated[
+        str | None, choice("lm_head", "With int4 or int8, the element type of the layer that computes logits: {}.")
+    ] = None,
     target: Annotated[str, choice("device", "The device: {}.")] = "cpu",
     last_logits: Annotated[
         bool, typer.Option("--last-logits/--all-logits", help="Compute the logits of the last position only.")
@@ -250,6 +259,7 @@ def genai_command(
         raise typer.BadParameter("it excludes --chat-template", param_hint="--no-chat-template")
     with readable_messages(debug, as_json=as_json), progress(_GENAI_STAGES) as on_stage:
         from ..genai import export as export_for_genai  # imports torch
+        from .loading import read_weight_quantization
 
         choices: dict[str, Any] = {"precision": precision, "target": target, "pooling": pooling}
         export_for_genai(
@@ -260,6 +270,9 @@ def genai_command(
             normalize=normalize,
             text_only=text_only,
             adapters=adapters,
+            quantize=read_weight_quantization(
+                precision, {"block_size": block_size, "embeddings": embeddings, "lm_head": lm_head}
+            ),
             verify=verify,
             on_stage=on_stage,
             **choices,

@@ -17,7 +17,7 @@ from ..errors import ArgumentError, UntestedTorchError, did_you_mean, kind_of
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LoadedModel", "load_model", "read_quantization"]
+__all__ = ["LoadedModel", "load_model", "read_quantization", "read_weight_quantization"]
 
 
 @dataclass(frozen=True)
@@ -180,6 +180,27 @@ def read_quantization(dtype: str | None, calibration: Path | None, *, dynamic_ac
     activations: Any = "dynamic" if dynamic_activations else None
     batches = None if calibration is None else _load_calibration(calibration)
     return QuantizeConfig(dtype, activations=activations, calibration=batches)  # type: ignore[arg-type]
+
+
+def read_weight_quantization(precision: str, options: Mapping[str, Any]) -> Any:
+    """Return the argument ``quantize`` of ``genai.export`` for the options of the command line.
+
+    Args:
+        precision: The option ``--precision``.
+        options: Attribute of ``QuantizeConfig`` to the option of that name; None for those that were not given.
+
+    Raises:
+        ArgumentError: If the weights of the precision are not quantized.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if not given:
+        return None
+    from .._quantize_config import QuantizeConfig  # imports torch
+
+    if precision in ("fp32", "fp16", "bf16"):
+        option = f"--{next(iter(given)).replace('_', '-')}"
+        raise ArgumentError(option, f"weights in {precision} are not quantized", hint="pass --precision int4 or int8")
+    return QuantizeConfig(**{"dtype": precision, **given})
 
 
 def _load_calibration(path: Path) -> list[Any]:

@@ -96,11 +96,16 @@ def example_inputs(model: Any, batch: int = _BATCH) -> dict[str, Any]:
     cache = transformers.DynamicCache()
     try:
         with torch.no_grad():
-            called(input_ids=ids, past_key_values=cache, use_cache=True)
-    except (TypeError, ValueError, IndexError, AttributeError) as error:
+            output = called(input_ids=ids, past_key_values=cache, use_cache=True)
+    except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+        raise _without_cache(model, error) from error
+    returned = getattr(output, "past_key_values", None)
+    if not isinstance(returned, (transformers.DynamicCache, type(None))):
         raise ArgumentError(
-            "model", f"{_name(model)} does not run with a DynamicCache: {error}", hint=_STEP_BY_STEP
-        ) from error
+            "model",
+            f"{_name(model)} keeps its states in a cache of its own, {type(returned).__name__}",
+            hint=_STEP_BY_STEP,
+        )
     if not cache.layers or not all(isinstance(layer.keys, torch.Tensor) for layer in cache.layers):
         raise ArgumentError(
             "model",
@@ -136,6 +141,10 @@ def _name(model: Any) -> str:
     return f"{type(model).__name__} (model type {model.config.model_type!r})"
 
 
+def _without_cache(model: Any, error: Exception) -> ArgumentError:
+    return ArgumentError("model", f"{_name(model)} does not run with a DynamicCache: {error}", hint=_STEP_BY_STEP)
+
+
 def _check_cache(transformers: Any, model: Any) -> None:
     """Reject models with states other than keys and values.
 
@@ -143,7 +152,10 @@ def _check_cache(transformers: Any, model: Any) -> None:
     cannot do both.
     """
     attention = transformers.cache_utils.DynamicLayer
-    layers = transformers.DynamicCache(config=model.config.get_text_config(decoder=True)).layers
+    try:
+        layers = transformers.DynamicCache(config=model.config.get_text_config(decoder=True)).layers
+    except AttributeError as error:  # BLT: its parts have layers, and its configuration no number of them
+        raise _without_cache(model, error) from error
     others = sorted({type(layer).__name__ for layer in layers if not isinstance(layer, attention)})
     if others:
         raise ArgumentError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -26,6 +27,7 @@ from ._in_place import keep_checkpoint_files, save_beside_weights
 from ._last_logits import last_logits_only
 from ._loading import LanguageModel, load_language_model
 from ._meta import has_weights
+from ._padded_steps import ignores_padding
 from ._padding import assume_right_padding
 from ._parts import Request
 from ._precision import Precision, PrecisionPlan, read_precision, with_quantization
@@ -45,6 +47,7 @@ _PLAIN_TARGETS: Mapping[str, Target] = MappingProxyType({"cpu": "onnxruntime", "
 _PLAIN = frozenset({"embedding", "encoder-decoder", "reranker"})
 """Families that ONNX Runtime runs without onnxruntime-genai."""
 _MODEL_FILE = "model.onnx"
+_LONG = 8192
 _WRITTEN = (LAST, "genai", "model.onnx", "encoder", "decoder", "embedding", "vision", "audio", "weights")
 """Beginnings of the names of files that replace others in the directory of the checkpoint."""
 
@@ -80,8 +83,8 @@ def export(
         tokenizer: The tokenizer, or its directory; by default the one in the model's directory.
         chat_template: A Jinja template, or a file with one, in place of the tokenizer's; False for a decoder-only
             model that does not chat, whose tokenizer has none.
-        precision: "fp32", "fp16" or "bf16": the dtype of weights and activations; "int4": weights of linear layers in
-            4 bits, computed in float32 on the CPU and in float16 with CUDA.
+        precision: "fp32", "fp16" or "bf16": the dtype of weights and activations; "int4" or "int8": weights of linear
+            layers in 4 or 8 bits, computed in float32 on the CPU and in float16 with CUDA.
         target: The device that onnxruntime-genai runs the model on.
         quantize: Quantization of the weights in more detail, as for ``fxonnx.export``. By default, a checkpoint of
             GPTQ, AWQ or compressed-tensors keeps its integers.
@@ -164,9 +167,11 @@ def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, 
     """Export and save a decoder, and compare it on request.
 
     Returns:
-        Whether batches of prompts of unequal lengths are right, as far as they are compared.
+        Whether batches of prompts of unequal lengths are right: by masks and positions, and the comparison.
     """
     program = _program(loaded, adapters, request, has_batches=has_batches)
+    if has_batches and not ignores_padding(program, _past_beyond_windows(loaded.config)):
+        return False
     save_adapters(program, adapters, request.directory)
     config = genai_config(loaded.model, loaded.tokenizer, program.model.graph, request.device, _MODEL_FILE)
     request.announce("save")
@@ -182,6 +187,12 @@ def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, 
     # The weights of a quantized checkpoint are not rounded again.
     with nullcontext() if loaded.is_packed else rounded_weights(loaded.model, program):
         return compare_tokens(loaded, request.directory, adapters, request.tolerance, has_batches=has_batches)
+
+
+def _past_beyond_windows(config: Any) -> int:
+    """A number of cached tokens, more than twice as large as the windows of a model where its context allows that."""
+    sizes = [size for name, size in vars(config).items() if isinstance(size, int) and re.search("window|chunk", name)]
+    return min(context_length(config) - 1, max([_LONG, *(2 * size + 2 for size in sizes)]))
 
 
 def _plan_of_checkpoint(loaded: LanguageModel, plan: PrecisionPlan, has_adapters: bool) -> PrecisionPlan:

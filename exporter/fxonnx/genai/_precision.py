@@ -14,7 +14,7 @@ from ..errors import ArgumentError, did_you_mean
 
 __all__ = ["Precision", "PrecisionPlan", "read_precision", "with_quantization"]
 
-Precision: TypeAlias = Literal["fp32", "fp16", "bf16", "int4"]
+Precision: TypeAlias = Literal["fp32", "fp16", "bf16", "int4", "int8"]
 
 _DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -63,12 +63,11 @@ def read_precision(precision: str, quantize: Any, target: str) -> PrecisionPlan:
     if precision not in known:
         expected = ", ".join(map(repr, known))
         raise ArgumentError("precision", f"expected {expected}, got {precision!r}", hint=did_you_mean(precision, known))
-    if precision == "int4":
+    dtype = _DTYPES.get(precision)
+    if dtype is None:
         # The kernels of CUDA for quantized weights and for attention compute in half precision.
         dtype = torch.float32 if target == "cpu" else torch.float16
-        quantize = QuantizeConfig("int4") if quantize is None else quantize
-    else:
-        dtype = _DTYPES[precision]
+        quantize = precision if quantize is None else quantize
     tolerance = _TOLERANCES[dtype]
     return PrecisionPlan(dtype, quantize, tolerance if quantize is None else max(tolerance, _QUANTIZED_TOLERANCE))
 

@@ -89,7 +89,7 @@ def state_inputs(model: Any, batch: int, past: int) -> dict[str, Tensor]:
     try:
         with torch.no_grad():
             called(input_ids=ids, use_cache=True, **{cache_parameter(model): cache})
-    except (TypeError, ValueError, IndexError, AttributeError) as error:
+    except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
         # transformers counts the tokens of a cache in a layer of attention.
         raise ArgumentError("model", f"{type(model).__name__} does not run with its cache: {error}") from error
     zeros = partial(torch.zeros, device=input_device(model))

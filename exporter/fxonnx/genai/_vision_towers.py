@@ -460,6 +460,9 @@ class Gemma3(VisionTower):
                 f"onnxruntime-genai runs Gemma 3 with {_GEMMA3_TOKENS} tokens per image, but this model has "
                 f"{self.config.mm_tokens_per_image}",
             )
+        patches = (self.vision_config.image_size // self.patch_size) ** 2
+        if patches < _GEMMA3_TOKENS:
+            raise ArgumentError("model", f"an image has {patches} patches, fewer than its {_GEMMA3_TOKENS} tokens")
 
     def _merge_size(self) -> int:
         return 1

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-__all__ = ["EXPERT_WEIGHTS", "expert_attributes", "expert_block_size", "expert_weights", "inputs_of_qmoe"]
+__all__ = ["EXPERT_WEIGHTS", "expert_attributes", "expert_block_size", "expert_weights", "inputs_of_qmoe", "routers"]
 
 EXPERT_WEIGHTS = (2, 4, 6)
 """Positions of the weights among the inputs of MoE, each followed by its bias; the last one is optional."""
@@ -19,6 +19,23 @@ def expert_weights(node: ir.Node) -> Iterator[ir.Value]:
         value = node.inputs[position] if position < len(node.inputs) else None
         if value is not None:
             yield value
+
+
+def routers(node: ir.Node) -> set[ir.Node]:
+    """Return the products of MoE's router, with an output for each expert: the last ones before its second input."""
+    experts = next(expert_weights(node)).shape
+    pending, seen, found = [node.inputs[1]], set(), set()
+    while pending:
+        value = pending.pop()
+        producer = None if value is None else value.producer()
+        if value is None or producer is None or producer in seen:
+            continue
+        seen.add(producer)
+        if producer.op_type not in ("MatMul", "Gemm"):
+            pending.extend(producer.inputs)
+        elif value.shape is not None and experts is not None and value.shape[-1] == experts[0]:
+            found.add(producer)
+    return found
 
 
 def expert_block_size(wanted: int, in_features: Sequence[int]) -> int | None:

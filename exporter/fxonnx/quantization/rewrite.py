@@ -19,7 +19,7 @@ from .._targets import TargetProfile
 from ..errors import ArgumentError, did_you_mean
 from .channel_weights import ChannelWeight
 from .config import HALF_SCALES_OPSET, has_blocks
-from .experts import EXPERT_WEIGHTS, expert_attributes, expert_block_size, expert_weights, inputs_of_qmoe
+from .experts import EXPERT_WEIGHTS, expert_attributes, expert_block_size, expert_weights, inputs_of_qmoe, routers
 from .quantized_layer import QuantizedLayer
 from .quantized_tensor import Layout, Part, QuantizedTensor
 from .quantized_weight import WeightScheme
@@ -142,7 +142,10 @@ class WeightQuantizer:
         for weight in (*single, *(one for _, some in experts for one in some)):
             self.known.update(dict.fromkeys(weight.names))
         self._check_names(bool(heads))
+        routing = {router for node, _ in experts for router in routers(node)}
         for node, weight in products:
+            if node in routing and "*" in self.config.include:
+                continue  # rounding would select other experts
             choice = self._choice(weight, is_head=weight.key in heads)
             if choice != "float":
                 self._quantize_product(node, weight, choice)

@@ -7,6 +7,7 @@ operator gets the logarithms of the weights.
 
 from __future__ import annotations
 
+import math
 import operator
 from functools import partial
 
@@ -16,7 +17,7 @@ from ..sizes import is_known, same_size
 from .context import PatternContext
 from .formula import Formula, never
 from .matches import Matches
-from .matching import as_call, bounds_of, dims_of, dtype_of, insert_before, is_same_dtype_cast, operand, value_of
+from .matching import CASTS, as_call, bounds_of, dims_of, dtype_of, insert_before, is_same_dtype_cast, operand, value_of
 from .onnx_nodes import insert_onnx_op
 from .signs import is_nonnegative
 from .terms import Call, Match, Number, Tensor, Term, Value, cast_of, either, op, view_of
@@ -53,8 +54,11 @@ def _chosen(
     down_bias: Tensor, alpha: Number, beta: Number, limit: Number, lower: Number, count: Number, last: Number,
     length: Value,
 ) -> Term:  # fmt: skip
-    """With any other router that selects the largest of some scores."""
-    choice = _item(op.topk(scores, k, _LAST).loose(), 1).named("choice")
+    """With any other router that selects the largest of some scores, at once or one after the other."""
+    largest = _item(op.max(scores, _LAST, True), 1)
+    second = _item(op.max(op.scatter(scores, _LAST, largest, -math.inf), _LAST, True), 1)
+    both = op(aten.cat, aten.concat)([largest, second], _LAST)
+    choice = either(_item(op.topk(scores, k, _LAST).loose(), 1), both).named("choice")
     return _experts(
         tokens, choice, scale, k, up, up_bias, down, down_bias, alpha, beta, limit, lower, count, last, length
     )
@@ -78,6 +82,17 @@ def _experts(
     positions = op.index_put(op.empty_like().loose(), [order], op(aten.arange.default)(length).loose())
     grouped = view_of(op.index(weighted, [positions])).when(lambda node: len(dims_of(node) or ()) == 3)
     return op.sum(grouped.named("grouped"), [1])
+
+
+def _scaled(tokens: Tensor, logits: Tensor, k: Number, up: Tensor, down: Tensor, count: Number) -> Term:
+    """All experts, with inputs that the router multiplies by 0 for those that it does not select."""
+    top = op.topk(logits, k, _LAST)
+    scores = op.scatter(op.full_like(logits, -math.inf).loose(), _LAST, _item(top, 1), _item(top, 0).named("selected"))
+    rows = op.repeat(tokens, [count, 1]) * view_of(op.transpose(op.sigmoid(scores), 0, 1))
+    source = op.bmm(view_of(rows), up).named("source")
+    halves = op.chunk(source, 2, _LAST).named("halves")
+    result = op.bmm(op.silu(_item(halves, 0)) * _item(halves, 1), down)
+    return op.sum(view_of(view_of(result)).named("grouped"), [0])
 
 
 def _flat(x: Term) -> Term:
@@ -116,9 +131,16 @@ def _has_consistent_sizes(match: Match) -> bool:
     return match.number("last") == match.number("count") - 1 and group == match.value("k")
 
 
+def _has_one_expert(match: Match) -> bool:
+    scores = dims_of(match.node("logits")) or ()
+    weights = [value_of(match.node(name)) for name in ("up", "down")]
+    sizes = {match.number("count"), *(weight.shape[0] for weight in weights)}
+    return match.value("k") == 1 and len(scores) == 2 and sizes == {scores[1]}
+
+
 def _is_gate(match: Match) -> bool:
     is_bounded = match.value("limit") is None or match.number("lower") == -match.number("limit")
-    return is_bounded and is_known(value_of(match.node("source")).shape[1] % 2 == 0)
+    return is_bounded and is_known(value_of(match.node("source")).shape[-1] % 2 == 0)
 
 
 def _has_usable_scale(match: Match) -> bool:
@@ -141,6 +163,14 @@ _CHOSEN = Formula(
     near=never,
     passes=is_same_dtype_cast,
 )
+_SCALED = Formula(
+    _scaled,
+    (_has_one_dtype, "tokens, scores and result have different dtypes"),
+    (_has_one_expert, "more than one expert is selected, or the sizes differ from the experts'"),
+    (_is_gate, "the gate has an odd size"),
+    near=never,
+    passes=lambda node: as_call(node, *CASTS) is not None,
+)
 
 
 def fuse_mixture_of_experts(graph: torch.fx.Graph, context: PatternContext) -> Matches:
@@ -149,7 +179,7 @@ def fuse_mixture_of_experts(graph: torch.fx.Graph, context: PatternContext) -> M
     for node in graph.find_nodes(op="call_function", target=aten.sum.dim_IntList):
         if dtype_of(node) not in context.experts:
             continue
-        match = _ROUTED.at(node) or _CHOSEN.at(node)
+        match = _ROUTED.at(node) or _CHOSEN.at(node) or _SCALED.at(node)
         if match is not None:
             _rewrite(match)
             found.fused.append(node)
@@ -159,8 +189,13 @@ def fuse_mixture_of_experts(graph: torch.fx.Graph, context: PatternContext) -> M
 def _rewrite(match: Match) -> None:
     node, is_interleaved = match.end, match.value("halves") is None
     up, down, up_bias, logits = match.node("up"), match.node("down"), match.value("up_bias"), match.value("logits")
+    tokens, selected = match.node("tokens"), match.value("selected")
+    if selected is not None:
+        factor = insert_before(node, aten.sigmoid.default, insert_before(node, aten.to.dtype, selected, torch.float32))
+        factor = insert_before(node, aten.to.dtype, factor, dtype_of(tokens))
+        tokens = insert_before(node, aten.mul.Tensor, tokens, factor)
     inputs = [
-        *(match.node("tokens"), _logits_of(match) if logits is None else logits),
+        *(tokens, _logits_of(match) if logits is None else logits),
         _interleaved(_outputs_first(up, node), is_interleaved, node),
         None if up_bias is None else _interleaved(up_bias, is_interleaved, node),
         *(_outputs_first(down, node), match.value("down_bias")),

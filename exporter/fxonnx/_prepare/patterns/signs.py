@@ -53,6 +53,9 @@ def _sources(node: torch.fx.Node) -> tuple[Any, ...] | None:
         return node.args[:1]
     if family in _COMBINES and count > 1:
         return node.args[:2] if node.kwargs.get("alpha", 1) == 1 else None
+    if family in (aten.cat, aten.concat):
+        parts: Any = node.args[0]
+        return tuple(parts)
     if family is aten.where and count == 3:
         return node.args[1:]
     if family is aten.masked_fill and count == 3:
