@@ -209,6 +209,14 @@ def test_the_stages_of_files(exported: Callable[[str], Exported]) -> None:
     assert stages[-2:] == ["verify vae_decoder/model.onnx (4 of 4)", "verify image"]
 
 
+def test_the_display_names_files(exported: Callable[[str], Exported]) -> None:
+    lines = str(exported("StableDiffusionPipeline").result).splitlines()
+    position = next(index for index, line in enumerate(lines) if "vae_encoder/model.onnx" in line)
+    assert lines[position + 1].strip() == "only for sample_height >= 2"
+    assert lines[position + 3].strip().startswith("sample 2x3x16x18: difference")
+    assert lines[-1].strip().startswith("image, 3 steps, 32x48: difference")
+
+
 def test_inputs_without_a_file(exported: Callable[[str], Exported], tmp_path: Path) -> None:
     """Layers that a pipeline skips are a part of the file."""
     name = "StableDiffusion3Pipeline"

@@ -35,6 +35,7 @@ from ._diffusers import has_adapters, pipeline_of, prepared_pipeline, write_pipe
 from ._diffusion_components import components_of_pipeline
 from ._external_data import split_external_data
 from ._extra import import_extra
+from ._padding import padding_any_size
 from ._runner import load
 from ._samples import Sizes
 from ._source import Source, find_checkpoint, load_source
@@ -283,7 +284,7 @@ def _in_dtype(source: Source, dtype: torch.dtype) -> Source:
 def _export_component(component: Component, variant: Variant, runtime: tuple[int | None, Target | None]) -> Any:
     opset_version, target = runtime
     inputs = component.inputs(Sizes())
-    with ignoring_warnings("the model cannot be exported for all requested sizes"):
+    with padding_any_size(component.model), ignoring_warnings("the model cannot be exported for all requested sizes"):
         program = export_model(
             component.model,
             kwargs=inputs,
