@@ -206,7 +206,8 @@ def test_processors_whose_library_is_missing(tmp_path: Path, monkeypatch: pytest
             raise ImportError("requires sentencepiece")
 
     model = make_model("bert", TASKS["fill-mask"])
-    monkeypatch.setattr(transformers, "TOKENIZER_MAPPING", {type(model.config): Refusing("Missing", (), {})})
+    mapping = transformers.TOKENIZER_MAPPING
+    monkeypatch.setitem(mapping._extra_content, type(model.config), Refusing("Missing", (), {}))
     exported = fxonnx.huggingface.export(model, tmp_path, verify=False)
     assert [value.name for value in onnx.load(exported.files[0]).graph.input] == ["input_ids", "attention_mask"]
 
