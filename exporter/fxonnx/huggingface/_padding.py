@@ -31,6 +31,8 @@ def padding_any_size(model: torch.nn.Module) -> Iterator[None]:
     with ExitStack() as until_exported:
         for each in {type(module) for module in model.modules()}:
             for name, function in _functions_of(each):
+                if each.__dict__[name] is function:  # in an export of another thread
+                    continue
                 until_exported.callback(setattr, each, name, each.__dict__[name])
                 setattr(each, name, function)
         yield
