@@ -120,7 +120,7 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     jobs: dict[str, Callable[[], str]] = {name: lambda name=name: compared(name) for name in CASES}
-    jobs |= {name: lambda name=name: pipelines(name) for name in PIPELINES}
+    jobs |= {name: lambda name=name: pipelines(name) for name in PIPELINES if hasattr(optimum, f"ORT{name}")}
     jobs['SentenceTransformer(backend="onnx")'] = sentences
     rows = []
     for name, job in jobs.items():

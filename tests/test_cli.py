@@ -228,21 +228,25 @@ def test_progress_on_a_terminal(module: str, monkeypatch: pytest.MonkeyPatch) ->
     assert "saving 1.0 / 1.0 kB" in result.stderr
 
 
-@pytest.mark.parametrize("stages", [(), ("capture", "save")])
-def test_bytes_are_shown_while_a_model_is_saved(stages: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("stages", "file"),
+    [((), ""), (("capture", "save"), ""), ((), " unet/model.onnx")],
+    ids=["plain", "counted", "file"],
+)
+def test_bytes_are_shown_while_a_model_is_saved(stages: tuple[str, ...], file: str) -> None:
     console = Console(force_terminal=True, file=io.StringIO(), width=80, color_system=None)
     with showing_progress(console, stages) as on_stage:
         on_stage("capture")
         # A session of another stage writes a model as well.
         Counter("bytes", 3_000_000).add(2_000_000)
         time.sleep(0.2)  # the display is refreshed 10 times a second
-        on_stage("save")
+        on_stage(f"save{file}")
         Counter("bytes", 4_700_000_000).add(1_200_000_000)
         time.sleep(0.2)
     Counter("bytes", 9_000_000_000).add(9_000_000_000)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "capture" in shown
-    assert "saving 1.2 / 4.7 GB" in shown
+    assert f"saving{file} 1.2 / 4.7 GB" in shown
     assert "MB" not in shown
     assert "9.0" not in shown
     assert bytes_text(0, 5_000_000) == "0.0 / 5.0 MB"

@@ -12,6 +12,8 @@ from benchmarks._optimum_models import MODELS
 from fxonnx.huggingface._tasks import TASKS, Task
 from tests.models.torchvision_shim import import_torchvision
 
+from .newer_types import NEWER_TYPES
+
 with suppress(ModuleNotFoundError):  # the environment of optimum has none
     import_torchvision()
 
@@ -31,7 +33,7 @@ _UNKNOWN = {
 """Types that transformers 5 does not have any more, or without a class for a task of this package; Nystromformer
 takes texts of one length only."""
 
-TYPES = tuple(name for name in MODELS if name not in _UNKNOWN)
+TYPES = tuple(name for name in (*MODELS, *NEWER_TYPES) if name not in _UNKNOWN)
 
 
 def _plain(options: Any) -> Any:
@@ -45,7 +47,7 @@ def _config(model_type: str) -> Any:
     import transformers
 
     name = model_type if model_type in transformers.CONFIG_MAPPING else model_type.replace("-", "_")
-    return transformers.CONFIG_MAPPING[name](**_plain(MODELS[model_type]), architectures=[])
+    return transformers.CONFIG_MAPPING[name](**_plain({**MODELS, **NEWER_TYPES}[model_type]), architectures=[])
 
 
 def tasks_of(model_type: str) -> list[Task]:

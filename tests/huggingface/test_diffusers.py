@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,72 +19,102 @@ from torch import Tensor
 
 import fxonnx.huggingface
 from fxonnx import ArgumentError
-from tests.genai.small_models import make_tokenizer
+from fxonnx.huggingface._diffusers import pipeline_of
 
 from .small_pipelines import PIPELINES, XL, images, make
 
 diffusers = pytest.importorskip("diffusers")
 
 
-class Served:
-    """A component of a pipeline whose file computes it."""
+@dataclass
+class Exported:
+    """A pipeline, its images before the export, the export, and the stages of it."""
 
-    def __init__(self, path: Path) -> None:
-        self.session = onnxruntime.InferenceSession(path)
-
-    def __call__(self, **given: Any) -> list[Tensor]:
-        feeds = {each.name: given[each.name].numpy() for each in self.session.get_inputs()}
-        return [torch.from_numpy(value) for value in self.session.run(None, feeds)]
+    pipeline: Any
+    images: Tensor
+    result: fxonnx.huggingface.ExportedModel
+    stages: list[str]
 
 
-def serve(pipeline: Any, directory: Path) -> None:
-    """Let the files compute the denoising and the decoding of a pipeline."""
-    unet, decoder = Served(directory / "unet" / "model.onnx"), Served(directory / "vae_decoder" / "model.onnx")
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Exported]:
+    """Exports by the name of the pipeline, each made once."""
 
-    def denoise(sample: Tensor, timestep: Tensor, encoder_hidden_states: Tensor, **more: Any) -> Any:
-        more |= more.pop("added_cond_kwargs", None) or {}
-        return unet(sample=sample, timestep=timestep, encoder_hidden_states=encoder_hidden_states, **more)
+    @cache
+    def made(name: str) -> Exported:
+        pipeline, stages = make(name, **PIPELINES[name]), list[str]()
+        expected = images(pipeline, name)
+        result = fxonnx.huggingface.export(pipeline, tmp_path_factory.mktemp(name), on_stage=stages.append)
+        return Exported(pipeline, expected, result, stages)
 
-    pipeline.unet.forward = denoise
-    pipeline.vae.decode = lambda latents, **_: decoder(latent_sample=latents)
+    return made
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_images(tmp_path: Path, name: str) -> None:
-    pipeline = make(name, **PIPELINES[name])
-    expected = images(pipeline, name)
-    exported = fxonnx.huggingface.export(pipeline, tmp_path)
-    assert all(check.passed for check in exported.checks)
-    components = {"text_encoder", "unet", "vae_decoder", "vae_encoder"} | (
-        {"text_encoder_2"} if "XL" in name else set()
-    )
-    assert {file.parent.name for file in exported.files} == components
-    assert all((tmp_path / component / "config.json").is_file() for component in components)
-    assert json.loads((tmp_path / "model_index.json").read_text())["_class_name"] == name
-    torch.testing.assert_close(images(pipeline, name), expected)  # the pipeline is as it was
-    serve(pipeline, tmp_path)
-    torch.testing.assert_close(images(pipeline, name), expected, atol=1e-4, rtol=1e-3)
+def test_images(exported: Callable[[str], Exported], name: str) -> None:
+    """Images of two texts, all modules of which are files."""
+    found = exported(name)
+    path, pipeline = found.result.path, found.pipeline
+    checks, files = found.result.checks, found.result.files
+    assert all(check.passed for check in checks)
+    assert checks[-1].file == "image"
+    # Each file is compared at two sizes.
+    assert len(checks) == 2 * len(files) + 1
+    modules = [each for each, part in pipeline.components.items() if isinstance(part, torch.nn.Module)]
+    components = {*modules, "vae_encoder", "vae_decoder"} - {"vae"}
+    assert {file.parent.name for file in files} == components
+    assert all((path / component / "config.json").is_file() for component in components)
+    assert json.loads((path / "model_index.json").read_text())["_class_name"] == name
+    torch.testing.assert_close(images(pipeline, name), found.images)  # the pipeline is as it was
+    loaded = fxonnx.huggingface.load(path)
+    torch.testing.assert_close(images(loaded, name), found.images, atol=1e-4, rtol=1e-3)
 
 
-def test_names_as_in_optimum(tmp_path: Path) -> None:
-    fxonnx.huggingface.export(make("StableDiffusionXLPipeline", **XL), tmp_path, verify=False)
+@pytest.mark.parametrize("name", ["StableDiffusionInpaintPipeline", "StableDiffusion3Img2ImgPipeline"])
+def test_images_of_images(tmp_path: Path, name: str) -> None:
+    (*_, check) = fxonnx.huggingface.export(make(name), tmp_path).checks
+    assert check.file == "image"
+    assert check.passed
 
-    def names(component: str) -> tuple[list[str], list[str]]:
-        session = onnxruntime.InferenceSession(tmp_path / component / "model.onnx")
-        return [each.name for each in session.get_inputs()], [each.name for each in session.get_outputs()]
 
-    states = [f"hidden_states.{index}" for index in range(3)]
-    assert names("text_encoder") == (["input_ids"], ["last_hidden_state", "pooler_output", *states])
-    assert names("text_encoder_2") == (["input_ids"], ["text_embeds", "last_hidden_state", *states])
-    inputs = ["sample", "timestep", "encoder_hidden_states", "text_embeds", "time_ids"]
-    assert names("unet") == (inputs, ["out_sample"])
-    assert names("vae_encoder") == (["sample"], ["latent_parameters"])
-    assert names("vae_decoder") == (["latent_sample"], ["sample"])
+_STATES = ["hidden_states.0", "hidden_states.1", "hidden_states.2"]
+_TRANSFORMER = ["hidden_states", "encoder_hidden_states"]
+_NAMES: Mapping[str, Mapping[str, tuple[list[str], list[str]]]] = {
+    "StableDiffusionXLPipeline": {
+        "text_encoder": (["input_ids"], ["last_hidden_state", "pooler_output", *_STATES]),
+        "text_encoder_2": (["input_ids"], ["text_embeds", "last_hidden_state", *_STATES]),
+        "unet": (["sample", "timestep", "encoder_hidden_states", "text_embeds", "time_ids"], ["out_sample"]),
+        "vae_encoder": (["sample"], ["latent_parameters"]),
+        "vae_decoder": (["latent_sample"], ["sample"]),
+    },
+    "StableDiffusion3Pipeline": {
+        "text_encoder_3": (["input_ids"], ["last_hidden_state"]),
+        "transformer": ([*_TRANSFORMER, "pooled_projections", "timestep"], ["out_hidden_states"]),
+    },
+    "FluxPipeline": {
+        "text_encoder_2": (["input_ids"], ["last_hidden_state"]),
+        "transformer": (
+            [*_TRANSFORMER, "pooled_projections", "timestep", "img_ids", "txt_ids", "guidance"],
+            ["out_hidden_states"],
+        ),
+    },
+    "PixArtAlphaPipeline": {
+        "text_encoder": (["input_ids", "attention_mask"], ["last_hidden_state"]),
+        "transformer": ([*_TRANSFORMER, "timestep", "encoder_attention_mask"], ["out_hidden_states"]),
+    },
+}
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_names_as_in_optimum(exported: Callable[[str], Exported], name: str) -> None:
+    for component, expected in _NAMES[name].items():
+        session = onnxruntime.InferenceSession(exported(name).result.path / component / "model.onnx")
+        inputs, outputs = session.get_inputs(), session.get_outputs()
+        assert ([each.name for each in inputs], [each.name for each in outputs]) == expected
 
 
 def test_directories_and_half_precision(tmp_path: Path) -> None:
     pipeline = make("StableDiffusionPipeline")
-    pipeline.register_modules(tokenizer=make_tokenizer())
     pipeline.save_pretrained(tmp_path / "pipeline")
     exported = fxonnx.huggingface.export(tmp_path / "pipeline", tmp_path / "out", dtype="fp16")
     assert all(check.passed for check in exported.checks)
@@ -99,8 +133,8 @@ def test_adapters_are_merged(tmp_path: Path) -> None:
     assert not torch.allclose(before, expected, atol=1e-3)
     fxonnx.huggingface.export(pipeline, tmp_path)
     torch.testing.assert_close(images(pipeline, "StableDiffusionPipeline"), expected)
-    serve(pipeline, tmp_path)
-    torch.testing.assert_close(images(pipeline, "StableDiffusionPipeline"), expected, atol=1e-4, rtol=1e-3)
+    loaded = fxonnx.huggingface.load(tmp_path)
+    torch.testing.assert_close(images(loaded, "StableDiffusionPipeline"), expected, atol=1e-4, rtol=1e-3)
 
 
 def test_disabled_adapters_are_not_merged(tmp_path: Path) -> None:
@@ -111,8 +145,8 @@ def test_disabled_adapters_are_not_merged(tmp_path: Path) -> None:
     pipeline.unet.add_adapter(LoraConfig(r=4, init_lora_weights=False, target_modules=["to_q", "to_v"]))
     pipeline.unet.disable_adapters()
     fxonnx.huggingface.export(pipeline, tmp_path)
-    serve(pipeline, tmp_path)
-    torch.testing.assert_close(images(pipeline, "StableDiffusionPipeline"), expected, atol=1e-4, rtol=1e-3)
+    loaded = fxonnx.huggingface.load(tmp_path)
+    torch.testing.assert_close(images(loaded, "StableDiffusionPipeline"), expected, atol=1e-4, rtol=1e-3)
 
 
 def test_the_vae_of_xl_stays_in_float32(tmp_path: Path) -> None:
@@ -130,10 +164,76 @@ def test_the_vae_of_xl_stays_in_float32(tmp_path: Path) -> None:
     assert single in types("vae_decoder")
 
 
+def test_layers_of_t5_stay_in_float32(tmp_path: Path) -> None:
+    """The values of those that transformers keeps in float32 exceed the range of float16."""
+    exported = fxonnx.huggingface.export(make("FluxPipeline"), tmp_path, dtype="fp16")
+    assert all(check.passed for check in exported.checks)
+    model = onnx.load(tmp_path / "text_encoder_2" / "model.onnx")
+    kept = [tensor for tensor in model.graph.initializer if ".wo." in tensor.name]
+    assert {tensor.data_type for tensor in kept} == {onnx.TensorProto.FLOAT}
+
+
+@pytest.mark.parametrize("name", ["FluxPipeline", "PixArtAlphaPipeline", "StableDiffusion3Pipeline"])
+def test_any_height_and_width(exported: Callable[[str], Exported], name: str) -> None:
+    """The positions of other sizes follow from a formula or are a part of the stored ones."""
+    loaded = fxonnx.huggingface.load(exported(name).result.path)
+    for height, width in ((32, 32), (64, 16)):
+        sizes = {"height": height, "width": width, "prompt": "one"}
+        expected = images(exported(name).pipeline, name, **sizes)
+        torch.testing.assert_close(images(loaded, name, **sizes), expected, atol=1e-4, rtol=1e-3)
+
+
+def test_ids_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipeline in the cache of huggingface_hub, without a network."""
+    snapshot = tmp_path / "models--org--pipeline" / "snapshots" / ("0" * 40)
+    make("StableDiffusionPipeline").save_pretrained(snapshot)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("0" * 40)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert type(pipeline_of("org/pipeline")).__name__ == "StableDiffusionPipeline"
+    assert pipeline_of("org/other") is None
+
+    def refused(*_args: Any, **_options: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(diffusers.DiffusionPipeline, "download", refused)
+    with pytest.raises(ArgumentError, match=r"(?s)pipeline org/pipeline cannot be downloaded: no space.*hf download"):
+        fxonnx.huggingface.export("org/pipeline", tmp_path / "out")
+
+
+def test_the_stages_of_files(exported: Callable[[str], Exported]) -> None:
+    stages = exported("StableDiffusionPipeline").stages
+    first = [f"{stage} text_encoder/model.onnx (1 of 4)" for stage in ("export", "save", "verify")]
+    assert stages[:4] == ["load", *first]
+    assert stages[-2:] == ["verify vae_decoder/model.onnx (4 of 4)", "verify image"]
+
+
+def test_the_display_names_files(exported: Callable[[str], Exported]) -> None:
+    lines = str(exported("StableDiffusionPipeline").result).splitlines()
+    position = next(index for index, line in enumerate(lines) if "vae_encoder/model.onnx" in line)
+    assert lines[position + 1].strip() == "only for sample_height >= 2"
+    assert lines[position + 3].strip().startswith("sample 2x3x16x18: difference")
+    assert lines[-1].strip().startswith("image, 3 steps, 32x48: difference")
+
+
+def test_inputs_without_a_file(exported: Callable[[str], Exported], tmp_path: Path) -> None:
+    """Layers that a pipeline skips are a part of the file."""
+    name = "StableDiffusion3Pipeline"
+    loaded = fxonnx.huggingface.load(exported(name).result.path)
+    with pytest.raises(ArgumentError, match="skip_layers: the exported file has no such input"):
+        images(loaded, name, skip_guidance_layers=[0], skip_layer_guidance_stop=1.0)
+    with pytest.raises(ArgumentError, match="file: expected None for a pipeline of Diffusers"):
+        fxonnx.huggingface.load(exported(name).result.path, file="_fp16")
+    shutil.copytree(exported(name).result.path, tmp_path / "copy")
+    (tmp_path / "copy" / "text_encoder_3" / "model.onnx").unlink()
+    with pytest.raises(ArgumentError, match=r"directory: .*text_encoder_3 has no model\.onnx"):
+        fxonnx.huggingface.load(tmp_path / "copy")
+
+
 def test_text_encoders_without_weights(tmp_path: Path) -> None:
     """transformers would choose them at random."""
     pipeline = make("StableDiffusionPipeline")
-    pipeline.register_modules(tokenizer=make_tokenizer())
     pipeline.save_pretrained(tmp_path / "pipeline")
     file = tmp_path / "pipeline" / "text_encoder" / "model.safetensors"
     weights = {name: value for name, value in load_file(file).items() if "final_layer_norm" not in name}

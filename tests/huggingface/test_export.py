@@ -187,6 +187,31 @@ def test_mistakes(checkpoint: Path, tmp_path: Path, options: dict[str, Any], mes
     assert not (tmp_path / "out").exists()
 
 
+def test_required_inputs(tmp_path: Path) -> None:
+    """An input without a default that no processor makes."""
+    from transformers import Siglip2VisionConfig, Siglip2VisionModel
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    model = Siglip2VisionModel(Siglip2VisionConfig(**sizes))
+    with pytest.raises(ArgumentError, match="the input 'pixel_attention_mask', for which no example can be made"):
+        fxonnx.huggingface.export(model, tmp_path / "out", task="feature-extraction")
+
+
+def test_processors_whose_library_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers has a class in place of the processor, which raises ImportError when it is used."""
+    import transformers
+
+    class Refusing(type):
+        def __getattr__(cls, name: str) -> Any:
+            raise ImportError("requires sentencepiece")
+
+    model = make_model("bert", TASKS["fill-mask"])
+    mapping = transformers.TOKENIZER_MAPPING
+    monkeypatch.setitem(mapping._extra_content, type(model.config), Refusing("Missing", (), {}))
+    exported = fxonnx.huggingface.export(model, tmp_path, verify=False)
+    assert [value.name for value in onnx.load(exported.files[0]).graph.input] == ["input_ids", "attention_mask"]
+
+
 def test_models_that_cannot_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

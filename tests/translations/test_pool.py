@@ -51,10 +51,18 @@ def _ceil_rows() -> Iterator[Case]:
         yield Case("aten.avg_pool2d.default", override, (_STATIC,), f"{what} divisor")
 
 
+def _beside_zeros(x: torch.Tensor, padding: int = 0, ceil: bool = False) -> torch.Tensor:
+    """Maxima of negative numbers and of zeros around them, which ONNX Runtime would drop."""
+    return F.max_pool2d(F.pad(x - 9, (1, 1, 1, 1)), 3, 2, padding, ceil_mode=ceil)
+
+
 _MAX = (
     Case("aten.max_pool1d.default", lambda x: F.max_pool1d(x, 2), (T(("n", 3, 8)),), ops=("MaxPool",)),
     Case("aten.max_pool1d.default", lambda x: F.max_pool1d(x, 3, 1, 1), (T((3, 8)),), "unbatched"),
     Case("aten.max_pool2d.default", lambda x: F.max_pool2d(x, 3, 2, 1), (_IMAGE,), ops=("MaxPool",)),
+    Case("aten.max_pool2d.default", _beside_zeros, (_IMAGE,), "beside zeros", ops=("Sub", "Pad", "MaxPool")),
+    Case("aten.max_pool2d.default", _beside_zeros, (_IMAGE,), "beside zeros, opset 10", opset=10),
+    Case("aten.max_pool2d.default", lambda x: _beside_zeros(x, 1, True), (_IMAGE,), "beside zeros, padding"),
     Case("aten.max_pool2d.default", lambda x: F.max_pool2d(x, 2, 1, 0, 2), (_IMAGE,), "dilation"),
     Case("aten.max_pool2d.default", lambda x: F.max_pool2d(x, 2, 1, 1, 3), (_IMAGE,), "dilation and padding"),
     Case("aten.max_pool2d.default", lambda x: F.max_pool2d(x, 2, 3, 1, 5, True), (_STATIC,), "wide dilation ceil"),

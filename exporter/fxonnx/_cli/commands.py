@@ -163,7 +163,9 @@ def export_command(
 
 @app.command("hf")
 def hf_command(
-    model: Annotated[str, typer.Argument(help="A directory with a model of transformers, or an id of the Hub.")],
+    model: Annotated[
+        str, typer.Argument(help="A model of transformers or pipeline of Diffusers: directory or id of the Hub.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The directory to write.")],
     task: Annotated[str | None, choice("task", "The task; by default the task of the model's class.")] = None,
     layout: Annotated[str, choice("layout", "The library that loads the directory: {}.")] = "optimum",

@@ -24,7 +24,7 @@ def showing_progress(console: Console, stages: Sequence[str] = ()) -> Iterator[C
         stages: The names of all stages in order, if they are known.
 
     Yields:
-        A function to be called with the name of each stage as it begins.
+        A function to be called with the name of each stage as it begins, which may be followed by its file.
     """
     current = "starting"
     columns = TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn(), TimeRemainingColumn()
@@ -33,7 +33,7 @@ def showing_progress(console: Console, stages: Sequence[str] = ()) -> Iterator[C
 
         def on_count(unit: Unit, done: int, total: int | None) -> None:
             # Sessions of other stages also write models.
-            if current in _STAGES[unit] and total != 0:
+            if current.partition(" ")[0] in _STAGES[unit] and total != 0:
                 text = _described(current, unit, done, total)
                 progress.update(task, description=escape(text), completed=done, total=total)
 
@@ -55,7 +55,7 @@ _STAGES: Mapping[Unit, Sequence[str]] = MappingProxyType(
 
 def _described(stage: str, unit: Unit, done: int, total: int | None) -> str:
     if unit == "bytes":
-        return f"saving {bytes_text(done, total or done)}"
+        return f"{stage.replace('save', 'saving', 1)} {bytes_text(done, total or done)}"
     return f"{stage}: size {done} of {total}" if unit == "sizes" else f"{stage}: attempt {done}"
 
 

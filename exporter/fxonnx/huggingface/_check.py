@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,11 +19,20 @@ from ._samples import Sizes, cast, input_names, sample_inputs
 from ._source import Source
 from ._variants import Variant
 
-__all__ = ["FileCheck", "compare_component", "compare_generation", "flatten", "raise_on_failure"]
+__all__ = [
+    "FileCheck",
+    "compare_component",
+    "compare_generation",
+    "compare_images",
+    "flatten",
+    "raise_on_failure",
+]
 
 _EXAMPLE = Sizes(seed=1)
 _OTHERS = (Sizes(3, 12, 1.5, 2), Sizes(3, 12, 2.0, 2), Sizes(3, 12, 1.0, 2))
 _NEW = 12
+_STEPS = 3
+_LATENTS = (16, 24)
 
 
 @dataclass(frozen=True)
@@ -30,7 +40,7 @@ class FileCheck:
     """The result of one comparison.
 
     Attributes:
-        file: Name of the file, or of the whole model.
+        file: Name of the file; "generate" or "image" for the whole model or pipeline.
         inputs: The sizes of the inputs, or the kind of generation.
         difference: Largest difference of an output, relative to its largest value; the share of different tokens; None
             if the model draws random numbers, so that its own results differ from call to call.
@@ -56,7 +66,8 @@ class FileCheck:
             return f"{self.inputs}: runs, not compared, since the model draws random numbers"
         if self.file.startswith("generate"):
             return f"{self.file}, {self.inputs}: {self.difference:.0%} of the tokens different"
-        return f"{self.inputs}: difference {self.difference:.1e}"
+        shown = f"{self.inputs}: difference {self.difference:.1e}"
+        return shown if self.file.endswith(".onnx") else f"{self.file}, {shown}"
 
 
 def flatten(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
@@ -181,6 +192,42 @@ def _prompts(source: Source) -> Inputs:
     mask = torch.ones_like(inputs["input_ids"])
     mask[-1, :2] = 0
     return {"input_ids": inputs["input_ids"], "attention_mask": mask}
+
+
+def compare_images(pipeline: Any, loaded: Any, variant: Variant) -> FileCheck | None:
+    """Make an image that is not square in a few steps, with the exported directory and with the pipeline.
+
+    Args:
+        pipeline: The pipeline in float32.
+        loaded: The exported directory, loaded by ``load``.
+        variant: Element types of the files.
+
+    Returns:
+        The comparison; None for a pipeline without a tokenizer, which encodes no text.
+    """
+    if getattr(pipeline, "tokenizer", None) is None:
+        return None
+    height, width = (side * pipeline.vae_scale_factor for side in _LATENTS)
+    random = torch.Generator().manual_seed(2)
+    possible = {
+        "height": height,
+        "width": width,
+        "image": torch.rand(1, 3, height, width, generator=random),
+        "mask_image": torch.rand(1, 1, height, width, generator=random).round(),
+        "use_resolution_binning": False,
+        "clean_caption": False,
+    }
+    parameters = inspect.signature(type(pipeline).__call__).parameters
+    given = {name: value for name, value in possible.items() if name in parameters}
+    images = []
+    for each in (pipeline, loaded):
+        each.set_progress_bar_config(disable=True)
+        with torch.no_grad():
+            generator = torch.Generator().manual_seed(0)
+            options = {"num_inference_steps": _STEPS, "output_type": "pt", "generator": generator}
+            images.append(each(prompt="a house", **given, **options).images)
+    limit = variant.tolerance if variant.name == "fp32" else None
+    return FileCheck("image", f"{_STEPS} steps, {height}x{width}", _difference(*images), limit)
 
 
 def raise_on_failure(checks: list[FileCheck]) -> None:

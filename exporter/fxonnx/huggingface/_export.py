@@ -21,12 +21,21 @@ from ..errors import ArgumentError, did_you_mean
 from ..genai import export as export_for_genai
 from ..genai._directory import check_directory, staged_directory
 from ..genai._meta import has_weights
-from ._check import FileCheck, compare_component, compare_generation, flatten, raise_on_failure
+from ._check import (
+    FileCheck,
+    compare_component,
+    compare_generation,
+    compare_images,
+    flatten,
+    raise_on_failure,
+)
 from ._components import Component, components_of
 from ._cross_attention import merge_branches
-from ._diffusers import components_of_pipeline, pipeline_of, write_pipeline
+from ._diffusers import has_adapters, pipeline_of, prepared_pipeline, write_pipeline
+from ._diffusion_components import components_of_pipeline
 from ._external_data import split_external_data
 from ._extra import import_extra
+from ._padding import padding_any_size
 from ._runner import load
 from ._samples import Sizes
 from ._source import Source, find_checkpoint, load_source
@@ -66,11 +75,12 @@ class ExportedModel:
         """A table of files and comparisons."""
         lines = [f"{self.path}: {self.task}"]
         for file in self.files:
-            lines.append(f"  {file.relative_to(self.path)}  {file.stat().st_size / 2**20:.1f} MiB")
-            lines += [f"    only for {limit}" for limit in self.limits.get(file.name, ())]
-            lines += [f"    {each}" for each in self.checks if each.file == file.name]
-        names = {file.name for file in self.files}
-        lines += [f"  {each}" for each in self.checks if each.file not in names]
+            path = file.relative_to(self.path)
+            names = (file.name, path.as_posix())  # the latter in a pipeline
+            lines.append(f"  {path}  {file.stat().st_size / 2**20:.1f} MiB")
+            lines += [f"    only for {limit}" for name in dict.fromkeys(names) for limit in self.limits.get(name, ())]
+            lines += [f"    {each}" for each in self.checks if each.file in names]
+        lines += [f"  {each}" for each in self.checks if not each.file.endswith(".onnx")]
         return "\n".join(lines)
 
 
@@ -93,8 +103,8 @@ def export(
     """Export a model of transformers to a directory that optimum, transformers.js or sentence-transformers loads.
 
     Args:
-        model: A local directory, an id of the Hub, or a model object, which is left unchanged; or a directory or object
-            of a pipeline of Diffusers.
+        model: A local directory, an id of the Hub, or a model object, which is left unchanged; also of a pipeline of
+            Diffusers.
         out: The directory to write. It is complete or not written at all; other files in it are kept.
         task: The task, for example "text-classification"; by default the task of the model's class.
         layout: "optimum": the ONNX files beside the configuration; "transformers.js" and "sentence-transformers": in
@@ -111,7 +121,7 @@ def export(
         revision: Branch, tag or commit on the Hub.
         token: Token of the Hub.
         trust_remote_code: Run code that the checkpoint contains.
-        on_stage: Called with the name of each stage as it begins.
+        on_stage: Called with the name of each stage as it begins, and of its file: "save model.onnx (1 of 2)".
 
     Returns:
         The paths of the files, with the comparisons.
@@ -143,7 +153,7 @@ def export(
             model, Path(out), variants, (processor, revision, token, opset_version), verify, announce
         )
     announce("load")
-    pipeline = pipeline_of(model)
+    pipeline = pipeline_of(model, revision, token)
     if pipeline is not None:
         return _export_pipeline(pipeline, Path(out), layout, variants, (opset_version, target), verify, announce)
     source = load_source(model, task, processor, revision, token, trust_remote_code, with_weights=verify)
@@ -153,18 +163,20 @@ def export(
         folder = staging / _FOLDERS[layout]
         folder.mkdir(exist_ok=True)
         _write_configuration(source, staging, has_own_processor=processor is not None)
-        for variant in variants:
+        for number, variant in enumerate(variants):
             suffix = "" if layout == "optimum" and len(variants) == 1 else variant.suffix
             served = _in_dtype(source, variant.dtype)
             components = components_of(served)
-            for component in components:
+            for position, component in enumerate(components):
                 path = folder / f"{component.name}{suffix}.onnx"
-                program = _export_component(component, variant, (opset_version, target), announce)
+                place = _place(path.name, number * len(components) + position, len(variants) * len(components))
+                announce(f"export {place}")
+                program = _export_component(component, variant, (opset_version, target))
                 limits[path.name] = tuple(each.text for each in program.record.constraints if each.narrows)
-                announce("save")
+                announce(f"save {place}")
                 _save(program, path, layout, source)
                 if verify:
-                    announce("verify")
+                    announce(f"verify {place}")
                     checks += compare_component(component, program, _session(path), variant, path.name)
             if verify and any(component.generates for component in components):
                 checks.append(compare_generation(served, load(staging, file=suffix), variant))
@@ -200,19 +212,25 @@ def _export_pipeline(
     limits: dict[str, tuple[str, ...]] = {}
     with staged_directory(out, _publish) as staging:
         write_pipeline(pipeline, staging)
-        # The exported weights contain the adapters; the comparison is with the pipeline's own modules.
-        references = components_of_pipeline(pipeline, variant.dtype, merges_adapters=False) if verify else []
-        merged = components_of_pipeline(pipeline, variant.dtype, merges_adapters=True)
+        merged = components_of_pipeline(prepared_pipeline(pipeline, variant.dtype, merges_adapters=True))
+        references = merged
+        if verify and has_adapters(pipeline):  # the comparison is with the pipeline's own modules
+            references = components_of_pipeline(prepared_pipeline(pipeline, variant.dtype, merges_adapters=False))
         for position, component in enumerate(merged):
-            path = staging / component.name / "model.onnx"
             name = f"{component.name}/model.onnx"
-            program = _export_component(component, variant, runtime, announce)
+            path, place = staging / name, _place(name, position, len(merged))
+            announce(f"export {place}")
+            program = _export_component(component, variant, runtime)
             limits[name] = tuple(each.text for each in program.record.constraints if each.narrows)
-            announce("save")
+            announce(f"save {place}")
             program.save(path)
             if verify:
-                announce("verify")
+                announce(f"verify {place}")
                 checks += compare_component(references[position], program, _session(path), variant, name)
+        if verify:
+            announce("verify image")
+            original = prepared_pipeline(pipeline, torch.float32, merges_adapters=False)
+            checks += filter(None, [compare_images(original, load(staging), variant)])
         raise_on_failure(checks)
         written = [path.relative_to(staging) for path in sorted(staging.rglob("*.onnx"))]
     task = "text-to-image"
@@ -248,6 +266,11 @@ def _export_for_genai(
     return ExportedModel(out, "text-generation", tuple(sorted(out.glob("*.onnx"))), (), {})
 
 
+def _place(name: str, position: int, count: int) -> str:
+    """The file of a stage, for the display of its progress."""
+    return f"{name} ({position + 1} of {count})"
+
+
 def _ignore(_stage: str) -> None:
     """Report nothing."""
 
@@ -258,13 +281,10 @@ def _in_dtype(source: Source, dtype: torch.dtype) -> Source:
     return replace(source, model=copy.deepcopy(source.model).to(dtype))
 
 
-def _export_component(
-    component: Component, variant: Variant, runtime: tuple[int | None, Target | None], announce: Callable[[str], None]
-) -> Any:
+def _export_component(component: Component, variant: Variant, runtime: tuple[int | None, Target | None]) -> Any:
     opset_version, target = runtime
     inputs = component.inputs(Sizes())
-    announce("export")
-    with ignoring_warnings("the model cannot be exported for all requested sizes"):
+    with padding_any_size(component.model), ignoring_warnings("the model cannot be exported for all requested sizes"):
         program = export_model(
             component.model,
             kwargs=inputs,

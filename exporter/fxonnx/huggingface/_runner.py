@@ -6,30 +6,23 @@ The model is the class of transformers without weights, so that ``generate`` and
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import ArgumentError, did_you_mean
+from ._diffusers import INDEX
+from ._diffusion_runner import load_pipeline
 from ._extra import import_extra
 from ._image_text import merged_embeddings
+from ._sessions import Session, like, on_cpu, parameters, replace_forward
 
 __all__ = ["load"]
 
-_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
-    {
-        "tensor(float)": torch.float32,
-        "tensor(float16)": torch.float16,
-        "tensor(int64)": torch.int64,
-        "tensor(bool)": torch.bool,
-    }
-)
 _SINGLE, _ENCODER, _DECODER = "model", "encoder_model", "decoder_model_merged"
 _EMBEDDINGS, _IMAGES = "embed_tokens", "vision_encoder"
 
@@ -41,9 +34,9 @@ def load(
     providers: Sequence[Any] = ("CPUExecutionProvider",),
     session_options: Any = None,
 ) -> Any:
-    """Load an exported directory as a model of transformers.
+    """Load an exported directory as a model of transformers, or as a pipeline of Diffusers.
 
-    The result is called with the output of the processor, generates with transformers' own ``generate`` (greedy,
+    A model is called with the output of the processor, generates with transformers' own ``generate`` (greedy,
     sampling, beams) and is accepted by ``transformers.pipeline``. It has no weights of its own.
 
     Args:
@@ -58,29 +51,34 @@ def load(
     """
     transformers, onnxruntime = import_extra("transformers"), import_extra("onnxruntime")
     root = Path(directory)
+
+    def opened(path: Path) -> Session:
+        return Session(onnxruntime.InferenceSession(str(path), session_options, providers=list(providers)))
+
+    if (root / INDEX).is_file():
+        if file is not None:
+            raise ArgumentError("file", "expected None for a pipeline of Diffusers, whose files have fixed names")
+        return load_pipeline(root, opened)
     config = _config(root)
-    files = _files(root, file)
-    sessions = {
-        name: _Session(onnxruntime.InferenceSession(str(path), session_options, providers=list(providers)))
-        for name, path in files.items()
-    }
+    sessions = {name: opened(path) for name, path in _files(root, file).items()}
     model_class = getattr(transformers, config.architectures[0])
     with torch.device("meta"):
         model = model_class._from_config(config)
     model.eval()
-    model.__class__ = _on_cpu(model_class)
+    # A sliding cache has fewer positions than the inputs of the file.
+    model.__class__ = on_cpu(model_class, _prepare_cache_for_generation=_prepare_cache)
     if _IMAGES in sessions:
         encode = functools.partial(_encode_images, sessions[_IMAGES])
         # generate calls it before the first step
-        model.base_model.get_image_features = _like(model.base_model.get_image_features, encode)
-        _replace_forward(model, functools.partial(_decode_with_images, model.config, sessions))
+        model.base_model.get_image_features = like(model.base_model.get_image_features, encode)
+        replace_forward(model, functools.partial(_decode_with_images, model.config, sessions))
     elif _DECODER in sessions:
-        _replace_forward(model.get_encoder(), functools.partial(_encode, sessions[_ENCODER]))
-        _replace_forward(model, functools.partial(_decode_with_encoder, model, sessions[_DECODER]))
+        replace_forward(model.get_encoder(), functools.partial(_encode, sessions[_ENCODER]))
+        replace_forward(model, functools.partial(_decode_with_encoder, model, sessions[_DECODER]))
     elif sessions[_SINGLE].caches:
-        _replace_forward(model, functools.partial(_decode, sessions[_SINGLE]))
+        replace_forward(model, functools.partial(_decode, sessions[_SINGLE]))
     else:
-        _replace_forward(model, functools.partial(_call, sessions[_SINGLE]))
+        replace_forward(model, functools.partial(_call, sessions[_SINGLE]))
     if model.can_generate():
         if (root / "generation_config.json").is_file():
             model.generation_config = transformers.GenerationConfig.from_pretrained(root)
@@ -122,80 +120,16 @@ def _files(root: Path, suffix: str | None) -> dict[str, Path]:
     return by_suffix[suffix]
 
 
-def _on_cpu(model_class: Any) -> Any:
-    """A subclass whose tensors are on the CPU, although it has no weights there."""
-    transformers = import_extra("transformers")
-
-    def prepare_cache(self: Any, _config: Any, kwargs: dict[str, Any], _mode: Any, _batch: int, _length: int) -> None:
-        if kwargs.get("past_key_values") is None:
-            cache = transformers.DynamicCache()
-            if self.config.is_encoder_decoder:
-                cache = transformers.EncoderDecoderCache(cache, transformers.DynamicCache())
-            kwargs["past_key_values"] = cache
-
-    members = {
-        "device": property(lambda _: torch.device("cpu")),
-        "dtype": property(lambda _: torch.float32),
-        # A sliding cache has fewer positions than the inputs of the file.
-        "_prepare_cache_for_generation": prepare_cache,
-        "__module__": __name__,
-    }
-    return type(model_class.__name__, (model_class,), members)
+def _prepare_cache(model: Any, _config: Any, kwargs: dict[str, Any], _mode: Any, _batch: int, _length: int) -> None:
+    if kwargs.get("past_key_values") is None:
+        transformers = import_extra("transformers")
+        cache = transformers.DynamicCache()
+        if model.config.is_encoder_decoder:
+            cache = transformers.EncoderDecoderCache(cache, transformers.DynamicCache())
+        kwargs["past_key_values"] = cache
 
 
-def _replace_forward(module: Any, forward: Any) -> None:
-    """Give a module another forward with the same signature, which transformers reads."""
-    module.forward = _like(module.forward, forward)
-
-
-def _like(original: Any, function: Any) -> Any:
-    """A function of keywords, with the signature of another one."""
-
-    @functools.wraps(original)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        names = list(_parameters(original))
-        return function(**dict(zip(names, args, strict=False)), **kwargs)
-
-    return called
-
-
-def _parameters(function: Any) -> Mapping[str, Any]:
-    return inspect.signature(function).parameters
-
-
-class _Session:
-    """A session of ONNX Runtime that takes and returns tensors of torch.
-
-    Args:
-        session: The session.
-    """
-
-    def __init__(self, session: Any) -> None:
-        self._session = session
-        self.inputs = {value.name: value for value in session.get_inputs()}
-        self.outputs = [value.name for value in session.get_outputs()]
-
-    @property
-    def caches(self) -> list[str]:
-        """Names of the inputs that are keys and values of earlier steps."""
-        return [name for name in self.inputs if name.startswith("past_key_values.")]
-
-    def empty(self, name: str, batch: int) -> Tensor:
-        """The keys or values of no steps, (batch, heads, 0, size)."""
-        value = self.inputs[name]
-        return torch.zeros(batch, value.shape[1], 0, value.shape[3], dtype=_DTYPES[value.type])
-
-    def __call__(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        feeds = {
-            name: inputs[name].detach().to(_DTYPES[value.type]).contiguous().numpy()
-            for name, value in self.inputs.items()
-            if name in inputs
-        }
-        results = self._session.run(self.outputs, feeds)
-        return {name: torch.from_numpy(result) for name, result in zip(self.outputs, results, strict=True)}
-
-
-def _call(session: _Session, **inputs: Any) -> Any:
+def _call(session: Session, **inputs: Any) -> Any:
     given = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
     if "attention_mask" in session.inputs and "attention_mask" not in given and "input_ids" in given:
         given["attention_mask"] = torch.ones_like(given["input_ids"])
@@ -204,7 +138,7 @@ def _call(session: _Session, **inputs: Any) -> Any:
     return import_extra("transformers").utils.ModelOutput(session(given))
 
 
-def _encode(session: _Session, **inputs: Any) -> Any:
+def _encode(session: Session, **inputs: Any) -> Any:
     transformers = import_extra("transformers")
     found = _call(session, **inputs)
     return transformers.modeling_outputs.BaseModelOutput(found["last_hidden_state"])
@@ -223,7 +157,7 @@ def _store(cache: Any, layer: int, keys: Tensor, values: Tensor) -> None:
         cache.update(keys, values, layer)
 
 
-def _decode(session: _Session, **inputs: Any) -> Any:
+def _decode(session: Session, **inputs: Any) -> Any:
     transformers = import_extra("transformers")
     ids = inputs["input_ids"]
     cache = inputs.get("past_key_values")
@@ -252,14 +186,14 @@ def _decode(session: _Session, **inputs: Any) -> Any:
     return transformers.modeling_outputs.CausalLMOutputWithPast(logits=found["logits"], past_key_values=returned)
 
 
-def _encode_images(session: _Session, **inputs: Any) -> Any:
+def _encode_images(session: Session, **inputs: Any) -> Any:
     given = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
     features = session(given)["image_features"]
     transformers = import_extra("transformers")
     return transformers.modeling_outputs.BaseModelOutputWithPooling(pooler_output=(features,))
 
 
-def _decode_with_images(config: Any, sessions: Mapping[str, _Session], **inputs: Any) -> Any:
+def _decode_with_images(config: Any, sessions: Mapping[str, Session], **inputs: Any) -> Any:
     """A step of a decoder of images and text, whose images are in the first one."""
     if inputs.get("inputs_embeds") is None:
         ids = inputs["input_ids"]
@@ -273,11 +207,11 @@ def _decode_with_images(config: Any, sessions: Mapping[str, _Session], **inputs:
     return _decode(sessions[_DECODER], **{**inputs, "input_ids": inputs["inputs_embeds"][..., 0]})
 
 
-def _decode_with_encoder(model: Any, session: _Session, **inputs: Any) -> Any:
+def _decode_with_encoder(model: Any, session: Session, **inputs: Any) -> Any:
     transformers = import_extra("transformers")
     hidden = inputs.get("encoder_outputs")
     if hidden is None:
-        names = _parameters(model.get_encoder().forward)
+        names = parameters(model.get_encoder().forward)
         given = {name: inputs[name] for name in names if inputs.get(name) is not None}
         hidden = model.get_encoder()(**given)
     states = hidden[0]

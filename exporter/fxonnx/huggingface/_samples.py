@@ -124,6 +124,8 @@ def input_names(model: Any, processors: Iterable[Any]) -> list[str]:
         wanted.discard("attention_mask")  # an utterance without padding, as in optimum's files
     if "bbox" in parameters:
         wanted.add("bbox")
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    wanted.update(name for name, each in parameters.items() if each.default is each.empty and each.kind in named)
     missing = [name for name in parameters if name in wanted and name not in _MAKERS]
     if missing:
         problem = f"{type(model).__name__} has the input {missing[0]!r}, for which no example can be made"
@@ -139,8 +141,15 @@ def _usual_processors(config: Any) -> list[Any]:
         mapping = getattr(transformers, name)
         classes = mapping.get(type(config), None)
         candidates = [*classes.values()] if isinstance(classes, Mapping) else [classes]  # by their backend
-        found += [each for each in candidates if hasattr(each, "model_input_names")][-1:]
+        found += [each for each in candidates if _has_input_names(each)][-1:]
     return found
+
+
+def _has_input_names(processor: Any) -> bool:
+    try:
+        return hasattr(processor, "model_input_names")
+    except ImportError:  # it stands for a class whose library is not installed
+        return False
 
 
 def sample_inputs(model: Any, names: Iterable[str], sizes: Sizes) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ from ..genai._meta import without_weights
 from ._extra import import_extra
 from ._tasks import TASKS, Task, check_class, check_modalities, task_by_name, task_of
 
-__all__ = ["Source", "find_checkpoint", "load_source"]
+__all__ = ["Source", "find_checkpoint", "is_hub_id", "load_source"]
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _DOWNLOADED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.py", "*.spm", "*.tiktoken")
@@ -102,6 +102,15 @@ def load_source(
     return Source(loaded, found, _processors(processor, directory), directory)
 
 
+def is_hub_id(model: str | os.PathLike[str]) -> bool:
+    """Whether a name can be an id of the Hub: it has the form of one, and is not the path of a file or directory.
+
+    Args:
+        model: The user's argument.
+    """
+    return _ID.fullmatch(os.fspath(model)) is not None and not Path(model).exists()
+
+
 def find_checkpoint(model: str | os.PathLike[str], revision: str | None, token: str | None) -> Path:
     """The directory of a checkpoint, which is downloaded if ``model`` is an id of the Hub.
 
@@ -122,7 +131,7 @@ def find_checkpoint(model: str | os.PathLike[str], revision: str | None, token: 
     if directory.is_file():
         raise ArgumentError("model", f"{directory} is a file", hint="pass the directory of the model")
     name = os.fspath(model)
-    if _ID.fullmatch(name) is None:
+    if not is_hub_id(name):
         raise ArgumentError("model", f"directory {directory} does not exist")
     hub = import_extra("huggingface_hub")
     try:

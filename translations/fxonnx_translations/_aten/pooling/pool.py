@@ -131,6 +131,7 @@ def max_windows(op: Op, value: ir.Value, windows: Windows, outputs: int) -> tupl
     if _is_too_padded(op, value, windows):
         value = _padded(op, value, before, after, _lowest(op.dtype_of(value)))
         before = after = [0] * windows.rank
+    value = _kept_zeros(op, value)
     return op.multi(
         "MaxPool",
         value,
@@ -141,6 +142,22 @@ def max_windows(op: Op, value: ir.Value, windows: Windows, outputs: int) -> tupl
         dilations=windows.dilations,
         ceil_mode=ceil_mode,
     )
+
+
+def _kept_zeros(op: Op, value: ir.Value) -> ir.Value:
+    """A value that is padded by -0.0 instead of 0.0; before opset 11, where the number is an attribute, by almost 0.
+
+    ONNX Runtime (1.31) merges padding by 0.0 into MaxPool, which pads by the lowest number.
+    """
+    node = value.producer()
+    if node is None or node.op_type != "Pad" or "mode" in node.attributes or not op.dtype_of(value).is_floating_point():
+        return value
+    source, *others = node.inputs
+    fill = others[1].const_value if len(others) > 1 and others[1] is not None else None
+    if source is None or (fill is not None and any(fill.tobytes())) or "value" in node.attributes:
+        return value
+    pads = others[0] if others else list(node.attributes["pads"].as_ints())
+    return op.Pad(source, pads, op.const(-0.0 if op.opset >= 11 else -1e-37, op.dtype_of(value)))
 
 
 def _lowest(dtype: ir.DataType) -> float:

@@ -1,0 +1,106 @@
+"""Sessions of ONNX Runtime that compute the forward of modules without weights."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+__all__ = ["OpenSession", "Session", "like", "on_cpu", "parameters", "replace_forward"]
+
+_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
+    {
+        "tensor(float)": torch.float32,
+        "tensor(float16)": torch.float16,
+        "tensor(int64)": torch.int64,
+        "tensor(bool)": torch.bool,
+    }
+)
+
+
+def on_cpu(model_class: Any, **members: Any) -> Any:
+    """A subclass whose tensors are on the CPU, although it has no weights there.
+
+    Args:
+        model_class: The class.
+        members: Further members of the subclass.
+    """
+    members |= {
+        "device": property(lambda _: torch.device("cpu")),
+        "dtype": property(lambda _: torch.float32),
+        "__module__": model_class.__module__,
+    }
+    return type(model_class.__name__, (model_class,), members)
+
+
+def replace_forward(module: Any, forward: Any) -> None:
+    """Give a module another forward with the same signature, which transformers reads.
+
+    Args:
+        module: The module.
+        forward: Receives all arguments by name.
+    """
+    module.forward = like(module.forward, forward)
+
+
+def like(original: Any, function: Any) -> Any:
+    """A function of keywords, with the signature of another one.
+
+    Args:
+        original: The function with the signature.
+        function: Receives all arguments by name.
+    """
+
+    @functools.wraps(original)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        names = list(parameters(original))
+        return function(**dict(zip(names, args, strict=False)), **kwargs)
+
+    return called
+
+
+def parameters(function: Any) -> Mapping[str, Any]:
+    """The parameters of a function by name."""
+    return inspect.signature(function).parameters
+
+
+class Session:
+    """A session of ONNX Runtime that takes and returns tensors of torch.
+
+    Args:
+        session: The session.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.inputs = {value.name: value for value in session.get_inputs()}
+        self.outputs = [value.name for value in session.get_outputs()]
+
+    @property
+    def caches(self) -> list[str]:
+        """Names of the inputs that are keys and values of earlier steps."""
+        return [name for name in self.inputs if name.startswith("past_key_values.")]
+
+    def empty(self, name: str, batch: int) -> Tensor:
+        """The keys or values of no steps, (batch, heads, 0, size)."""
+        value = self.inputs[name]
+        return torch.zeros(batch, value.shape[1], 0, value.shape[3], dtype=_DTYPES[value.type])
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        feeds = {
+            name: inputs[name].detach().to(_DTYPES[value.type]).contiguous().numpy()
+            for name, value in self.inputs.items()
+            if name in inputs
+        }
+        results = self._session.run(self.outputs, feeds)
+        return {name: torch.from_numpy(result) for name, result in zip(self.outputs, results, strict=True)}
+
+
+OpenSession: TypeAlias = Callable[[Path], Session]
+"""Opens the session of a file."""
