@@ -1,4 +1,4 @@
-"""Models with einops, which caches what it computes by shape, keep their dims dynamic."""
+"""Models with einops, which caches its results by shape, keep their dims dynamic."""
 
 from __future__ import annotations
 

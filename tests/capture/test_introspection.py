@@ -262,7 +262,7 @@ def test_texts_of_sizes_are_compared_at_the_sizes_in_other_texts(name: str) -> N
 
 
 class CachedByText(nn.Module):
-    """A module that looks up what it has stored under the text of a size."""
+    """A module that looks up tensors that it has stored under the text of a size."""
 
     def __init__(self) -> None:
         super().__init__()
