@@ -51,7 +51,7 @@ _WHOLE = (
 
 def _share(count: int) -> int:
     """Of how many cases one runs in every change, for a function with ``count`` of them."""
-    return 8 if count >= 100 else 4 if count >= 40 else 3 if count >= 16 else 2 if count >= 4 else 1
+    return 12 if count >= 100 else 6 if count >= 40 else 4 if count >= 16 else 2 if count >= 4 else 1
 
 
 def _sample(items: list[pytest.Item], whole: tuple[str, ...]) -> None:

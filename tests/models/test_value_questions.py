@@ -333,7 +333,10 @@ def check(program: fxonnx.ONNXProgram, model: nn.Module, inputs: Callable[[int],
             torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", PLAIN)
+# The slowest models are nightly; longformer is in FOLLOWED as well.
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly) if name in ("led", "longformer") else name for name in PLAIN]
+)
 @pytest.mark.filterwarnings("ignore:the model cannot be exported for all requested sizes")
 def test_without_options(name: str) -> None:
     function, shapes = PLAIN[name]

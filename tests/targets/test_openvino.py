@@ -164,6 +164,7 @@ def test_float64_is_computed_in_float32(tmp_path: Path) -> None:
     assert run(tmp_path / "m.onnx", program, ((x,), {}))[0].item() == 10
 
 
+@pytest.mark.nightly
 def test_the_table_is_that_of_the_installed_version() -> None:
     stored = json.loads((FOLDER / "openvino.json").read_text())
     version = openvino.__version__.partition("-")[0]
