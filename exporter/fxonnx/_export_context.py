@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.onnx import TrainingMode
@@ -16,7 +16,9 @@ from fxonnx_translations._optional_names import MissingNameError
 from ._public import public
 from .errors import UntestedTorchError
 
-__all__ = ["exporting", "in_mode", "is_in_onnx_export", "outside_of_export", "uncompiled", "without_wrappers"]
+__all__ = ["exporting", "in_mode", "is_in_onnx_export", "outside_of_export", "run_uncompiled", "without_wrappers"]
+
+_T = TypeVar("_T")
 
 _depth: ContextVar[int] = ContextVar("fxonnx_exports", default=0)
 
@@ -59,19 +61,24 @@ def outside_of_export() -> Iterator[None]:
         _depth.reset(token)
 
 
-@contextmanager
-def uncompiled() -> Iterator[None]:
-    """Run the body without TorchDynamo.
+def run_uncompiled(run: Callable[[], _T]) -> _T:
+    """Call a function that runs a model without TorchDynamo, and with it if that fails.
 
     In eager mode, torch compiles the branches and bodies of ``cond``, ``while_loop`` and ``scan``, and flex attention,
-    for each kind of input again, which takes seconds and gives the same values.
+    for each kind of input again, which takes seconds and gives the same values. Some bodies need it: those that read
+    tensors from outside, with gradients.
+
+    Args:
+        run: The function, which leaves everything as it was if it fails.
     """
     # torch.export has imported it; its import takes longer than most models.
-    if "torch._dynamo" not in sys.modules:
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield
+    if "torch._dynamo" in sys.modules:
+        try:
+            with torch.compiler.set_stance("force_eager"):
+                return run()
+        except Exception:  # noqa: BLE001 - raised again by the call below, unless the failure is due to this
+            pass
+    return run()
 
 
 @public

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import onnx_ir as ir
@@ -21,7 +22,7 @@ from .._capture.inputs.list_inputs import with_lists
 from .._capture.inputs.pytree_objects import flatten_objects, unflatten_objects
 from .._capture.patches import one_at_a_time
 from .._comparison import REFERENCE_TEXTS, ReferenceName
-from .._export_context import outside_of_export, uncompiled
+from .._export_context import outside_of_export, run_uncompiled
 from .._extensions import add_on
 from .._inner_tensors import rewrapped, unwrapped
 from ..errors import ArgumentError, SaveError, kind_of
@@ -114,7 +115,7 @@ class Reference:
         if self.model is None:
             return _run_captured_program(self.program, args, kwargs)
         replaced = {**_replaced_weights(self.program, self.model, is_given=self.is_given), **(weights or {})}
-        return _run_model(self.program, self.model, args, kwargs, replaced)
+        return run_uncompiled(partial(_run_model, self.program, self.model, args, kwargs, replaced))
 
     def obstacle(self, call: BoundCall) -> str:
         """Why the program and the reference cannot run: tensors that have no values; "" if they can."""
@@ -222,7 +223,6 @@ def _run_model(
     with (
         one_at_a_time(),
         outside_of_export(),
-        uncompiled(),
         preserved_state(model, capture.training, written),
         torch.set_grad_enabled(grad_mode),
         in_autocast(capture.autocast),

@@ -7,6 +7,7 @@ import random
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from ..._capture.function_transforms import unwound_transforms
 from ..._capture.inputs.list_inputs import with_lists
 from ..._capture.inputs.pytree_objects import flatten_objects, unflatten_objects
 from ..._capture.patches import one_at_a_time
-from ..._export_context import exporting, outside_of_export, uncompiled
+from ..._export_context import exporting, outside_of_export, run_uncompiled
 from ..assumption_checks import placeholder_values
 from ..call_binding import bind_call
 from ..written_parameters import written_parameters
@@ -108,6 +109,9 @@ class ModelRunner:
         Raises:
             TooManyCalls: If the run ends.
         """
+        return run_uncompiled(partial(self._run, args, kwargs, is_seeded=is_seeded, is_export=is_export, limit=limit))
+
+    def _run(self, args: Any, kwargs: Any, *, is_seeded: bool, is_export: bool, limit: int | None) -> Outcome:
         capture, model = self._capture, self._model
         copies = copies_of_inputs((args, kwargs))
         given = with_lists(_with_numbers(copies, capture.scalars), capture.input_lists)
@@ -119,7 +123,6 @@ class ModelRunner:
             # Another thread may replace the weights of the same model temporarily, in order to capture it.
             one_at_a_time(),
             exporting() if is_export else outside_of_export(),
-            uncompiled(),
             torch.set_grad_enabled(torch.is_grad_enabled() if capture.grad_mode is None else capture.grad_mode),
             in_autocast(capture.autocast),
             preserved_state(model, capture.training, self._written),
