@@ -25,7 +25,7 @@ DENOISERS = ("unet", "transformer")
 _CONDITIONS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {"addition_embed_type": (None, "text_time"), "class_embed_type": (None,), "encoder_hid_dim_type": (None,)}
 )
-"""What a UNet may be conditioned on."""
+"""Option of a UNet that adds conditions to its inputs, to the values that are supported."""
 _LATENT_SIDE = 8
 _BATCH = {0: "batch_size"}
 _TEXT = {0: "batch_size", 1: "sequence_length"}

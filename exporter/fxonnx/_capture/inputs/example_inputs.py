@@ -32,7 +32,7 @@ __all__ = [
     "user_input_names",
 ]
 
-# What a leaf of the inputs can be. Numbers are constants if they are not dynamic.
+# Types of the leaves that torch.export accepts. Numbers are constants if they are not dynamic.
 _CONSTANTS = (torch.Tensor, bool, int, float, str, type(None), torch.SymInt, torch.SymFloat, torch.SymBool)
 _SPARSE = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
