@@ -301,7 +301,7 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
             runtime_checks=options.runtime_checks
             and any(one.kind is AssumptionKind.EXAMPLE for one in captured.assumptions),
         )
-    updates = find_updates(prepared, captured.input_paths)
+    updates = find_updates(prepared, captured.inputs.paths)
     lost = report_updates(updates, options.state) + report_changes(captured.attribute_changes, options.state)
     returned = [] if options.state == "warn" else [update for update in updates if not update.is_returned]
     with unset_fake_temporarily(), timer.stage("lower"):
@@ -335,7 +335,7 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
     )
     if added and record.example_inputs is not None:
         # Where an intermediate tensor of the example is empty, a call with it would be refused.
-        known = captured.frozen_tensors, captured.input_lists
+        known = captured.inputs.frozen, captured.inputs.lists
         example = bind_call(captured.exported_program, *record.example_inputs, record.forward, *known)
         limits.check_example(example.inputs)
     return ONNXProgram(lowered.model, record)

@@ -29,7 +29,7 @@ from ..errors import CaptureError, kind_of
 from .attribute_uses import SourceFiles
 from .inputs.example_inputs import BoundInputs
 from .inputs.preserve import Change, Snapshot, preserve_model
-from .inputs.process_state import ABSENT
+from .process_state import ABSENT
 
 __all__ = ["AttributeChange", "noted_changes", "recorded_changes", "state_changes"]
 
@@ -283,7 +283,7 @@ def _reject_created_parameters(model: torch.nn.Module, named: Sequence[_Named], 
 @contextmanager
 def _calls(model: torch.nn.Module, inputs: BoundInputs) -> Iterator[Any]:
     """A function that calls the model in eager torch with the given seed; weights and attributes are restored."""
-    args, kwargs = inputs.objects or (inputs.args, dict(inputs.kwargs))
+    args, kwargs = inputs.table.objects or (inputs.args, dict(inputs.kwargs))
     tensors = [*model.parameters(), *model.buffers()]
     before = [tensor.detach().clone() for tensor in tensors]
     versions = [tensor._version for tensor in tensors]
@@ -336,7 +336,7 @@ def _can_run(model: torch.nn.Module, inputs: BoundInputs) -> bool:
     return (
         sum(tensor.nbytes for tensor in tensors) <= _MOST_BYTES
         and all(type(tensor) in plain and tensor.device.type == "cpu" for tensor in (*tensors, *inputs.tensors))
-        and not (inputs.frozen or inputs.lists)
+        and not (inputs.table.frozen or inputs.table.lists)
     )
 
 

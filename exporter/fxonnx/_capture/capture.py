@@ -31,6 +31,7 @@ from .inputs.example_inputs import (
 )
 from .inputs.frozen import freeze_inputs
 from .inputs.input_names import input_paths, output_paths
+from .inputs.input_table import InputTable
 from .inputs.list_inputs import reject_tensor_lists, stack_lists
 from .inputs.more_inputs import Examples, add_examples
 from .inputs.scalars import frozen_arguments, scalars_to_tensors, with_dynamic_ints
@@ -171,14 +172,14 @@ def _capture_module(
     reject_enabled_observers(model)
     bound = bind_example_inputs(model, args, kwargs, options.input_names, by_signature=options.legacy)
     inputs, options = _with_stacked_lists(bound, options)
-    inputs, scalars, ints = scalars_to_tensors(inputs, dynamic_scalars, model)
+    inputs, ints = scalars_to_tensors(inputs, dynamic_scalars, model)
     inputs = freeze_inputs(inputs, frozen, options.input_names)
     shapes, axes, others = options.read(inputs)
     reject_quantized_inputs((leaf.label, leaf.value) for leaf in shapes.leaves)
     shapes = with_dynamic_ints(shapes, ints)
     names_are_labels = axes is not None and axes.legacy
     shapes = replace(shapes, shared=() if names_are_labels else shared_dims(shapes.leaves, others))
-    numbers = [shapes.leaves[index].label for index in sorted(scalars)]
+    numbers = [shapes.leaves[index].label for index in sorted(inputs.table.numbers)]
 
     task = CaptureTask(model, inputs, axes, options.output_names, numbers)
     plan = CapturePlan(strict_shapes, data_dependent == "example", bool(frozen), shapes)
@@ -202,24 +203,26 @@ def _capture_module(
     return replace(
         traced,
         limits=limits,
-        input_paths=input_paths(program, inputs, shapes.leaves),
+        inputs=_input_table(traced, inputs, shapes.leaves),
         output_paths=paths,
-        objects=inputs.objects,
         more_inputs=others,
-        frozen_arguments={
-            **frozen_arguments(shapes.leaves),
-            **_loop_bound_values(traced, shapes.leaves),
-            **{shapes.leaves[index].label: value for index, value in inputs.frozen.items()},
-        },
-        scalars=scalars,
-        input_lists=inputs.lists,
-        repeated=repeated_tensors(inputs),
         output_dims={
             **name_detections(program, paths, dims[0]),
             **name_computed_dims(program, axes, options.output_names, dims, strict=strict_shapes),
         },
         attribute_changes=state_changes(model, inputs, program, changes),
     )
+
+
+def _input_table(traced: Capture, inputs: BoundInputs, leaves: tuple[Leaf, ...]) -> InputTable:
+    """The table of the inputs, with their names and constants in the captured program."""
+    constants = {
+        **frozen_arguments(leaves),
+        **_loop_bound_values(traced, leaves),
+        **{leaves[index].label: value for index, value in inputs.table.frozen.items()},
+    }
+    paths = input_paths(traced.exported_program, inputs, leaves)
+    return replace(inputs.table, constants=constants, repeated=repeated_tensors(inputs), paths=paths)
 
 
 def _warn_about_training() -> None:
@@ -232,7 +235,7 @@ def _warn_about_training() -> None:
 def _with_stacked_lists(inputs: BoundInputs, options: _ShapeOptions) -> tuple[BoundInputs, _ShapeOptions]:
     """Inputs and specs with stacked tensors in the place of lists of a dynamic number of tensors."""
     inputs, shapes = stack_lists(inputs, options.dynamic_shapes)
-    if inputs.lists and options.more_inputs:
+    if inputs.table.lists and options.more_inputs:
         raise ArgumentError(
             "more_inputs", "dynamic_shapes has a TensorList", hint="specify all dynamic dims in dynamic_shapes"
         )

@@ -99,8 +99,8 @@ class CapturePlan:
         guard: The failure at a data-dependent guard for which control flow is rewritten.
         rewriting: The functions with this control flow.
         export_failure: The failure before masks were omitted, or before strict mode.
-        skips_masks: Whether masks that hide nothing are omitted.
         strict: Whether TorchDynamo captures the model.
+        skips_masks: Whether masks that hide nothing are omitted.
         transforms: How ``torch.func`` transforms are traced.
         refined: Name of a Dim to the one that torch suggests.
         log: Receives the guards on sizes.
@@ -121,8 +121,8 @@ class CapturePlan:
     guard: Failure | None = None
     rewriting: Rewriting | None = None
     export_failure: Failure | None = None
-    skips_masks: bool = False
     strict: bool = False
+    skips_masks: bool = False
     transforms: TransformTracing = field(default_factory=TransformTracing)
     refined: Mapping[str, Any] = field(default_factory=dict)
     log: GuardLog = field(default_factory=GuardLog)

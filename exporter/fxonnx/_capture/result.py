@@ -18,6 +18,7 @@ from .autograd_functions import FunctionCall
 from .constraints.constraint import SizeLimits
 from .data_dependence.assumption import Assumption
 from .departures import Departure
+from .inputs.input_table import InputTable
 from .rewriting import Rewrite
 from .shapes.dynamic_axes import AxisNames
 from .shapes.dynamic_dims import ExampleCall
@@ -35,17 +36,13 @@ class Capture:
     Attributes:
         exported_program: The captured program, not decomposed.
         dim_names: torch's symbol (``s77``) to the user's dim name, for the dims the user named. Names are unique.
-        input_paths: Placeholder name to path, for inputs inside of objects.
+        inputs: The leaves of the example inputs that the program takes in another form than the model.
         output_paths: Index of the user output to path, for outputs in a dict, a dataclass or an object.
-        objects: The original positional and keyword inputs, if objects among them were flattened.
         dim_aliases: A name in ``dim_names`` to the user's other names for dims that are always equal to it.
-        frozen_tensors: Leaf index to value of the frozen inputs.
         assumptions: The resolutions of guards on values of tensors.
         output_dims: Index of the user output to axis to the user's name of a size computed from other sizes.
         limits: The sizes for which the program is valid.
         more_inputs: The additional examples, positional and keyword inputs each.
-        frozen_arguments: Label to value of the numbers and strings that are constants of the program.
-        scalars: Leaf indices of the numbers that were converted to tensors.
         functions: The autograd functions with a ``symbolic``; the program refers to them by index.
         loop_bounds: Leaf index to value of the inputs used as Python loop bounds, for which only this value is valid.
         loop_bound_places: The lines that use them.
@@ -55,11 +52,8 @@ class Capture:
         training: Names of the modules that were in training mode during the capture; None if they are not known.
         grad_mode: Whether gradients were enabled during the capture; None if it is not known.
         autocast: The caller's autocast during the capture.
-        repeated: Leaf index of an example input that is the same tensor as an earlier one, to the index of that one.
         rewrites: The Python control flow that was captured as operators.
         departures: The places in which the capture departs from plain torch.export.
-        input_lists: Leaf indices of the inputs that are lists of a dynamic number of tensors; the program takes the
-            stacked tensors.
         output_lists: Indices of the user outputs that are lists of a dynamic number of tensors; the program returns the
             stacked tensors.
         attribute_changes: The Python attributes whose changes in one call affect the next.
@@ -70,27 +64,21 @@ class Capture:
     dim_names: Mapping[sympy.Symbol, str] = field(default_factory=dict)
     dim_aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     limits: SizeLimits = field(default_factory=SizeLimits)
-    input_paths: Mapping[str, str] = field(default_factory=dict)
+    inputs: InputTable = field(default_factory=InputTable)
     output_paths: Mapping[int, str] = field(default_factory=dict)
-    objects: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
     more_inputs: tuple[ExampleCall, ...] = ()
-    frozen_arguments: Mapping[str, Any] = field(default_factory=dict)
-    scalars: frozenset[int] = frozenset()
     functions: tuple[FunctionCall, ...] = ()
     loop_bounds: Mapping[int, int] = field(default_factory=dict)
     loop_bound_places: tuple[str, ...] = ()
     loop_refusal: CaptureError | None = None
-    frozen_tensors: Mapping[int, torch.Tensor] = field(default_factory=dict)
     assumptions: tuple[Assumption, ...] = ()
     output_dims: Mapping[int, AxisNames] = field(default_factory=dict)
     model: torch.nn.Module | ExportedProgram | Callable[..., Any] | None = None
     training: frozenset[str] | None = None
     grad_mode: bool | None = None
     autocast: Autocast = ()
-    repeated: Mapping[int, int] = field(default_factory=dict)
     rewrites: tuple[Rewrite, ...] = ()
     departures: tuple[Departure, ...] = ()
-    input_lists: frozenset[int] = frozenset()
     output_lists: frozenset[int] = frozenset()
     attribute_changes: tuple[AttributeChange, ...] = ()
     attempts: tuple[Attempt, ...] = ()

@@ -286,12 +286,12 @@ STRATEGIES = (
         _has_full_masks,
         lambda failure, plan: plan.changed(export_failure=failure, skips_masks=True, log=plan.log),
     ),
-    Strategy("the ranges and relations of dims that torch suggests", _is_torch_error, _refined_dims),
     Strategy(
         "torch.func transforms are traced as plain operators",
         _has_transform,
         lambda failure, plan: plan.changed(transforms=failure.transforms, refined=plan.refined),
     ),
+    Strategy("the ranges and relations of dims that torch suggests", _is_torch_error, _refined_dims),
 )
 """From the outermost to the innermost strategy, each of which begins anew with a change of an outer one.
 

@@ -33,7 +33,7 @@ from .function_transforms import RetryTransforms, TransformTracing, closed_trans
 from .global_hooks import hooks_for_model_only
 from .inputs.example_inputs import BoundInputs
 from .inputs.frozen import restore_frozen
-from .inputs.list_inputs import with_lists
+from .inputs.input_table import with_lists
 from .inputs.loop_bounds import register_example_integers
 from .inputs.meta_device import meta_as_cpu
 from .inputs.preserve import Snapshot, preserve_model
@@ -242,16 +242,17 @@ def _tensor_forward(
     called = under_autocast(forward, callers_autocast())
 
     # Read here, since TorchDynamo traces the function below in strict mode.
+    table = inputs.table
     checks = [one.check_outputs for one in active_extensions() if one.check_outputs is not None]
 
     def tensor_forward(*args: Any, **kwargs: Any) -> Any:
         if not strict:
             register_example_integers((args, kwargs), inputs.leaves)
             add_equality_guards(shapes.shared, (args, kwargs))
-        args, kwargs = restore_frozen(inputs.frozen, args, kwargs)
-        args, kwargs = (with_lists if strict else with_pieces)((args, kwargs), inputs.lists)
-        if inputs.objects is not None:
-            args, kwargs = unflatten_objects(inputs.objects, (args, kwargs))
+        args, kwargs = restore_frozen(table.frozen, args, kwargs)
+        args, kwargs = (with_lists if strict else with_pieces)((args, kwargs), table.lists)
+        if table.objects is not None:
+            args, kwargs = unflatten_objects(table.objects, (args, kwargs))
         # torch.export undoes some changes.
         with nullcontext() if snapshot is None else noted_changes(snapshot, (args, kwargs)):
             outputs = called(*args, **kwargs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,9 +23,10 @@ from .constraints.specialized_dims import SpecializedDimsError, check_specialize
 from .data_dependence.assumption import AssumptionLog
 from .data_dependence.concrete_values import ConcreteValues, concrete_values
 from .data_dependence.data_dependent_guards import inputs_of_guard
-from .departures import DepartureKind, record_departure, recorded_departures
+from .departures import Departure, DepartureKind, record_departure, recorded_departures
+from .function_transforms import TransformTracing
 from .inputs.example_inputs import BoundInputs
-from .inputs.loop_bounds import recorded_loop_bounds
+from .inputs.loop_bounds import ExampleIntegers, recorded_loop_bounds
 from .inputs.scalars import with_scalar_branch
 from .inputs.shared_memory import reject_shared_writes, with_separate_inputs
 from .patches.functional import FullMasks, recorded_full_masks
@@ -37,27 +38,47 @@ from .rewriting.operators.memory import SharedMemory
 from .shapes.dim_names import name_dims
 from .shapes.dynamic_axes import DynamicAxes, name_output_dims
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
-from .tensor_lists import recorded_list_results
+from .tensor_lists import ListResults, recorded_list_results
 from .torch_export import explained_error, export_module
 
 __all__ = ["CaptureTask", "names_of_dims"]
 
 
-@contextmanager
-def _applied(
-    plan: CapturePlan, model: torch.nn.Module, values: ConcreteValues | None
-) -> Iterator[tuple[SharedMemory, FullMasks]]:
-    """Apply a plan: to functions of the model and of libraries, to ``int`` and ``len``, and to values of tensors.
+@dataclass(frozen=True)
+class _Observations:
+    """The facts about an attempt that its program does not contain.
 
-    Args:
-        plan: The plan.
-        model: The model.
-        values: Receives the concrete values; None without any.
-
-    Yields:
-        The tensors that rewritten functions copy, and whether the model asks for masks that hide nothing.
+    Attributes:
+        values: The concrete values and the resolutions of guards by them; None without any.
+        transforms: How ``torch.func`` transforms have to be traced.
+        memory: The tensors that rewritten functions copy.
+        masks: Whether the model asks for masks that hide nothing.
+        bounds: The inputs that are used as Python loop bounds.
+        lists: The results that are lists of a dynamic number of tensors.
+        departures: The places that depart from plain torch.export.
+        calls: The calls of autograd functions.
     """
+
+    values: ConcreteValues | None
+    transforms: TransformTracing
+    memory: SharedMemory
+    masks: FullMasks
+    bounds: ExampleIntegers
+    lists: ListResults
+    departures: Iterable[Departure]
+    calls: Sequence[FunctionCall]
+
+
+@contextmanager
+def _applied(plan: CapturePlan, model: torch.nn.Module) -> Iterator[_Observations]:
+    """Apply a plan: to functions of the model and of libraries, to ``int`` and ``len``, and to values of tensors."""
+    values = ConcreteValues(AssumptionLog(), follow_example=plan.follows_example) if plan.has_concrete_values else None
+    calls: list[FunctionCall] = []
     with (
+        recorded_function_calls(calls),
+        recorded_loop_bounds() as bounds,
+        recorded_list_results() as lists,
+        recorded_departures() as departures,
         rewritten_functions(plan.rewritten) as memory,
         symbolic_integers(plan.integers.files, model),
         nullcontext() if values is None else concrete_values(values),
@@ -68,7 +89,7 @@ def _applied(
             record_departure(DepartureKind.STRICT, "torch.export with strict=True")
         if plan.skips_masks:
             record_departure(DepartureKind.REPLACED, "masks that hide nothing")
-        yield memory, masks
+        yield _Observations(values, replace(plan.transforms), memory, masks, bounds, lists, departures, calls)
 
 
 @dataclass(frozen=True)
@@ -95,25 +116,15 @@ class CaptureTask:
         Raises:
             ExportError: For an error of fxonnx that no other plan avoids.
         """
-        values = (
-            ConcreteValues(AssumptionLog(), follow_example=plan.follows_example) if plan.has_concrete_values else None
-        )
-        calls: list[FunctionCall] = []
-        transforms, loops = replace(plan.transforms), LongLoops(plan.shapes.leaves)
+        loops = LongLoops(plan.shapes.leaves)
         if not plan.unrolls_long_loops:
             loops.watch(plan.log)
         program: ExportedProgram | None = None
         error: Exception | None = None
-        with (
-            recorded_function_calls(calls),
-            recorded_loop_bounds() as bounds,
-            recorded_list_results() as lists,
-            recorded_departures() as departures,
-            _applied(plan, self.model, values) as (memory, masks),
-        ):
+        with _applied(plan, self.model) as seen:
             inputs, shared = with_separate_inputs(self.model, self.inputs, [leaf.label for leaf in plan.shapes.leaves])
             try:
-                program = export_module(self.model, inputs, plan, transforms)
+                program = export_module(self.model, inputs, plan, seen.transforms)
             except LongLoopFound:
                 pass
             except Exception as failure:
@@ -121,15 +132,7 @@ class CaptureTask:
                     raise
                 error = failure
         if error is not None:
-            explained = explained_error(error, self.model, plan)
-            return Failure(
-                with_scalar_branch(explained, self.scalars),
-                None if isinstance(error, CaptureError) or isinstance(explained, SpecializedDimsError) else error,
-                has_full_masks=masks.exist,
-                has_long_loop=loops.found is not None,
-                transforms=transforms,
-                guard_inputs=inputs_of_guard(explained, values),
-            )
+            return replace(self._failure(error, plan, seen), has_long_loop=loops.found is not None)
         if loops.found is not None or program is None:
             long_loop = SpecializedDimsError([loops.found] if loops.found is not None else [])
             return Failure(long_loop, is_exported=True, has_long_loop=True)
@@ -137,24 +140,35 @@ class CaptureTask:
             reject_shared_writes(program, shared)
             names, aliases, limits = self._named_dims(program, plan)
             if plan.rewritten is not None:
-                plan.rewritten.check(program, memory)
+                plan.rewritten.check(program, seen.memory)
         except CaptureError as failure:
             return Failure(failure, is_exported=True)
-        assumptions = () if values is None else tuple(values.log.assumptions)
+        assumptions = () if seen.values is None else tuple(seen.values.log.assumptions)
         rewritten = [] if plan.rewritten is None else plan.rewritten.departures
         return Capture(
             program,
             names,
             aliases,
             limits,
-            functions=tuple(calls),
-            loop_bounds=bounds.used,
-            loop_bound_places=tuple(bounds.places),
-            frozen_tensors=self.inputs.frozen,
+            functions=tuple(seen.calls),
+            loop_bounds=seen.bounds.used,
+            loop_bound_places=tuple(seen.bounds.places),
+            inputs=self.inputs.table,
             assumptions=assumptions,
             rewrites=() if plan.rewritten is None else tuple(plan.rewritten.log.constructs),
-            departures=(*departures, *(one.departure for one in assumptions), *rewritten),
-            output_lists=lists.positions,
+            departures=(*seen.departures, *(one.departure for one in assumptions), *rewritten),
+            output_lists=seen.lists.positions,
+        )
+
+    def _failure(self, error: Exception, plan: CapturePlan, seen: _Observations) -> Failure:
+        """The failure of the call of torch.export."""
+        explained = explained_error(error, self.model, plan)
+        return Failure(
+            with_scalar_branch(explained, self.scalars),
+            None if isinstance(error, CaptureError) or isinstance(explained, SpecializedDimsError) else error,
+            has_full_masks=seen.masks.exist,
+            transforms=seen.transforms,
+            guard_inputs=inputs_of_guard(explained, seen.values),
         )
 
     def _named_dims(

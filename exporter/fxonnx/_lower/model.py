@@ -89,8 +89,8 @@ class IOSpec:
     @property
     def list_inputs(self) -> frozenset[str]:
         """Placeholders of the inputs that are lists of tensors."""
-        names = user_input_names(self.capture.exported_program) if self.capture.input_lists else []
-        return frozenset(names[index] for index in self.capture.input_lists)
+        names = user_input_names(self.capture.exported_program) if self.capture.inputs.lists else []
+        return frozenset(names[index] for index in self.capture.inputs.lists)
 
     @property
     def states(self) -> frozenset[str]:
@@ -141,7 +141,7 @@ def add_inputs(
     wanted = iter(io_spec.options.input_names)
     for record, node in records:
         if record.is_user_input:
-            wanted_name = next(wanted, io_spec.capture.input_paths.get(record.name))
+            wanted_name = next(wanted, io_spec.capture.inputs.paths.get(record.name))
             if record.name in io_spec.list_inputs:
                 lists.append((node, _list_input(record, node, builder, wanted_name)))
                 continue

@@ -88,7 +88,7 @@ class GraphInterface:
             ArgumentError: If the arguments do not match the exported ones or their sizes violate a constraint.
         """
         capture, forward = self.record.capture, self.record.forward
-        call = bind_call(capture.exported_program, args, kwargs, forward, capture.frozen_tensors, capture.input_lists)
+        call = bind_call(capture.exported_program, args, kwargs, forward, capture.inputs.frozen, capture.inputs.lists)
         capture.limits.check(call.inputs)
         check_loop_bounds(call, capture.loop_bounds)
         check_assumptions(capture, call.inputs, self.applied_weights)

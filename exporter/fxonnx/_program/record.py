@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from fxonnx_translations._torch_compat import pytree
-
 from .._capture import Assumption, AssumptionKind, Capture
 from .._capture.constraints.constraint import Constraint, Constraints
-from .._capture.inputs.list_inputs import with_lists
+from .._capture.inputs.input_table import with_lists
 from .._capture.rewriting import Rewrite
 from .._options import Options
 from .._prepare.fusions import Fusion, FusionRecord, NearMiss
@@ -45,7 +43,7 @@ class ExportRecord:
     @property
     def frozen_arguments(self) -> Mapping[str, Any]:
         """Label to value of the numbers, strings and frozen tensors that are constants of the model."""
-        return MappingProxyType(dict(self.capture.frozen_arguments))
+        return MappingProxyType(dict(self.capture.inputs.constants))
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
@@ -98,9 +96,7 @@ class ExportRecord:
     def example_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """The positional and keyword example inputs; None if an ``ExportedProgram`` has none."""
         examples = self.capture.exported_program.example_inputs
-        if self.capture.repeated and examples is not None:
+        if examples is not None:
             # torch.export needs distinct tensors.
-            leaves, structure = pytree.tree_flatten(examples)
-            leaves = [leaves[self.capture.repeated.get(index, index)] for index in range(len(leaves))]
-            examples = pytree.tree_unflatten(leaves, structure)
-        return with_lists(examples, self.capture.input_lists)  # type: ignore[no-any-return]
+            examples = self.capture.inputs.with_repeated(examples)
+        return with_lists(examples, self.capture.inputs.lists)  # type: ignore[no-any-return]

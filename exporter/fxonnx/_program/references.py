@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -18,8 +18,7 @@ from .._callers_autocast import in_autocast
 from .._capture.autograd_functions import recorded_function_calls
 from .._capture.eager_state import copies_of_inputs, has_same_bits, preserved_state
 from .._capture.global_hooks import without_global_hooks
-from .._capture.inputs.list_inputs import with_lists
-from .._capture.inputs.pytree_objects import flatten_objects, unflatten_objects
+from .._capture.inputs.pytree_objects import flatten_objects
 from .._capture.patches import one_at_a_time
 from .._comparison import REFERENCE_TEXTS, ReferenceName
 from .._export_context import outside_of_export, run_uncompiled
@@ -227,11 +226,7 @@ def _run_model(
         torch.set_grad_enabled(grad_mode),
         in_autocast(capture.autocast),
     ):
-        given = _with_python_scalars((args, kwargs), capture.scalars)
-        given = with_lists(given, capture.input_lists)
-        if capture.objects is not None:
-            given = unflatten_objects(capture.objects, given)
-        result = _call(model, replaced, given)
+        result = _call(model, replaced, capture.inputs.for_model((args, kwargs)))
         # Results may be buffers, whose values are restored.
         leaves = [
             copy_of(leaf) if isinstance(leaf, torch.Tensor) else _copies(leaf)
@@ -282,18 +277,9 @@ def _final_states(program: VerifiableProgram, module: Any, weights: Any, args: A
     if not read_states(program.model):
         return []
     record = program.record
-    call = bind_call(program.exported_program, args, kwargs, record.forward, record.capture.frozen_tensors)
+    call = bind_call(program.exported_program, args, kwargs, record.forward, record.capture.inputs.frozen)
     states: list[Any] = _copies(final_states(program.model, module, weights, call.inputs))
     return states
-
-
-def _with_python_scalars(given: Any, positions: Collection[int]) -> Any:
-    """Replace the tensors at the given leaf positions by Python numbers, as the original model expects them."""
-    if not positions:
-        return given
-    leaves, structure = pytree.tree_flatten(given)
-    numbers = [leaf.item() if index in positions else leaf for index, leaf in enumerate(leaves)]
-    return pytree.tree_unflatten(numbers, structure)
 
 
 def _copies(tree: Any) -> Any:

@@ -14,7 +14,7 @@ from fxonnx_translations._torch_compat import pytree
 
 from .._capture.autograd_functions import recorded_function_calls
 from .._capture.eager_state import preserved_random_states
-from .._capture.inputs.list_inputs import with_lists
+from .._capture.inputs.input_table import with_lists
 from .._comparison import OutputComparison, OutputRows, ReferenceName, Tolerance, compare, format_rows
 from .._extensions import add_on
 from .._progress import Counter
@@ -217,7 +217,7 @@ class _Trial:
             return call
         capture = program.record.capture
         resized = resize_inputs(program.exported_program, capture.limits, call, self.sizes)
-        return bind_call(program.exported_program, *resized, program.record.forward, capture.frozen_tensors)
+        return bind_call(program.exported_program, *resized, program.record.forward, capture.inputs.frozen)
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class _Run:
             if program.record.example_inputs is None:
                 raise ArgumentError("args", "the exported program has no example inputs", hint="pass args or kwargs")
             args, kwargs = program.record.example_inputs
-        frozen, lists = capture.frozen_tensors, capture.input_lists
+        frozen, lists = capture.inputs.frozen, capture.inputs.lists
         return bind_call(program.exported_program, args or (), kwargs or {}, program.record.forward, frozen, lists)
 
     def trials(self, call: BoundCall, sizes: Any) -> list[_Trial]:
@@ -284,7 +284,7 @@ class _Run:
 
     def _check(self, call: BoundCall) -> None:
         """Check the constraints on the sizes, before the model runs."""
-        args, kwargs = with_lists((call.args, call.kwargs), self.program.record.capture.input_lists)
+        args, kwargs = with_lists((call.args, call.kwargs), self.program.record.capture.inputs.lists)
         self.program.interface.bind(args, kwargs)
 
     def _skipped(self, trial: _Trial, reason: str) -> OutputComparison:
@@ -377,7 +377,7 @@ def _runs_in_float(program: VerifiableProgram) -> bool:
 
 def _run_program(program: VerifiableProgram, call: BoundCall) -> tuple[Any, ...]:
     run = program.quantization.call_in_float if _runs_in_float(program) else program
-    args, kwargs = with_lists((call.args, call.kwargs), program.record.capture.input_lists)
+    args, kwargs = with_lists((call.args, call.kwargs), program.record.capture.inputs.lists)
     # Each run gets copies of the inputs: the session may share their memory.
     outputs = run(*_copies(args), **_copies(kwargs))
     if program.quantization.float_model is not None:

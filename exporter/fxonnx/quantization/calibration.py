@@ -94,7 +94,7 @@ def _inputs(capture: Capture, batch: Any, index: int) -> tuple[Any, ...]:
     args, kwargs = _arguments(batch, capture)
     forward = None if capture.source is None else capture.source.forward
     try:
-        call = bind_call(capture.exported_program, args, kwargs, forward, capture.frozen_tensors, capture.input_lists)
+        call = bind_call(capture.exported_program, args, kwargs, forward, capture.inputs.frozen, capture.inputs.lists)
         capture.limits.check(call.inputs)
         check_loop_bounds(call, capture.loop_bounds)
         check_assumptions(capture, call.inputs, {})

@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 from fxonnx_translations._torch_compat import pytree
 
 from ...errors import ArgumentError, did_you_mean, kind_of
+from .input_table import InputTable
 from .pytree_objects import flatten_objects, is_cache, is_object
 
 __all__ = [
@@ -46,18 +47,14 @@ class BoundInputs:
         kwargs: Keyword inputs, in the order of the graph inputs.
         signature: Signature of ``forward``, with ``**kwargs`` replaced by the keywords that are passed.
         var_keyword: Name of the ``**kwargs`` parameter, or None.
-        objects: The original positional and keyword inputs, if objects among them were flattened.
-        frozen: Leaf index to value of the frozen inputs, which are None in ``args`` and ``kwargs``.
-        lists: Leaf indices of the stacked tensors in the place of lists of a dynamic number of tensors.
+        table: The leaves that have another form than in the call of the model.
     """
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     signature: Signature
     var_keyword: str | None = None
-    objects: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
-    frozen: Mapping[int, torch.Tensor] = field(default_factory=dict)
-    lists: frozenset[int] = frozenset()
+    table: InputTable = field(default_factory=InputTable)
 
     @cached_property
     def _flat(self) -> tuple[list[Any], Any]:
@@ -96,9 +93,9 @@ class BoundInputs:
 
     def flattened_object_ids(self) -> frozenset[int]:
         """The ``id`` of every dict in ``args`` and ``kwargs`` that replaces a flattened object."""
-        if self.objects is None:
+        if self.table.objects is None:
             return frozenset()
-        leaves, structure = pytree.tree_flatten(self.objects, is_leaf=is_object)
+        leaves, structure = pytree.tree_flatten(self.table.objects, is_leaf=is_object)
         parts = structure.flatten_up_to((self.args, self.kwargs))
         return frozenset(id(part) for leaf, part in zip(leaves, parts, strict=True) if is_object(leaf))
 
@@ -227,7 +224,7 @@ def bind_example_inputs(
     order = _keyword_order(tensor_kwargs, names[_tensor_count(args) :])
     keywords, ordered = ({name: inputs[name] for name in order} for inputs in (keywords, tensor_kwargs))
     objects = None if plain is given else (positional, keywords)
-    return BoundInputs(args, ordered, *expand_var_keyword(signature, keywords), objects)
+    return BoundInputs(args, ordered, *expand_var_keyword(signature, keywords), InputTable(objects))
 
 
 def _tensor_count(inputs: Any) -> int:

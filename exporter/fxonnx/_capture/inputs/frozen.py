@@ -42,7 +42,7 @@ def freeze_inputs(inputs: BoundInputs, patterns: Collection[str], input_names: S
             names = [name for table in known.names for name in table]
             hint = did_you_mean(pattern, names, f"the graph inputs are: {known.known()}")
             raise ArgumentError("frozen", f"{pattern!r} matches no tensor of the example inputs", hint=hint)
-        if not inputs.lists.isdisjoint(tensors):
+        if not inputs.table.lists.isdisjoint(tensors):
             raise ArgumentError(
                 "frozen",
                 f"{pattern!r} matches a list whose number of tensors is dynamic",
@@ -56,7 +56,7 @@ def freeze_inputs(inputs: BoundInputs, patterns: Collection[str], input_names: S
                 )
             found[index] = value.detach().clone()
     remaining = inputs.with_leaves(None if index in found else value for index, value in enumerate(inputs.leaves))
-    return replace(remaining, frozen=found)
+    return replace(remaining, table=replace(inputs.table, frozen=found))
 
 
 def restore_frozen(frozen: Mapping[int, torch.Tensor], args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -35,9 +35,9 @@ _KEYS_OF_CACHE = re.compile(r"cache_\d+_key")
 
 def input_paths(program: ExportedProgram, inputs: BoundInputs, leaves: tuple[Leaf, ...]) -> dict[str, str]:
     """Placeholder to path (``past_key_values.0.key``) for inputs in objects; other inputs keep torch's names."""
-    if inputs.objects is None:
+    if inputs.table.objects is None:
         return {}
-    args, kwargs = inputs.objects
+    args, kwargs = inputs.table.objects
     given = {**dict(zip(inputs.names(), args, strict=True)), **kwargs}
     with_objects = {
         name for name, value in given.items() if any(map(is_object, pytree.tree_leaves(value, is_leaf=is_object)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +19,7 @@ from ..shapes.dim_specs import DimHint, DimSpec
 from .example_inputs import BoundInputs
 from .pytree_objects import is_object
 
-__all__ = ["TensorList", "reject_tensor_lists", "stack_lists", "stacked", "with_lists"]
+__all__ = ["TensorList", "reject_tensor_lists", "stack_lists", "stacked"]
 
 
 @public
@@ -106,12 +106,13 @@ def stack_lists(inputs: BoundInputs, dynamic_shapes: Any) -> tuple[BoundInputs, 
             hint="pass copies of the list, or a TensorList for each of its places",
         )
     args, kwargs = pytree.tree_unflatten([reader.stacked_or_same(leaf) for leaf in leaves], structure)
-    objects = inputs.objects
+    objects = inputs.table.objects
     if objects is not None:
         objects = pytree.tree_map(
             reader.stacked_or_same, objects, is_leaf=lambda value: reader.is_list(value) or is_object(value)
         )
-    return replace(inputs, args=args, kwargs=kwargs, objects=objects, lists=positions), specs
+    table = replace(inputs.table, objects=objects, lists=positions)
+    return replace(inputs, args=args, kwargs=kwargs, table=table), specs
 
 
 def reject_tensor_lists(dynamic_shapes: Any) -> None:
@@ -160,15 +161,6 @@ def stacked(items: Any, argument: str) -> torch.Tensor:
             hint="pad them to one shape, and pass their sizes as another argument",
         )
     return torch.stack([item.detach() for item in tensors])
-
-
-def with_lists(tree: Any, positions: Collection[int]) -> Any:
-    """Replace the stacked tensors at the given leaf positions by lists, as ``forward`` takes them."""
-    if not positions:
-        return tree
-    leaves, structure = pytree.tree_flatten(tree)
-    listed = [list(leaf.unbind(0)) if index in positions else leaf for index, leaf in enumerate(leaves)]
-    return pytree.tree_unflatten(listed, structure)
 
 
 def _has_tensor_list(dynamic_shapes: Any) -> bool:

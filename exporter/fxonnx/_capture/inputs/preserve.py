@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .process_state import ABSENT, ProcessState
+from ..process_state import ABSENT, ProcessState
 
 __all__ = ["Change", "Snapshot", "preserve_model"]
 

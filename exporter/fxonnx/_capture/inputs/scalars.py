@@ -23,7 +23,7 @@ _log = logging.getLogger("fxonnx")
 
 def scalars_to_tensors(
     inputs: BoundInputs, names: Collection[str], model: torch.nn.Module
-) -> tuple[BoundInputs, frozenset[int], frozenset[str]]:
+) -> tuple[BoundInputs, frozenset[str]]:
     """Convert floats and bools to 0-dim tensors, which follow the type promotion of Python numbers.
 
     Args:
@@ -32,7 +32,7 @@ def scalars_to_tensors(
         model: The model. Floats become float32, or float64 if the model and its inputs are float64.
 
     Returns:
-        The inputs; the leaf indices of the new tensors; and the labels of ints, which remain ints.
+        The inputs, and the labels of ints, which remain ints.
 
     Raises:
         ArgumentError: If a name does not match a number; the error lists the numbers.
@@ -54,7 +54,7 @@ def scalars_to_tensors(
     for index in tensors:
         values[index] = torch.tensor(values[index], dtype=None if isinstance(values[index], bool) else dtype)
     ints = frozenset(leaves[index].label for index in found.values() if index not in tensors)
-    return inputs.with_leaves(values), tensors, ints
+    return replace(inputs.with_leaves(values), table=replace(inputs.table, numbers=tensors)), ints
 
 
 def _is_int(value: Any) -> bool:

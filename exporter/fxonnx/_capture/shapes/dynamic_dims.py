@@ -14,7 +14,8 @@ from fxonnx_translations._torch_compat import pytree
 from ...errors import ArgumentError, did_you_mean
 from ..inputs.example_inputs import BoundInputs, expand_var_keyword
 from ..inputs.input_names import graph_names
-from ..inputs.pytree_objects import flatten_objects, unflatten_objects
+from ..inputs.input_table import InputTable
+from ..inputs.pytree_objects import flatten_objects
 from .dynamic_shapes import Leaf, is_counter, read_shapes_by_parameter, specs_like
 
 __all__ = ["AlignedCalls", "DimNames", "ExampleCall", "align_calls", "align_more_inputs"]
@@ -99,7 +100,7 @@ class AlignedCalls:
         """Positional and keyword arguments of a call with the given leaves."""
         spec = pytree.tree_structure((self.inputs.args, dict(self.inputs.kwargs)))
         plain = pytree.tree_unflatten(leaves, spec)
-        args, kwargs = plain if self.inputs.objects is None else unflatten_objects(self.inputs.objects, plain)
+        args, kwargs = self.inputs.table.for_model(plain)
         return args, kwargs
 
     def complete(self, values: Mapping[str, Any], dims: Sequence[DimNames]) -> tuple[list[Any], int]:
@@ -272,7 +273,8 @@ def _bind_call(signature: Signature, call: ExampleCall, argument: str, *, partia
         raise ArgumentError(argument, f"a call does not match the signature {signature}: {error}", hint=hint) from error
     given = (args, kwargs)
     args, kwargs = plain = flatten_objects(given)
-    return BoundInputs(args, kwargs, *expand_var_keyword(signature, kwargs), None if plain is given else given)
+    table = InputTable(None if plain is given else given)
+    return BoundInputs(args, kwargs, *expand_var_keyword(signature, kwargs), table)
 
 
 def _with_missing(signature: Signature, call: ExampleCall, if_missing: Mapping[str | int, Any]) -> ExampleCall:

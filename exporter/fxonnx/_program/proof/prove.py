@@ -126,7 +126,7 @@ class _Prover:
         self.example: BoundCall = self._bind(args, kwargs)
 
     def _bind(self, args: Any, kwargs: Any) -> BoundCall:
-        program, frozen = self._capture.exported_program, self._capture.frozen_tensors
+        program, frozen = self._capture.exported_program, self._capture.inputs.frozen
         return bind_call(program, args, kwargs, self._forward, frozen)
 
     def run(self, variation: Variation) -> ProofRun | None:
@@ -163,11 +163,7 @@ class _Prover:
 
     def _with_repeated(self, variation: Variation) -> Variation:
         """Inputs in which a tensor that the example has twice is one object again."""
-        if not self._capture.repeated:
-            return variation
-        leaves, structure = pytree.tree_flatten((variation.args, variation.kwargs))
-        leaves = [leaves[self._capture.repeated.get(index, index)] for index in range(len(leaves))]
-        args, kwargs = pytree.tree_unflatten(leaves, structure)
+        args, kwargs = self._capture.inputs.with_repeated((variation.args, variation.kwargs))
         return replace(variation, args=args, kwargs=kwargs)
 
     def _differs_from_itself(self, variation: Variation, expected: Outcome) -> bool:

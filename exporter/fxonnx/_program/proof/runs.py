@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import random
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -29,8 +29,7 @@ from ..._capture.eager_state import (
     preserved_state,
 )
 from ..._capture.function_transforms import unwound_transforms
-from ..._capture.inputs.list_inputs import with_lists
-from ..._capture.inputs.pytree_objects import flatten_objects, unflatten_objects
+from ..._capture.inputs.pytree_objects import flatten_objects
 from ..._capture.patches import one_at_a_time
 from ..._export_context import exporting, outside_of_export, run_uncompiled
 from ..assumption_checks import placeholder_values
@@ -114,9 +113,7 @@ class ModelRunner:
     def _run(self, args: Any, kwargs: Any, *, is_seeded: bool, is_export: bool, limit: int | None) -> Outcome:
         capture, model = self._capture, self._model
         copies = copies_of_inputs((args, kwargs))
-        given = with_lists(_with_numbers(copies, capture.scalars), capture.input_lists)
-        if capture.objects is not None:
-            given = unflatten_objects(capture.objects, given)
+        given = capture.inputs.for_model(copies)
         state = self._state()
         before = {name: copy_of(tensor) for name, tensor in state.items()}
         with (
@@ -184,7 +181,7 @@ class CapturedRunner:
         before = {name: tensor for name, tensor in stored.items() if self._is_written(name, tensor)}
         weights = {name: copy_of(tensor) for name, tensor in before.items()}
         copies = copies_of_inputs((args, kwargs))
-        call = bind_call(program, copies[0], copies[1], None, self._capture.frozen_tensors)
+        call = bind_call(program, copies[0], copies[1], None, self._capture.inputs.frozen)
         self.calls = {}
         # The interpreter needs no code of the graph, whose generation takes most of the time of a small model.
         interpreter = _Interpreter(program.graph_module, self.calls, limit, filler=0 if is_seeded else 1)
@@ -280,15 +277,6 @@ def _differs(tensor: torch.Tensor, original: torch.Tensor) -> bool:
     if tensor.shape != original.shape or tensor.dtype != original.dtype:
         return True
     return not has_same_bits(as_codes(tensor), as_codes(original))
-
-
-def _with_numbers(given: Any, positions: Collection[int]) -> Any:
-    """Replace the tensors at the given leaf positions by the Python numbers that the model expects."""
-    if not positions:
-        return given
-    leaves, structure = pytree.tree_flatten(given)
-    numbers = [leaf.item() if index in positions else leaf for index, leaf in enumerate(leaves)]
-    return pytree.tree_unflatten(numbers, structure)
 
 
 @contextmanager

@@ -59,7 +59,7 @@ def variations(capture: Capture, call: BoundCall) -> Iterator[Variation]:
     """
     yield Variation("example", call.args, call.kwargs, True)
     leaves, structure = pytree.tree_flatten((call.args, call.kwargs))
-    fixed = {*capture.frozen_tensors, *capture.loop_bounds}
+    fixed = {*capture.inputs.frozen, *capture.loop_bounds}
     # No coverage tells whether the capture has taken the same Python branches, and results may agree by accident.
     asks_python = any(one.kind == DepartureKind.INTROSPECTION for one in capture.departures)
     for index, (label, change) in enumerate(_CHANGES.items()):
