@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -77,6 +78,17 @@ def test_methods() -> None:
 
 def test_closures_and_decorators() -> None:
     compare(Function(made(torch.tensor(0.5))).eval())
+
+
+def test_functions_of_a_process_that_has_frozen_its_objects() -> None:
+    """Servers freeze their objects before they fork."""
+    model = Function(made(torch.tensor([1.0, 2.0, 3.0])))
+    gc.freeze()
+    try:
+        compare(model)
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
 
 
 def test_the_report_lists_them(tmp_path: Any) -> None:

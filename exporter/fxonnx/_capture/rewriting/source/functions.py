@@ -24,9 +24,24 @@ _COPY = f"{PREFIX}copy"
 """Attribute of the copy of a replaced function, which must not be rewritten itself."""
 
 
+@contextmanager
+def _with_frozen_objects() -> Iterator[None]:
+    """Let ``gc`` find the objects that the user's process has frozen with ``gc.freeze``, as servers do that fork."""
+    if not gc.get_freeze_count():
+        yield
+        return
+    gc.collect()  # or the garbage would be frozen as well
+    gc.unfreeze()
+    try:
+        yield
+    finally:
+        gc.freeze()
+
+
 def function_of_code(code: CodeType, known: Collection[int]) -> FunctionType | None:
     """A function object with the given code, of which each closure is one, and whose ``id`` is not among the known."""
-    found = (item for item in gc.get_referrers(code) if isinstance(item, FunctionType) and item.__code__ is code)
+    with _with_frozen_objects():
+        found = [item for item in gc.get_referrers(code) if isinstance(item, FunctionType) and item.__code__ is code]
     return next((item for item in found if _COPY not in item.__dict__ and id(item) not in known), None)
 
 
@@ -35,14 +50,15 @@ def looping_functions(file: str, lines: Sequence[int]) -> list[FunctionType]:
     begin = loop_lines(file, lines)
     if not begin:
         return []
-    codes = [
-        (item, begin.intersection(number for *_, number in _all_lines(item.__code__)))
-        for item in gc.get_objects()
-        if type(item) is FunctionType
-        and item.__code__.co_filename == file
-        and HELPERS not in item.__code__.co_freevars
-        and _COPY not in item.__dict__
-    ]
+    with _with_frozen_objects():
+        codes = [
+            (item, begin.intersection(number for *_, number in _all_lines(item.__code__)))
+            for item in gc.get_objects()
+            if type(item) is FunctionType
+            and item.__code__.co_filename == file
+            and HELPERS not in item.__code__.co_freevars
+            and _COPY not in item.__dict__
+        ]
     found = (item for line in lines for item, contained in codes if line in contained)
     return [item for item in found if find_definition(item.__code__) is not None]
 
