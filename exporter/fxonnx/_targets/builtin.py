@@ -148,7 +148,8 @@ _ONNXRUNTIME_WEB_WEBGPU = TargetProfile(
     has_matmul_nbits=True,
 )
 
-# The column "Restrictions" of the page that the table of TensorRT is read from.
+# Found with the models of one operator in the tests; the rest is the column "Restrictions" of docs/operators.md of
+# ONNX-TensorRT.
 _ALL_ONES = MappingProxyType({"dilations": (1,)})
 _AXES = Restriction(constant=(1,))
 _TENSORRT_RESTRICTIONS: Mapping[str, Restriction] = MappingProxyType(
@@ -156,18 +157,26 @@ _TENSORRT_RESTRICTIONS: Mapping[str, Restriction] = MappingProxyType(
         **dict.fromkeys(("Squeeze", "Unsqueeze"), _AXES),
         **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"), _AXES),
         **dict.fromkeys(("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"), _AXES),
-        "Attention": Restriction(
-            absent=(4, 5, 6), outputs=1, ranks=(4,), attributes=MappingProxyType({"softcap": (0.0,)})
+        **dict.fromkeys(
+            ("ArgMax", "ArgMin", "Hardmax", "LogSoftmax", "Softmax"), Restriction(ranks=tuple(range(2, 9)))
         ),
-        "AveragePool": Restriction(ranks=(4, 5), attributes=_ALL_ONES),
+        "Attention": Restriction(
+            absent=(4, 5, 6),
+            outputs=1,
+            ranks=(3, 4),
+            attributes=MappingProxyType({"softcap": (0.0,), "softmax_precision": ()}),
+        ),
+        "AveragePool": Restriction(ranks=(3, 4, 5), attributes=_ALL_ONES),
+        "BatchNormalization": Restriction(outputs=1, attributes=MappingProxyType({"training_mode": (0,)})),
         "CumSum": Restriction(constant=(1,)),
         "DeformConv": Restriction(ranks=(3, 4)),
         "EyeLike": Restriction(static=True),
-        "GridSample": Restriction(ranks=(4,)),
+        "GridSample": Restriction(ranks=(4, 5)),
+        "GroupNormalization": Restriction(ranks=tuple(range(3, 9))),
         "LSTM": Restriction(attributes=MappingProxyType({"input_forget": (0,), "layout": (0,)})),
         "LayerNormalization": Restriction(outputs=1),
         "LpPool": Restriction(attributes=_ALL_ONES),
-        "MaxPool": Restriction(outputs=1, ranks=(4, 5), attributes=_ALL_ONES),
+        "MaxPool": Restriction(outputs=1, ranks=(3, 4, 5), attributes=_ALL_ONES),
         "OneHot": Restriction(constant=(1,)),
         "Resize": Restriction(
             attributes=MappingProxyType(
@@ -177,7 +186,7 @@ _TENSORRT_RESTRICTIONS: Mapping[str, Restriction] = MappingProxyType(
                         *("half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn", "asymmetric", "align_corners"),
                     ),
                     "keep_aspect_ratio_policy": ("stretch",),
-                    "mode": ("nearest", "linear"),
+                    "mode": ("nearest", "linear", "cubic"),
                 }
             )
         ),
@@ -193,8 +202,12 @@ _TENSORRT = TargetProfile(
     runtime="TensorRT",
     kernels=KernelTable("tensorrt"),
     default_opset=20,
-    newest_opset=24,
-    # Attention with the past of a cache or with packed heads is not supported.
+    # Its documentation names opset 24, its parser has no limit.
+    newest_opset=26,
+    # Attention runs in fused kernels or not at all: no float32, no precision of the softmax, static heads of 12 to 256
+    # elements. It fuses the plain operators where it has a kernel.
+    avoided=frozenset({"Attention", "Compress", "DFT", "Resize.axes", "one axis"}),
+    refuses_types=True,
     patterns=MappingProxyType({"packed_attention": False}),
     computes_in=MappingProxyType({_DOUBLE: _FLOAT}),
     restrictions=_TENSORRT_RESTRICTIONS,
