@@ -5,8 +5,8 @@
 
 The bindings are those of TensorRT for RTX, whose parser is TensorRT's and whose builder works ahead of time, for a
 compute capability instead of the GPU at hand. For each file its answer is printed beside the findings of
-``fxonnx check``. ``python -m benchmarks.target_kernels tensorrt`` writes the table of TensorRT with it: the models of one
-node by which onnx tests an operator are built in each element type.
+``fxonnx check``. ``python -m benchmarks.target_kernels tensorrt`` writes the table of TensorRT with it: it builds the
+models of one node by which onnx tests an operator, in each element type.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COMPUTE_CAPABILITY = "SM86"
 NEWEST_OPSET = 26
 TYPES = ("float", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool")
 _RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
-# TensorRT has these as plugins, which TensorRT for RTX lacks, or onnx has no test that it builds. The types are those of
+# TensorRT has these as plugins, which TensorRT for RTX lacks, or onnx has no test that it builds. The types are from
 # docs/operators.md of ONNX-TensorRT 10.15.
 _DOCUMENTED = {
     **dict.fromkeys(("DeformConv", "NonMaxSuppression", "NonZero", "RoiAlign"), "float float16"),

@@ -176,6 +176,11 @@ def _real_signal(op: Op, value: ir.Value, axis: int, length: Dim, *, inverse: bo
     given = op.dims(value)[axis]
     half = length // 2 + 1 if isinstance(length, int) else None
     if half is None or not _has_dft(op, length) or not isinstance(given, int) or given > half:
+        if isinstance(given, int) and half is not None and given < half:
+            shape, rank = [*op.dims(value)], op.rank_of(value)
+            shape[axis] = half
+            ends = [half - given if other == axis else 0 for other in range(rank)]
+            value = op.shaped(op.Pad(value, [0] * rank + ends), shape)
         return op.parts(_transform(op, _whole_spectrum(op, value, axis, length), axis, inverse=inverse))[0]
     # The numbers of the other half are conjugates: the real part of the result is the real part of twice the first half, except
     # for the numbers that are their own conjugates.
