@@ -155,7 +155,7 @@ class Probe:
 class Example:
     """A model of one node with example inputs, in any element type that the operator has."""
 
-    def __init__(self, model: onnx.ModelProto, inputs: Sequence[np.ndarray[Any, Any]]) -> None:
+    def __init__(self, model: onnx.ModelProto, inputs: Sequence[Any]) -> None:
         self.node = model.graph.node[0]
         self._inputs = dict(zip((value.name for value in model.graph.input), inputs, strict=True))
         self._shapes = {value.name: value.type.tensor_type for value in model.graph.output}
@@ -211,7 +211,7 @@ def _formals(formals: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[Any
 
 
 def _text(kind: int) -> str:
-    return TensorProto.DataType.Name(kind).lower()
+    return str(TensorProto.DataType.Name(kind)).lower()
 
 
 def examples() -> dict[str, list[Example]]:
@@ -220,16 +220,18 @@ def examples() -> dict[str, list[Example]]:
 
     found: dict[str, list[Example]] = {}
     for case in collect_testcases(None):
+        if case.model is None:
+            continue
         nodes = case.model.graph.node
-        inputs = [_array(value) for value in case.data_sets[0][0]] if case.data_sets else [None]
+        inputs: list[Any] = [_array(value) for value in case.data_sets[0][0]] if case.data_sets else [None]
         if len(nodes) != 1 or nodes[0].domain or not all(isinstance(value, np.ndarray) for value in inputs):
             continue
         if not onnx.defs.has(nodes[0].op_type, NEWEST_OPSET):
             continue
         if all(value.type.HasField("tensor_type") for value in case.model.graph.output):
             found.setdefault(nodes[0].op_type, []).append(Example(case.model, inputs))
-    for model, inputs in _additional():
-        found[model.graph.node[0].op_type] = [Example(model, inputs)]
+    for model, arrays in _additional():
+        found[model.graph.node[0].op_type] = [Example(model, arrays)]
     return {
         name: sorted(each, key=lambda example: len(example.node.input))[:_MODELS_PER_OPERATOR]
         for name, each in sorted(found.items())
@@ -238,9 +240,9 @@ def examples() -> dict[str, list[Example]]:
 
 def _additional() -> Iterator[tuple[onnx.ModelProto, list[np.ndarray[Any, Any]]]]:
     """Models of operators whose forms in the tests of onnx TensorRT does not build."""
-    for op_type, *shapes in (
-        ("Attention", *[(1, 2, 3, 16)] * 3),
-        ("LayerNormalization", (2, 3, 4), (4,), (4,)),
+    for op_type, shapes in (
+        ("Attention", [(1, 2, 3, 16)] * 3),
+        ("LayerNormalization", [(2, 3, 4), (4,), (4,)]),
     ):
         names = [f"x{index}" for index in range(len(shapes))]
         values = [
