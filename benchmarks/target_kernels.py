@@ -2,7 +2,7 @@
 
     python -m benchmarks.target_kernels onnxruntime
     python -m benchmarks.target_kernels onnxruntime-cuda
-    python -m benchmarks.target_kernels tensorrt --document operators.md
+    python -m benchmarks.target_kernels tensorrt
     python -m benchmarks.target_kernels openvino
     python -m benchmarks.target_kernels onnxruntime-web
     python -m benchmarks.target_kernels onnxruntime-web-webgpu
@@ -10,15 +10,14 @@
 ``onnxruntime`` and ``onnxruntime-cuda`` ask the installed ONNX Runtime for the kernels of an execution provider; the
 latter needs onnxruntime-gpu and the libraries of CUDA, cuDNN and TensorRT, which it loads for this, and no GPU.
 ``openvino`` asks the installed OpenVINO to convert each operator in each type. Those of onnxruntime-web are asked from
-the package that ``make web`` installs, in Chromium (about a minute each). The table of TensorRT is read from its
-documentation, ``docs/operators.md`` of onnx/onnx-tensorrt.
+the package that ``make web`` installs, in Chromium (about a minute each). ``tensorrt`` asks the installed TensorRT for
+RTX to build each operator in each type, without a GPU (``tensorrt_rtx_cu13_bindings``, ``tensorrt_rtx_cu13_libs``).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,7 +26,7 @@ import onnx
 import onnx.defs
 from onnx import TensorProto, helper
 
-from . import kernel_probe
+from . import kernel_probe, tensorrt_probe
 from .web_kernels import web_kernels
 
 FOLDER = Path(__file__).parent.parent / "exporter/fxonnx/_targets"
@@ -67,28 +66,14 @@ def tensor_types(texts: Iterable[str]) -> Iterable[str]:
     return (text[7:-1] for text in texts if text.startswith("tensor("))
 
 
-_TENSORRT_TYPES = {
-    **{"DOUBLE": "double", "FP32": "float", "FP16": "float16", "BF16": "bfloat16", "FP8": "float8e4m3fn"},
-    **{"FP4": "float4e2m1", "INT64": "int64", "INT32": "int32", "INT8": "int8", "INT4": "int4"},
-    **{"UINT8": "uint8", "BOOL": "bool"},
-}
-
-
-def tensorrt_kernels(document: str, version: str) -> tuple[str, Kernels]:
-    """The operators of TensorRT's ONNX parser and the types of their first input, as ``operators.md`` lists them."""
-    header = re.search(
-        r"TensorRT ([\d.]+) supports operators in the inclusive range of opset (\d+) to opset (\d+)", document
-    )
-    if header is None:
-        raise SystemExit("operators.md does not name the opsets that TensorRT supports")
-    operators: dict[str, dict[tuple[int, int | None], dict[str, set[str]]]] = {}
-    for line in document.splitlines():
-        columns = [column.strip() for column in line.split("|")[1:]]
-        if len(columns) < 3 or columns[1] != "Y":
-            continue
-        texts = {_TENSORRT_TYPES[text.strip()] for text in columns[2].split(",") if text.strip()}
-        operators[columns[0]] = {(1, int(header[3])): {FIRST_INPUT: texts}}
-    return f"docs/operators.md of ONNX-TensorRT {version or header[1]}", {"": operators}
+def tensorrt_kernels() -> tuple[str, Kernels]:
+    """The operators that TensorRT for RTX parses and builds; its parser has one implementation for all opsets."""
+    version, found = tensorrt_probe.kernels()
+    operators: dict[str, dict[tuple[int, int | None], dict[str, set[str]]]] = {
+        name: {(1, tensorrt_probe.NEWEST_OPSET): types} for name, types in found.items()
+    }
+    source = f"TensorRT for RTX {version}, operators that its ONNX parser and its builder accept"
+    return f"{source}; plugins as docs/operators.md of ONNX-TensorRT 10.15 lists them", {"": operators}
 
 
 def openvino_kernels() -> tuple[str, Kernels]:
@@ -167,10 +152,6 @@ def convertible_types(core: Any, schema: onnx.defs.OpSchema, opset: int) -> dict
     return found
 
 
-FIRST_INPUT = "*"
-"""In place of a type variable: that of the first input, whatever its name is at an opset."""
-
-
 def content(source: str, kernels: Kernels) -> dict[str, Any]:
     """The table as it is stored, in a fixed order."""
     return {
@@ -202,8 +183,6 @@ def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description="Write the kernel table of a target.")
     parser.add_argument("target", choices=CHOICES)
-    parser.add_argument("--document", type=Path, help="the page of the runtime's documentation")
-    parser.add_argument("--version", default="", help="the version of the runtime, if the page does not have it")
     arguments = parser.parse_args()
     if arguments.target in EXECUTION_PROVIDERS:
         source, kernels = onnxruntime_kernels(EXECUTION_PROVIDERS[arguments.target])
@@ -211,10 +190,8 @@ def main() -> None:
         source, kernels = openvino_kernels()
     elif arguments.target in WEB_PROVIDERS:
         source, kernels = web_kernels(WEB_PROVIDERS[arguments.target])
-    elif arguments.document is None:
-        parser.error(f"{arguments.target} needs --document")
     else:
-        source, kernels = tensorrt_kernels(arguments.document.read_text(encoding="utf-8"), arguments.version)
+        source, kernels = tensorrt_kernels()
     path = FOLDER / f"{arguments.target}.json"
     path.write_text(text_of(content(source, kernels)), encoding="utf-8")
     print(f"{path}: {sum(map(len, kernels.values()))} operators, {source}")

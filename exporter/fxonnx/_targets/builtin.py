@@ -148,26 +148,143 @@ _ONNXRUNTIME_WEB_WEBGPU = TargetProfile(
     has_matmul_nbits=True,
 )
 
-# The column "Restrictions" of the page that the table of TensorRT is read from.
+# Found with the models of one operator in the tests; the rest is the column "Restrictions" of docs/operators.md of
+# ONNX-TensorRT.
 _ALL_ONES = MappingProxyType({"dilations": (1,)})
 _AXES = Restriction(constant=(1,))
+_TWO_AXES = tuple(range(2, 9))
 _TENSORRT_RESTRICTIONS: Mapping[str, Restriction] = MappingProxyType(
     {
         **dict.fromkeys(("Squeeze", "Unsqueeze"), _AXES),
         **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"), _AXES),
         **dict.fromkeys(("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"), _AXES),
+        **dict.fromkeys(("ArgMax", "ArgMin", "Hardmax", "LogSoftmax", "Softmax"), Restriction(ranks=_TWO_AXES)),
         "Attention": Restriction(
-            absent=(4, 5, 6), outputs=1, ranks=(4,), attributes=MappingProxyType({"softcap": (0.0,)})
+            attributes=MappingProxyType(
+                {"softmax_precision": (0, *(int(dtype) for dtype in (_FLOAT, _FLOAT16, ir.DataType.BFLOAT16)))}
+            )
         ),
-        "AveragePool": Restriction(ranks=(4, 5), attributes=_ALL_ONES),
+        "BatchNormalization": Restriction(attributes=MappingProxyType({"training_mode": (0,)})),
+        "DequantizeLinear": Restriction(
+            attributes=MappingProxyType({"block_size": (0,)}), types=frozenset({_INT8, _UINT8})
+        ),
+        "RMSNormalization": Restriction(whole=(1,)),
+    }
+)
+
+_ONNXRUNTIME_CUDA = TargetProfile(
+    name="onnxruntime-cuda",
+    runtime="ONNX Runtime with CUDA",
+    kernels=KernelTable("onnxruntime-cuda"),
+    # Attention and RMSNormalization have kernels; MaxPool, InstanceNormalization, Elu and Selu have none from opset 22.
+    default_opset=23,
+    older_opset=20,
+    older_operators=frozenset(
+        {
+            *(f"aten::max_pool{rank}d" for rank in (1, 2, 3)),
+            *(f"aten::max_pool{rank}d_with_indices" for rank in (1, 2, 3)),
+            *(f"aten::adaptive_max_pool{rank}d" for rank in (1, 2, 3)),
+            *("aten::instance_norm", "aten::group_norm", "aten::native_group_norm", "aten::elu", "aten::selu"),
+        }
+    ),
+    newest_opset=26,
+    domains=_ONNXRUNTIME_DOMAINS,
+    falls_back_to_cpu=True,
+    expands_functions=True,
+    definitions=MappingProxyType({("GroupNormalization", ir.DataType.BFLOAT16): 21}),
+    computes_in=MappingProxyType({_FLOAT16: _FLOAT}),
+    restrictions=_CUDA_RESTRICTIONS,
+    layout_rules=frozenset({("DequantizeLinear", "Transpose")}),
+)
+
+# Operators of com.microsoft replace parts of language models, whose caches are buffers of a fixed length.
+_ONNXRUNTIME_GENAI = replace(
+    _ONNXRUNTIME,
+    name="onnxruntime-genai",
+    runtime="onnxruntime-genai on the CPU",
+    patterns=MappingProxyType({"group_query_attention": True, "skip_norms": True, "mixture_of_experts": True}),
+    has_matmul_nbits=True,
+)
+
+_ONNXRUNTIME_GENAI_CUDA = replace(
+    _ONNXRUNTIME_CUDA,
+    name="onnxruntime-genai-cuda",
+    runtime="onnxruntime-genai with CUDA",
+    older_opset=None,
+    older_operators=frozenset(),
+    patterns=MappingProxyType({**_ONNXRUNTIME_GENAI.patterns, "mixture_of_experts": False}),
+    # A bias disables flash attention.
+    masks_scores=False,
+    has_matmul_nbits=True,
+)
+
+# The build for WebAssembly has no kernels for float64, 16-bit integers and most strings.
+_WEB_KERNELS = KernelTable("onnxruntime-web")
+
+_ONNXRUNTIME_WEB = replace(
+    _ONNXRUNTIME,
+    name="onnxruntime-web",
+    runtime="onnxruntime-web on WebAssembly",
+    kernels=_WEB_KERNELS,
+    cpu_kernels=_WEB_KERNELS,
+    has_matmul_nbits=True,
+)
+
+_ONNXRUNTIME_WEB_WEBGPU = TargetProfile(
+    name="onnxruntime-web-webgpu",
+    runtime="onnxruntime-web with WebGPU",
+    kernels=KernelTable("onnxruntime-web-webgpu"),
+    cpu_kernels=_WEB_KERNELS,
+    # Opset 22 redefines pooling, Sin and Cos, and 23 adds Attention, all without a kernel.
+    default_opset=20,
+    newest_opset=26,
+    domains=_ONNXRUNTIME_DOMAINS,
+    patterns=MappingProxyType({"skip_norms": True}),
+    falls_back_to_cpu=True,
+    expands_functions=True,
+    computes_in=MappingProxyType({_FLOAT16: _FLOAT}),
+    # These forms are loaded, and fail in every call.
+    restrictions=MappingProxyType(
+        {
+            "ConvTranspose": Restriction(ranks=(3, 4)),
+            "MaxPool": Restriction(outputs=1),
+            "Resize": Restriction(attributes=MappingProxyType({"antialias": (0,)})),
+        }
+    ),
+    layout_rules=frozenset({("DequantizeLinear", "Transpose")}),
+    has_matmul_nbits=True,
+)
+
+# Found with the models of one operator in the tests; the rest is the column "Restrictions" of docs/operators.md of
+# ONNX-TensorRT.
+_ALL_ONES = MappingProxyType({"dilations": (1,)})
+_AXES = Restriction(constant=(1,))
+_TWO_AXES = tuple(range(2, 9))
+_TENSORRT_RESTRICTIONS: Mapping[str, Restriction] = MappingProxyType(
+    {
+        **dict.fromkeys(("Squeeze", "Unsqueeze"), _AXES),
+        **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"), _AXES),
+        **dict.fromkeys(("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"), _AXES),
+        **dict.fromkeys(
+            ("ArgMax", "ArgMin", "Hardmax", "LogSoftmax", "Softmax"), Restriction(ranks=tuple(range(2, 9)))
+        ),
+        "Attention": Restriction(
+            absent=(4, 5, 6),
+            outputs=1,
+            ranks=(3, 4),
+            attributes=MappingProxyType({"softcap": (0.0,), "softmax_precision": ()}),
+        ),
+        "AveragePool": Restriction(ranks=(3, 4, 5), attributes=_ALL_ONES),
+        "BatchNormalization": Restriction(outputs=1, attributes=MappingProxyType({"training_mode": (0,)})),
         "CumSum": Restriction(constant=(1,)),
         "DeformConv": Restriction(ranks=(3, 4)),
         "EyeLike": Restriction(static=True),
-        "GridSample": Restriction(ranks=(4,)),
+        "GridSample": Restriction(ranks=(4, 5)),
+        "GroupNormalization": Restriction(ranks=_TWO_AXES[1:]),
         "LSTM": Restriction(attributes=MappingProxyType({"input_forget": (0,), "layout": (0,)})),
         "LayerNormalization": Restriction(outputs=1),
         "LpPool": Restriction(attributes=_ALL_ONES),
-        "MaxPool": Restriction(outputs=1, ranks=(4, 5), attributes=_ALL_ONES),
+        "MaxPool": Restriction(outputs=1, ranks=(3, 4, 5), attributes=_ALL_ONES),
         "OneHot": Restriction(constant=(1,)),
         "Resize": Restriction(
             attributes=MappingProxyType(
@@ -177,7 +294,7 @@ _TENSORRT_RESTRICTIONS: Mapping[str, Restriction] = MappingProxyType(
                         *("half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn", "asymmetric", "align_corners"),
                     ),
                     "keep_aspect_ratio_policy": ("stretch",),
-                    "mode": ("nearest", "linear"),
+                    "mode": ("nearest", "linear", "cubic"),
                 }
             )
         ),
@@ -193,8 +310,12 @@ _TENSORRT = TargetProfile(
     runtime="TensorRT",
     kernels=KernelTable("tensorrt"),
     default_opset=20,
-    newest_opset=24,
-    # Attention with the past of a cache or with packed heads is not supported.
+    # Its documentation names opset 24, its parser has no limit.
+    newest_opset=26,
+    # Attention runs in fused kernels or not at all: no float32, no precision of the softmax, static heads of 12 to 256
+    # elements. It fuses the plain operators where it has a kernel.
+    avoided=frozenset({"Attention", "Compress", "DFT", "Resize.axes", "one axis"}),
+    refuses_types=True,
     patterns=MappingProxyType({"packed_attention": False}),
     computes_in=MappingProxyType({_DOUBLE: _FLOAT}),
     restrictions=_TENSORRT_RESTRICTIONS,

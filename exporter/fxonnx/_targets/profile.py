@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import onnx_ir as ir
 
-from fxonnx_translations._opsets.ort_kernels import MISSING_KERNELS
+from fxonnx_translations._opsets.ort_kernels import MISSING_KERNELS, TYPES_WITHOUT_SOME_KERNELS, wider_types
 
 from .kernel_table import KernelTable
 from .restriction import Restriction
@@ -20,6 +20,8 @@ CPU_KERNELS = KernelTable("onnxruntime")
 
 # Types that are computed in a wider one where a build of ONNX Runtime with fewer kernels lacks one.
 _WIDENED = frozenset(ir.DataType[name] for name in ("INT8", "UINT8", "UINT32"))
+
+_FLOATS = frozenset(ir.DataType[name] for name in ("FLOAT", "FLOAT16", "BFLOAT16"))
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -64,6 +66,10 @@ class TargetProfile:
         falls_back_to_cpu: Whether ONNX Runtime's CPU execution provider runs the operators that ``kernels`` lacks.
         cpu_kernels: The kernels of that execution provider, which depend on the build.
         expands_functions: Whether an operator without a kernel is replaced by the function body of its ONNX schema.
+        avoided: Operators that the export writes as plainer ones: the runtime has kernels for few forms or none. Forms
+            are ``Resize.axes``, its attribute, and ``one axis``, a softmax or an ArgMax of a tensor of one axis.
+        refuses_types: Whether a runtime other than ONNX Runtime refuses an operator in a type that ``kernels`` lacks,
+            so that the export has to compute in a wider one.
         definitions: Operators without any kernel, each with an element type, to the first opset whose definition runs
             in that type: Casts to a wider one would be of no use.
         computes_in: Element types without a kernel that the runtime converts by itself, and the types it computes in.
@@ -89,6 +95,8 @@ class TargetProfile:
     falls_back_to_cpu: bool = False
     cpu_kernels: KernelTable = CPU_KERNELS
     expands_functions: bool = False
+    avoided: frozenset[str] = frozenset()
+    refuses_types: bool = False
     definitions: Mapping[tuple[str, ir.DataType], int] = field(default_factory=_empty)
     computes_in: Mapping[ir.DataType, ir.DataType] = field(default_factory=_empty)
     restrictions: Mapping[str, Restriction] = field(default_factory=_empty)
@@ -107,14 +115,16 @@ class TargetProfile:
     def missing_kernels(self, opset: int) -> Mapping[str, frozenset[ir.DataType]]:
         """Return the element types that the export computes in a wider type, between Casts, by operator.
 
-        ONNX Runtime refuses a model with a node that no provider has a kernel for. Other runtimes choose the types they
-        compute in themselves: their graphs have the Casts that the ONNX schema requires and no others.
+        Runtimes that choose the types they compute in themselves get the Casts that the ONNX schema requires and no
+        others. Operators to avoid are named as well: they are not written in any of these types.
 
         Args:
             opset: The opset of the export.
         """
         if not self.falls_back_to_cpu:
-            return MappingProxyType({})
+            return MappingProxyType(
+                {**(self._refused(opset) if self.refuses_types else {}), **dict.fromkeys(self.avoided, _FLOATS)}
+            )
         if self.kernels == CPU_KERNELS:
             return MISSING_KERNELS
         lacking = dict(MISSING_KERNELS)
@@ -145,6 +155,20 @@ class TargetProfile:
     def has_byte_blocks(self) -> bool:
         """Whether DequantizeLinear has a kernel for 8-bit weights in blocks."""
         return "block_size" not in self.restrictions.get("DequantizeLinear", Restriction()).attributes
+
+    def _refused(self, opset: int) -> dict[str, frozenset[ir.DataType]]:
+        """Types without a kernel, but one for a wider type, by operator."""
+        castable = [dtype for dtype in TYPES_WITHOUT_SOME_KERNELS if self.has_kernel("Cast", dtype, opset)]
+        names = [name for domain, name in self.kernels.kernels if domain == "" and self.kernels.find(name, opset)]
+        return {
+            name: frozenset(
+                dtype
+                for dtype in castable
+                if not self.has_kernel(name, dtype, opset)
+                and any(self.has_kernel(name, wider, opset) for wider in wider_types(name, dtype))
+            )
+            for name in names
+        }
 
     def _lost(self, op_type: str, opset: int) -> frozenset[ir.DataType]:
         """Types with a kernel in the usual build of ONNX Runtime, but not in the target's."""

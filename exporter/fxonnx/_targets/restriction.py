@@ -68,7 +68,7 @@ class Restriction:
                 continue
             values = attribute.value if isinstance(attribute.value, (list, tuple)) else (attribute.value,)
             if not all(value in supported for value in values):
-                allowed = ", ".join(map(str, supported))
+                allowed = ", ".join(map(str, supported)) or "none"
                 yield f"its attribute {name} is {attribute.value}, supported: {allowed}", "use another form of it"
 
     def _shape_violations(self, value: ir.Value | None) -> Iterator[tuple[str, str]]:

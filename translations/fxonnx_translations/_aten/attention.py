@@ -105,9 +105,9 @@ def _attention(
     is_causal: bool,
     scale: float | None,
 ) -> ir.Value | None:
-    """Emit ONNX's Attention where the opset has it and ONNX Runtime has a kernel."""
+    """Emit ONNX's Attention where the opset has it and the runtime has a kernel."""
     dtype, dims = op.dtype_of(query), op.dims(query)
-    if op.opset < 23 or len(dims) != 4 or dtype == DOUBLE:
+    if op.opset < 23 or len(dims) != 4 or dtype == DOUBLE or not op.has_kernel("Attention", FLOAT):
         return None
     if scale is not None and scale <= 0:
         # ONNX Runtime rejects it.

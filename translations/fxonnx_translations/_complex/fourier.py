@@ -23,8 +23,14 @@ def _is_power_of_two(length: Dim) -> bool:
     return isinstance(length, int) and length & (length - 1) == 0
 
 
+def _has_dft(op: Op, length: Dim) -> bool:
+    """Whether a transform is an operator: targets without a kernel get a product with a matrix, if that is small."""
+    is_small = isinstance(length, int) and length <= _LARGEST_MATRIX
+    return op.opset >= _DFT_SINCE and (op.has_kernel("DFT", ir.DataType.FLOAT) or not is_small)
+
+
 def _by_matrix(op: Op, value: ir.Value, axis: int, inverse: bool, onesided: bool) -> ir.Value:
-    """Transform a static length by a constant matrix, for the opsets without DFT."""
+    """Transform a static length by a constant matrix."""
     dims, dtype = op.dims(value), op.dtype_of(value)
     length = dims[axis]
     if not isinstance(length, int) or length > _LARGEST_MATRIX:
@@ -70,7 +76,7 @@ def _transform(
         onesided: Whether to return the first half of the spectrum of a real signal.
         length: The number of elements to transform, if it differs from the axis's: zeros are appended.
     """
-    if op.opset < _DFT_SINCE:
+    if length in (None, op.dims(value)[axis]) and not _has_dft(op, op.dims(value)[axis]):
         return _by_matrix(op, value, axis, inverse, onesided)
     dims, dtype = list(op.dims(value)), op.dtype_of(value)
     count = None
@@ -110,7 +116,7 @@ def _axes(dim: Sequence[int], rank: int) -> list[int]:
 
 def _wide(op: Op, value: ir.Value, lengths: Sequence[Dim]) -> ir.Value:
     """Return the value in the type of all its transforms, so that there are no casts between them."""
-    is_precise = op.opset < _DFT_SINCE or all(map(_is_power_of_two, lengths))
+    is_precise = all(not _has_dft(op, length) or _is_power_of_two(length) for length in lengths)
     return value if is_precise else op.cast(value, ir.DataType.DOUBLE)
 
 
@@ -169,7 +175,12 @@ def _real_signal(op: Op, value: ir.Value, axis: int, length: Dim, *, inverse: bo
     """Transform the first half of a Hermitian spectrum, without its last zeros, to the real signal of the given length."""
     given = op.dims(value)[axis]
     half = length // 2 + 1 if isinstance(length, int) else None
-    if op.opset < _DFT_SINCE or half is None or not isinstance(given, int) or given > half:
+    if half is None or not _has_dft(op, length) or not isinstance(given, int) or given > half:
+        if isinstance(given, int) and half is not None and given < half:
+            shape, rank = [*op.dims(value)], op.rank_of(value)
+            shape[axis] = half
+            ends = [half - given if other == axis else 0 for other in range(rank)]
+            value = op.shaped(op.Pad(value, [0] * rank + ends), shape)
         return op.parts(_transform(op, _whole_spectrum(op, value, axis, length), axis, inverse=inverse))[0]
     # The numbers of the other half are conjugates: the real part of the result is the real part of twice the first half, except
     # for the numbers that are their own conjugates.

@@ -212,7 +212,8 @@ def attention(
     other_mask = is_causal and past_key is not None
     # ONNX Runtime rejects other scales.
     is_plain = qk_matmul_output_mode == 0 and (scale is None or scale > 0)
-    if op.opset >= 23 and is_plain and not other_order and not other_mask:
+    has_kernel = op.opset >= 23 and op.has_kernel("Attention", FLOAT)
+    if has_kernel and is_plain and not other_order and not other_mask:
         dtype = op.dtype_of(Q)
         wide = dtype if op.has_kernel("Attention", dtype) else FLOAT
         if softmax_precision == FLOAT:

@@ -15,6 +15,9 @@ from .op_polyfills import POLYFILLS
 
 __all__ = ["replace_missing_op"]
 
+_ALONG_AN_AXIS = frozenset({"ArgMax", "ArgMin", "Hardmax", "LogSoftmax", "Softmax"})
+"""Operators that some runtimes compute for tensors of two axes or more."""
+
 
 def replace_missing_op(
     builder: Builder, op_type: str, inputs: Sequence[Any], attributes: Mapping[str, Any]
@@ -27,6 +30,10 @@ def replace_missing_op(
     polyfill = POLYFILLS.get(op_type)
     if polyfill is not None and builder.opset_version < polyfill[0]:
         return polyfill[1](Op(builder), *inputs, **attributes)
+    if op_type in _ALONG_AN_AXIS and "one axis" in builder.missing_kernels and len(builder.dims(inputs[0])) == 1:
+        op = Op(builder)
+        attributes = {**attributes, "axis": 1}
+        return op.Squeeze(builder.value_of(op_type, op.Unsqueeze(inputs[0], [0]), **attributes), [0])
     if inputs and isinstance(inputs[0], ir.Value) and inputs[0].dtype == ir.DataType.DOUBLE:
         kernel = FLOAT64_KERNELS.get(op_type)
         if kernel is not None and _lacks_float64(builder, op_type):

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from .._builder.dtypes import FLOAT8, FLOAT8E8M0, SUB_BYTE_INTEGERS
 from .._builder.op_schema import OpSchemaInfo
 
-__all__ = ["MISSING_KERNELS", "TYPES_WITHOUT_SOME_KERNELS", "NoKernelError", "wider_type"]
+__all__ = ["MISSING_KERNELS", "TYPES_WITHOUT_SOME_KERNELS", "NoKernelError", "wider_type", "wider_types"]
 
 _FLOAT, _DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 _BFLOAT16, _FLOAT16, _BOOL = ir.DataType.BFLOAT16, ir.DataType.FLOAT16, ir.DataType.BOOL
@@ -168,7 +168,7 @@ def wider_type(
     # A concrete type, such as a condition's, cannot be replaced.
     if in_schema and (dtype not in missing or allowed is None or len(allowed) == 1):
         return None
-    for wider in _candidates(op_type, dtype):
+    for wider in wider_types(op_type, dtype):
         if (allowed is None or wider in allowed) and wider not in missing:
             return wider
     if in_schema:
@@ -176,9 +176,10 @@ def wider_type(
     return None
 
 
-def _candidates(op_type: str, dtype: ir.DataType) -> tuple[ir.DataType, ...]:
+def wider_types(op_type: str, dtype: ir.DataType) -> tuple[ir.DataType, ...]:
+    """Return the types to compute an operator in if there is no kernel for an element type, the preferred one first."""
     if op_type == "NonZero":
-        return (_BOOL,)
+        return (_BOOL, _FLOAT)
     if dtype == _UINT64 and op_type in _BITWISE:
         return (_INT64,)
     return _WIDER.get(dtype, ())

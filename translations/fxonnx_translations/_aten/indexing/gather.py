@@ -11,7 +11,7 @@ from functools import reduce
 import onnx_ir as ir
 import torch
 
-from ..._builder.dtypes import BOOL, INT64, UINT8
+from ..._builder.dtypes import BOOL, FLOAT, INT64, UINT8
 from ..._builder.loops import arange
 from ..._builder.op import Op, Operand, Unsupported
 from ..._builder.symbolic_dims import Dim
@@ -34,7 +34,11 @@ def nonzero_rows(op: Op, value: ir.Value) -> ir.Value:
 
 def compressed(op: Op, value: ir.Value, mask: ir.Value, axis: int | None) -> ir.Value:
     """Return the slices of ``value`` along ``axis``, or its elements in row-major order, where a 1-dim mask is true."""
-    return as_carrier(op, value, lambda carried: op.Compress(carried, op.cast(mask, BOOL), axis=axis))
+    mask = op.cast(mask, BOOL)
+    if op.has_kernel("Compress", FLOAT):
+        return as_carrier(op, value, lambda carried: op.Compress(carried, mask, axis=axis))
+    flat = op.Reshape(value, [-1]) if axis is None else value
+    return op.Gather(flat, op.Reshape(op.NonZero(mask), [-1]), axis=0 if axis is None else axis)
 
 
 @translates("aten::nonzero", "aten::argwhere")

@@ -98,7 +98,8 @@ def _resized(op: Op, x: ir.Value, axes: Sequence[Axis], **attributes: Any) -> ir
         scales = [1.0] * len(lead) + [axis.scale for axis in axes]
         return op.Resize(x, None, op.const(scales, FLOAT), **attributes)
     wanted = [axis.out for axis in axes]
-    if op.opset >= 18 and not is_static(lead):
+    # TensorRT computes a negative size for dynamic axes that are not named.
+    if op.opset >= 18 and not is_static(lead) and op.has_kernel("Resize.axes", FLOAT):
         names = list(range(len(lead), len(lead) + len(axes)))
         return op.Resize(x, None, None, op.sizes(wanted), axes=names, **attributes)
     return op.Resize(x, None, None, op.sizes([*lead, *wanted]), **attributes)
