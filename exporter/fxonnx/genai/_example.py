@@ -113,12 +113,13 @@ def example_inputs(model: Any, batch: int = _BATCH) -> dict[str, Any]:
             hint="export it with fxonnx.export, if it is not a decoder-only language model",
         )
     device = input_device(model)
+    pairs = [(layer.keys, layer.values) for layer in cache.layers]
     past = [
         tuple(
-            each.new_zeros(batch, each.shape[1], _PAST, each.shape[3], device=device)
-            for each in (layer.keys, layer.values)
+            each.new_zeros(batch, each.shape[1], _PAST, max(other.shape[3] for other in pair), device=device)
+            for each in pair
         )
-        for layer in cache.layers
+        for pair in pairs
     ]
     return _step(model, transformers.DynamicCache(past), batch)
 

@@ -23,6 +23,7 @@ from ._embedding import export_embedding, export_reranker
 from ._encoder_decoder import export_encoder_decoder
 from ._example import dynamic_shapes, example_inputs, has_rotary_positions, input_names, state_names
 from ._families import Family, check_modalities
+from ._head_sizes import equal_head_sizes
 from ._in_place import keep_checkpoint_files, save_beside_weights
 from ._last_logits import last_logits_only
 from ._loading import LanguageModel, load_language_model
@@ -257,6 +258,7 @@ def _exported(loaded: LanguageModel, inputs: Mapping[str, Any], adapters: Adapte
         ignoring_warnings("the model cannot be exported for all requested sizes"),
         selection,
         rotary,
+        equal_head_sizes(loaded.model),
         states as output_names,
     ):
         program = export_model(
