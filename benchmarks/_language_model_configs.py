@@ -40,6 +40,11 @@ _LINEAR: Options = {
 _SCALAR: Options = {"mamba_d_state": 8, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2}
 _LATENT: Options = {"num_key_value_heads": 4, "head_dim": 8}
 _INDEXER: Options = {**_LATENT, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 8}
+_NOTE: Options = {
+    **{**_INDEXER, "shared_experts_intermediate_size": 32, "swa_num_attention_heads": 4, "swa_num_key_value_heads": 4},
+    **{"swa_q_lora_rank": 16, "swa_kv_lora_rank": 16, "swa_head_dim": 16, "swa_qk_nope_head_dim": 8},
+    **{"swa_qk_rope_head_dim": 8, "swa_v_head_dim": 16, "attention_chunk_size": ...},
+}
 _BOTH: Options = {"layer_types": ["sliding_attention", "full_attention"]}
 _ENCODER: Options = {"is_decoder": True, "embedding_size": 64}
 _DECODER: Options = {
@@ -59,6 +64,18 @@ _GEMMA3N: Options = {
 _GEMMA4: Options = {
     **{"global_head_dim": 32, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCABULARY},
     **_BOTH,
+}
+
+_PARTS = ("text_config", "encoder_config", "decoder_config", "global_config", "patcher_config")
+"""Configurations that are parts of another one, and that have the same settings."""
+
+_EXPERIMENTAL: Options = {
+    **{**_LINEAR, "hc_count": 2, "hc_lowrank": 8, "indexer_n_heads": 2, "indexer_kv_heads": 1},
+    **{"indexer_head_dim": 16, "indexer_budget": 8, "indexer_compress_ratio": 2},
+}
+_ASSISTANT: Options = {
+    **{**_SIZES, **_BOTH, "attention_chunk_size": ..., "hidden_size_per_layer_input": 0},
+    **{"vocab_size_per_layer_input": 0, "num_kv_shared_layers": 2},
 }
 
 _OVERRIDES: Mapping[str, Options] = {
@@ -85,20 +102,42 @@ _OVERRIDES: Mapping[str, Options] = {
     ),
     "whisper": {**_DECODER, "max_target_positions": 256, "suppress_tokens": None, "begin_suppress_tokens": None},
     "prophetnet": {
-        "num_hidden_layers": ...,
+        **{"num_hidden_layers": ..., "hidden_size": 64, "add_cross_attention": False},
         **{"is_decoder": True, "num_encoder_layers": 1, "num_decoder_layers": 2, "num_encoder_attention_heads": 4},
         **{"num_decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64},
         "is_encoder_decoder": False,
     },
-    **dict.fromkeys(("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "dots3_note_text"), _LATENT),
-    "dots3_note": {"text_config": {**_SIZES, **_LATENT}},
+    **dict.fromkeys(
+        (
+            "axk1",
+            "deepseek_v2",
+            "deepseek_v3",
+            "glm4_moe_lite",
+            "minicpm3",
+        ),
+        _LATENT,
+    ),
+    "dots3_note": {
+        "text_config": _NOTE,
+        "vision_config": {**_VISION, "adapter_in_dim": 16, "adapter_out_dim": 64, "num_local_experts": 2},
+        "audio_config": {
+            **{"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
+            **{"downsample_hidden_size": 8, "adapter_input_size": 16, "adapter_out_dim": 64},
+        },
+    },
+    "dots3_note_text": _NOTE,
     **dict.fromkeys(("axk2", "deepseek_v32", "glm_moe_dsa"), _INDEXER),
     "longcat_flash": {
         **_LATENT,
         **{"num_layers": 1, "ffn_hidden_size": 64, "expert_ffn_hidden_size": 32, "zero_expert_num": 2, "head_dim": 8},
     },
     **dict.fromkeys(("gemma2", "gemma3_text", "lfm3", "olmo3"), _BOTH),
-    "cohere_compass_text": {"layer_types": ["full_attention"] * 2},
+    "cohere_compass_text": {
+        "layer_types": ["full_attention"] * 2,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+        },
+    },
     "bailing_hybrid": {**_LATENT, **_HYBRID, "head_dim": 8, "num_hidden_layers": 2, "first_k_dense_replace": 1},
     "kimi_linear": {**_LATENT, **_HYBRID, "linear_head_dim": 16, "linear_num_heads": 4, "first_k_dense_replace": 1},
     "bamba": {**_SCALAR, "attn_layer_indices": [1]},
@@ -119,7 +158,8 @@ _OVERRIDES: Mapping[str, Options] = {
         **{"n_groups": 2, "ssm_state_size": 8, "moe_shared_expert_intermediate_size": 32, "num_hidden_layers": 3},
     },
     "recurrent_gemma": {
-        **{"attention_window_size": 8, "lru_width": 64, "num_hidden_layers": 3, "block_types": ["recurrent", "recurrent", "attention"]},
+        **{"attention_window_size": 8, "lru_width": 64, "num_hidden_layers": 3},
+        "block_types": ["recurrent", "recurrent", "attention"],
     },
     "zamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8, "num_hidden_layers": 4},
     "zamba2": {
@@ -130,10 +170,10 @@ _OVERRIDES: Mapping[str, Options] = {
     "qwen3_next": _LINEAR,
     "qwen3_5_text": _LINEAR,
     "qwen3_5_moe_text": _LINEAR,
-    "qwen3_5": {"text_config": {**_SIZES, **_LINEAR}},
-    "qwen3_5_moe": {"text_config": {**_SIZES, **_LINEAR}},
-    "qwen4_exp_text": {**_LINEAR, "hc_count": 2, "hc_lowrank": 8},
-    "qwen4_exp": {"text_config": {**_SIZES, **_LINEAR, "hc_count": 2, "hc_lowrank": 8}},
+    "qwen3_5": {"text_config": _LINEAR},
+    "qwen3_5_moe": {"text_config": _LINEAR},
+    "qwen4_exp_text": _EXPERIMENTAL,
+    "qwen4_exp": {"text_config": _EXPERIMENTAL},
     "olmo_hybrid": _LINEAR,
     "codegen": {**_GPT, "rotary_dim": 8},
     "gptj": {**_GPT, "rotary_dim": 8},
@@ -160,36 +200,34 @@ _OVERRIDES: Mapping[str, Options] = {
         **{"attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0}},
         **{"ffn_config": {"ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": 64}},
     },
-    "gemma3": {"text_config": {**_SIZES, **_BOTH}, "vision_config": _VISION},
+    "gemma3": {"text_config": _BOTH, "vision_config": _VISION},
     "gemma3n_text": _GEMMA3N,
-    "gemma3n": {"text_config": {**_SIZES, **_GEMMA3N}},
-    "gemma4_text": _GEMMA4,
-    "gemma4": {"text_config": {**_SIZES, **_GEMMA4}, "vision_config": None, "audio_config": None},
-    "gemma4_unified": {"text_config": {**_SIZES, **_BOTH}},
-    "gemma4_assistant": {
-        "text_config": {
-            **{**_SIZES, **_BOTH, "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0},
-            "num_kv_shared_layers": 2,
+    "gemma3n": {
+        "text_config": _GEMMA3N,
+        "audio_config": {
+            **{"hidden_size": 16, "conf_num_attention_heads": 2, "conf_num_hidden_layers": 1, "vocab_size": 8},
+            **{"sscp_conv_channel_size": [4, 4], "vocab_offset": 292},
         },
-        "backbone_hidden_size": 64,
     },
-    "gemma4_unified_assistant": {"text_config": {**_SIZES, **_BOTH, "num_kv_shared_layers": 2}},
+    "gemma4_text": _GEMMA4,
+    "gemma4": {"text_config": _GEMMA4, "vision_config": None, "audio_config": None},
+    "gemma4_unified": {"text_config": _BOTH},
+    "gemma4_assistant": {"text_config": {"model_type": "gemma4_text", **_ASSISTANT}, "backbone_hidden_size": 64},
+    "gemma4_unified_assistant": {"text_config": {"model_type": "gemma4_unified_text", **_ASSISTANT}},
     "git": {"vision_config": _VISION},
-    "got_ocr2": {"text_config": _SIZES, "vision_config": {**_VISION, "output_channels": 16}},
-    "emu3": {"text_config": _SIZES},
-    "llama4": {"text_config": {**_SIZES, "intermediate_size_mlp": 64, "num_experts_per_tok": 1}},
+    "got_ocr2": {"text_config": {}, "vision_config": {**_VISION, "output_channels": 16}},
+    "emu3": {"text_config": {}},
+    "llama4": {"text_config": {"intermediate_size_mlp": 64, "num_experts_per_tok": 1}},
     "llama4_text": {"intermediate_size_mlp": 64, "num_experts_per_tok": 1},
-    "mllama": {"text_config": {**_SIZES, "cross_attention_layers": []}},
+    "mllama": {"text_config": {"cross_attention_layers": []}},
     "moshi": {"ffn_dim": 64, "audio_vocab_size": 32},
     "musicgen": {},
     "musicgen_melody": {},
     "moss_transcribe_diarize": {
-        "text_config": {**_SIZES, "model_type": "qwen3"},
+        "text_config": {"model_type": "qwen3"},
         "audio_config": {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
     },
-    "blt": {
-        **{f"{part}_config": {**_SIZES, "hidden_size_global": 64} for part in ("encoder", "decoder", "global", "patcher")},
-    },
+    "blt": {f"{part}_config": {"hidden_size_global": 64} for part in ("encoder", "decoder", "global", "patcher")},
 }
 
 
@@ -208,11 +246,9 @@ def make_type(model_type: str) -> Any:
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    default = AutoConfig.for_model(model_type)
-    known = {name: value for name, value in _SIZES.items() if hasattr(default, name)}
-    settings = {**known, **_OVERRIDES.get(model_type, {})}
-    chosen = {name: value for name, value in settings.items() if value is not ...}
-    config = AutoConfig.for_model(model_type, **_plain(chosen))
+    config = AutoConfig.for_model(
+        model_type, **_settings(AutoConfig.for_model(model_type), _OVERRIDES.get(model_type, {}))
+    )
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
@@ -221,7 +257,33 @@ def make_type(model_type: str) -> Any:
                 parameter.normal_(0, 0.3)
     model.generation_config.pad_token_id = 0
     model.generation_config.eos_token_id = 2
+    model.generation_config.forced_eos_token_id = None  # the last token of Bart
     return model
+
+
+def _settings(default: Any, overrides: Options) -> dict[str, Any]:
+    """The settings of a configuration, and those of the configurations of its parts.
+
+    Args:
+        default: The configuration without settings.
+        overrides: Settings of the type; ``...`` leaves one out.
+    """
+    known = {name: value for name, value in _SIZES.items() if _has(default, name)}
+    given = {
+        name: _settings(getattr(default, name, None), value) if name in _PARTS else value
+        for name, value in overrides.items()
+    }
+    return {name: _plain(value) for name, value in {**known, **given}.items() if value is not ...}
+
+
+def _has(config: Any, name: str) -> bool:
+    try:
+        getattr(config, name)
+    except AttributeError:
+        return False
+    except Exception:  # noqa: BLE001 - it has a value for each layer
+        return True
+    return True
 
 
 def _plain(options: Any) -> Any:

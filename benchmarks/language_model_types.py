@@ -3,9 +3,9 @@
     python -m benchmarks.language_model_types [--types llama,gemma2] [--missing] [--processes 2]
 
 Each type is exported in a process of its own, without the comparison of the export. Then 24 greedy tokens are compared
-with those of each prompt alone in ``generate`` of transformers: one prompt, a batch of prompts of one length, prompts of
-unequal lengths, and the same beyond the windows of the configuration. Where any differ, the export is repeated with its
-comparison. Results go to benchmarks/results/language_model_types.json, from which --page writes the table of
+with those of each prompt alone in ``generate`` of transformers: one prompt, a batch of prompts of one length, prompts
+of unequal lengths, and the same beyond the windows of the configuration. Where any differ, the export is repeated with
+its comparison. Results go to benchmarks/results/language_model_types.json, from which --page writes the table of
 docs/reference/language-model-types.md; a run of some types replaces their rows only.
 """
 
@@ -62,7 +62,7 @@ def result_of(model_type: str) -> Row:
     """Export a small model of a type and compare its tokens."""
     try:
         model = make_type(model_type)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a result of the table
         return {"result": "raw error", "reason": f"the small model does not run: {_line(error)}"}
     row: Row = {}
     for verify in (False, True):
@@ -88,7 +88,7 @@ def _exported(model: Any, verify: bool) -> Row:
                 _export(model, directory, verify, text_only=True)
         except ExportError as error:
             return {"result": "error", "reason": _line(error)}
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a result of the table
             return {"result": "raw error", "reason": _line(error)}
         texts = [str(each.message) for each in caught]
         takes_one = any(_ONE_PROMPT in text for text in texts)
@@ -165,7 +165,7 @@ def _child(model_type: str, sender: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_BYTES, _BYTES))
     try:
         sender.send(result_of(model_type))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a result of the table
         sender.send({"result": "raw error", "reason": _line(error)})
 
 
@@ -199,10 +199,12 @@ def page(rows: Mapping[str, Row]) -> str:
     return f"""# Model types of `fxonnx genai`
 
 Small models with random weights of the {len(rows)} types of `AutoModelForCausalLM` in transformers 5.23, exported by
-`fxonnx.genai.export` without its comparison. Then 24 greedy tokens in onnxruntime-genai 0.18 are compared with those of
-each prompt alone in `generate` of transformers: one prompt, a batch, prompts of unequal lengths, and the same beyond the
-window of the configuration, which has 8 tokens where the type has one.
-`python -m benchmarks.language_model_types --page` writes this page, and tests/genai/test_types.py compares its rows with
+`fxonnx.genai.export` without its comparison. Then 24 greedy tokens in onnxruntime-genai 0.18 are compared with those
+of each prompt alone in `generate` of transformers: one prompt, a batch, prompts of unequal lengths, and the same beyond
+the window of the configuration, which has 8 tokens where the type has one. Where tokens differ, or onnxruntime-genai
+does not run the model, the export is repeated with its comparison.
+
+`python -m benchmarks.language_model_types --page` writes this page, and tests/genai/test_types.py compares rows with
 new exports.
 
 {numbers}.

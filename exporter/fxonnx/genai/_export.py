@@ -40,6 +40,7 @@ from ._sizes import decoder_calls, narrowing_constraints
 from ._verification import check_can_verify, compare_tokens
 from ._vision_language import export_vision_language
 from ._whisper import export_whisper
+from ._windows import has_windows, windows_without_padding
 
 __all__ = ["export"]
 
@@ -156,7 +157,11 @@ def export(
 def _export_decoder(loaded: LanguageModel, request: Request) -> None:
     warn_about_long_sequences(loaded.config)
     loaded, adapters = load_adapters(loaded, request.adapters)
-    if not _write_decoder(loaded, adapters, request):
+    is_right = _write_decoder(loaded, adapters, request)
+    if not is_right and has_windows(loaded.model):
+        with windows_without_padding(loaded.model):
+            is_right = _write_decoder(loaded, adapters, request)
+    if not is_right:
         warn_user(
             "the model takes one prompt at a time: in a batch, prompts of unequal lengths would have other tokens, "
             "because padding counts as a part of its windows or positions"

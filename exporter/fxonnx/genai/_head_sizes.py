@@ -23,7 +23,7 @@ def equal_head_sizes(model: Any) -> Iterator[None]:
     Args:
         model: A decoder-only model of transformers; its hook is removed afterwards.
     """
-    hook = model.base_model.register_forward_pre_hook(_change_layers, with_kwargs=True)
+    hook = model.get_decoder().register_forward_pre_hook(_change_layers, with_kwargs=True)
     try:
         yield
     finally:
