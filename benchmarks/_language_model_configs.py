@@ -107,16 +107,7 @@ _OVERRIDES: Mapping[str, Options] = {
         **{"num_decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64},
         "is_encoder_decoder": False,
     },
-    **dict.fromkeys(
-        (
-            "axk1",
-            "deepseek_v2",
-            "deepseek_v3",
-            "glm4_moe_lite",
-            "minicpm3",
-        ),
-        _LATENT,
-    ),
+    **dict.fromkeys(("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu"), _LATENT),
     "dots3_note": {
         "text_config": _NOTE,
         "vision_config": {**_VISION, "adapter_in_dim": 16, "adapter_out_dim": 64, "num_local_experts": 2},

@@ -46,6 +46,12 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "gemma": HEAD,
     "gemma2": {**HEAD, **WINDOW},
     "gemma3_text": {**HEAD, **WINDOW},
+    # The last two layers use the keys and values of the first ones.
+    "gemma3n_text": {
+        **{**HEAD, **WINDOW, "layer_types": ["sliding_attention", "full_attention"] * 2, "num_hidden_layers": 4},
+        **{"num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 300},
+        **{"laurel_rank": 8, "activation_sparsity_pattern": None},
+    },
     "gemma4_text": {**HEAD, "global_head_dim": 32, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 300},
     "gpt2": GPT,
     "gpt_neo": {
