@@ -24,6 +24,12 @@ LINEAR: Mapping[str, Any] = {
     **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8},
     "layer_types": ["linear_attention", "full_attention"],
 }
+# Keys and values in the cache have different sizes.
+LATENT: Mapping[str, Any] = {
+    **{"kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8},
+    **{"n_routed_experts": 4, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "num_key_value_heads": 4},
+    **{"moe_intermediate_size": 32, "num_experts_per_tok": 2, "head_dim": 8},
+}
 GPT: Mapping[str, Any] = {"n_embd": 64, "n_layer": 1, "n_head": 4, "n_positions": 128}
 
 MODELS: Mapping[str, Mapping[str, Any]] = {
@@ -31,6 +37,8 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "bloom": {"n_layer": 1, "n_head": 4},
     "cohere": {},
     "cohere2": WINDOW,
+    "deepseek_v2": LATENT,
+    "deepseek_v3": LATENT,
     "ernie4_5": HEAD,
     "falcon": {"new_decoder_architecture": False, "multi_query": True, "alibi": False},
     "falcon_h1": {**SCALAR, **HEAD, "mamba_d_ssm": 128},
@@ -38,6 +46,12 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "gemma": HEAD,
     "gemma2": {**HEAD, **WINDOW},
     "gemma3_text": {**HEAD, **WINDOW},
+    # The last two layers use the keys and values of the first ones.
+    "gemma3n_text": {
+        **{**HEAD, **WINDOW, "layer_types": ["sliding_attention", "full_attention"] * 2, "num_hidden_layers": 4},
+        **{"num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 300},
+        **{"laurel_rank": 8, "activation_sparsity_pattern": None},
+    },
     "gemma4_text": {**HEAD, "global_head_dim": 32, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 300},
     "gpt2": GPT,
     "gpt_neo": {
@@ -57,8 +71,16 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "lfm2": {"layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers": 3},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_experts": 4, "num_dense_layers": 1, **MOE},
     "llama": {},
+    "llama4_text": {
+        **HEAD,
+        **EXPERTS,
+        "num_experts_per_tok": 1,
+        "intermediate_size_mlp": 64,
+        "attention_chunk_size": 4,
+    },
     "mamba": {"state_size": 8},
     "mamba2": {"state_size": 8, "num_heads": 8, "head_dim": 16, "n_groups": 2},
+    "mimo_v2_flash": {**HEAD, **MOE, **WINDOW, "n_routed_experts": 4, "swa_head_dim": 16, "v_head_dim": 8},
     "mistral": WINDOW,
     "mixtral": EXPERTS,
     "nemotron": {},
@@ -116,7 +138,7 @@ ROTARY: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 DISTINCT = frozenset({"gemma2", "gemma3_text", "gemma4_text", "cohere2", "gpt_oss", "llama", "smollm3"})
 """Types whose layers differ without a setting of the table, and one of the others; further ones have one layer."""
 
-# Local attention that is not fused counts padding as a part of the window: the model takes one prompt, with a warning.
+# Its own masks count padding as a part of the window: the model takes one prompt, with a warning.
 PADDING_IN_WINDOW = {"gpt_neo"}
 
 

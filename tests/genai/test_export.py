@@ -190,17 +190,9 @@ def test_an_incomplete_download(checkpoint: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]
 
 
-LATENT: dict[str, Any] = {
-    **{"kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8},
-    **{"n_routed_experts": 4, "first_k_dense_replace": 1, "num_key_value_heads": 4, "moe_intermediate_size": 32},
-    **{"num_experts_per_tok": 2, "topk_method": "greedy"},
-}
-
-
 @pytest.mark.parametrize(
     ("model_type", "sizes", "match"),
     [
-        ("deepseek_v2", LATENT, "past_key_values.0.value has the head size 8 and past_key_values.0.key 16"),
         ("bert", {}, "BertLMHeadModel does not return its cache"),
         (
             "nemotron_h",

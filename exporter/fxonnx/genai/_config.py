@@ -100,15 +100,6 @@ def genai_config(model: Any, tokenizer: Any, graph: ir.Graph, target: str, filen
             "model", f"{type(model).__name__} does not return its cache", hint="is_decoder=True in its configuration?"
         )
     length = context_length(config)
-    sizes = {str(value.name): _size(value, 3) for value in needed if _CACHED.fullmatch(str(value.name))}
-    for name, size in sizes.items():
-        key = re.sub("value$", "key", name)
-        if size != sizes.get(key):
-            raise ArgumentError(
-                "model",
-                f"{name} has the head size {size} and {key} {sizes.get(key)}, but onnxruntime-genai allocates keys and "
-                "values of a layer with one head size",
-            )
     decoder = {
         "session_options": session_options(target),
         "filename": filename,

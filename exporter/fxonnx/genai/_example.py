@@ -113,12 +113,13 @@ def example_inputs(model: Any, batch: int = _BATCH) -> dict[str, Any]:
             hint="export it with fxonnx.export, if it is not a decoder-only language model",
         )
     device = input_device(model)
+    pairs = [(layer.keys, layer.values) for layer in cache.layers]
     past = [
         tuple(
-            each.new_zeros(batch, each.shape[1], _PAST, each.shape[3], device=device)
-            for each in (layer.keys, layer.values)
+            each.new_zeros(batch, each.shape[1], _PAST, max(other.shape[3] for other in pair), device=device)
+            for each in pair
         )
-        for layer in cache.layers
+        for pair in pairs
     ]
     return _step(model, transformers.DynamicCache(past), batch)
 
@@ -149,14 +150,15 @@ def _check_cache(transformers: Any, model: Any) -> None:
     """Reject models with states other than keys and values.
 
     transformers computes such states of a prompt and of a single token with different operators, so that one graph
-    cannot do both.
+    cannot do both. A layer may have no state, or use the one of another layer.
     """
     attention = transformers.cache_utils.DynamicLayer
+    stateless = getattr(transformers.cache_utils, "DummyLayer", attention)
     try:
         layers = transformers.DynamicCache(config=model.config.get_text_config(decoder=True)).layers
     except AttributeError as error:  # BLT: its parts have layers, and its configuration no number of them
         raise _without_cache(model, error) from error
-    others = sorted({type(layer).__name__ for layer in layers if not isinstance(layer, attention)})
+    others = sorted({type(layer).__name__ for layer in layers if not isinstance(layer, (attention, stateless))})
     if others:
         raise ArgumentError(
             "model",

@@ -23,6 +23,7 @@ from ._embedding import export_embedding, export_reranker
 from ._encoder_decoder import export_encoder_decoder
 from ._example import dynamic_shapes, example_inputs, has_rotary_positions, input_names, state_names
 from ._families import Family, check_modalities
+from ._head_sizes import equal_head_sizes
 from ._in_place import keep_checkpoint_files, save_beside_weights
 from ._last_logits import last_logits_only
 from ._loading import LanguageModel, load_language_model
@@ -39,6 +40,7 @@ from ._sizes import decoder_calls, narrowing_constraints
 from ._verification import check_can_verify, compare_tokens
 from ._vision_language import export_vision_language
 from ._whisper import export_whisper
+from ._windows import has_windows, windows_without_padding
 
 __all__ = ["export"]
 
@@ -155,7 +157,11 @@ def export(
 def _export_decoder(loaded: LanguageModel, request: Request) -> None:
     warn_about_long_sequences(loaded.config)
     loaded, adapters = load_adapters(loaded, request.adapters)
-    if not _write_decoder(loaded, adapters, request):
+    is_right = _write_decoder(loaded, adapters, request)
+    if not is_right and has_windows(loaded.model):
+        with windows_without_padding(loaded.model):
+            is_right = _write_decoder(loaded, adapters, request)
+    if not is_right:
         warn_user(
             "the model takes one prompt at a time: in a batch, prompts of unequal lengths would have other tokens, "
             "because padding counts as a part of its windows or positions"
@@ -257,6 +263,7 @@ def _exported(loaded: LanguageModel, inputs: Mapping[str, Any], adapters: Adapte
         ignoring_warnings("the model cannot be exported for all requested sizes"),
         selection,
         rotary,
+        equal_head_sizes(loaded.model),
         states as output_names,
     ):
         program = export_model(

@@ -41,7 +41,7 @@ def family_of(config: Any, architecture: str, directory: Path | None, is_embeddi
         return "embedding"
     if architecture.endswith("ForSequenceClassification"):
         return "reranker"
-    if config.model_type == "whisper":
+    if config.model_type == "whisper" and not architecture.endswith("ForCausalLM"):
         return "whisper"
     if getattr(config, "vision_config", None) is not None and not architecture.endswith("ForCausalLM"):
         return "vision-language"

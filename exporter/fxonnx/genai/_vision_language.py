@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import reduce
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +17,7 @@ from ..errors import ArgumentError
 from ._config import context_length, genai_config
 from ._directory import write_json
 from ._example import DYNAMIC_SHAPES, example_inputs
+from ._head_sizes import equal_head_sizes
 from ._image_tiles import ImageTiles, MaskedTiles, PaliGemma
 from ._input_verification import compare_generation
 from ._last_logits import last_logits_only
@@ -148,7 +149,6 @@ def _parts(model: Any, tower: VisionTower, request: Request) -> dict[str, Part]:
         positions = torch.arange(_PAST, _PAST + _TOKENS, device=model.device)
         inputs["position_ids"] = positions.expand(3, _BATCH, _TOKENS).contiguous()
         shapes["position_ids"] = {1: "batch", 2: "tokens"}
-    selection = last_logits_only(model) if request.last_logits else nullcontext()
     calls = decoder_calls(context_length(model.config.get_text_config()))
     return {
         "vision": tower.part(),
@@ -164,8 +164,16 @@ def _parts(model: Any, tower: VisionTower, request: Request) -> dict[str, Part]:
             ),
             output_names=("inputs_embeds",),
         ),
-        "decoder": Part(tower.decoder(), inputs, shapes, calls, context=selection),
+        "decoder": Part(tower.decoder(), inputs, shapes, calls, context=_decoding(model, request)),
     }
+
+
+@contextmanager
+def _decoding(model: Any, request: Request) -> Iterator[None]:
+    """In the body, the decoder has the logits and the cache that onnxruntime-genai expects."""
+    selection = last_logits_only(model) if request.last_logits else nullcontext()
+    with selection, equal_head_sizes(model):
+        yield
 
 
 def _with_parts(config: dict[str, Any], tower: VisionTower) -> dict[str, Any]:
