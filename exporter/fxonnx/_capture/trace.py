@@ -28,6 +28,7 @@ from .inputs.example_inputs import BoundInputs
 from .inputs.loop_bounds import recorded_loop_bounds
 from .inputs.scalars import with_scalar_branch
 from .inputs.shared_memory import reject_shared_writes, with_separate_inputs
+from .introspection import truth_values
 from .patches.functional import FullMasks, recorded_full_masks
 from .patches.python_sizes.integers import symbolic_integers
 from .plan import CapturePlan, Failure
@@ -153,7 +154,7 @@ class CaptureTask:
             frozen_tensors=self.inputs.frozen,
             assumptions=assumptions,
             rewrites=() if plan.rewritten is None else tuple(plan.rewritten.log.constructs),
-            departures=(*departures, *(one.departure for one in assumptions), *rewritten),
+            departures=(*departures, *truth_values(program), *(one.departure for one in assumptions), *rewritten),
             output_lists=lists.positions,
         )
 
