@@ -42,7 +42,6 @@ CASES = (
         lambda a: a[torch.arange(0, a.shape[0], 2)],
         (T(("n", 3)),),
         "step",
-        ops=("Range", "Gather"),
     ),
     Case("aten.index.Tensor", lambda a: a[INDEX], (T((3, "n")),), ops=("Gather",)),
     Case("aten.index.Tensor", lambda a: a[:, INDEX.view(3, 1)], (T(("n", 3, 2)),), "2d", ops=("Gather",), opset=11),

@@ -30,8 +30,8 @@ from ..errors import CaptureError, kind_of
 from .attribute_uses import SourceFiles
 from .constraints.guard_recorder import SourceLine, is_user_file, source_line_of
 from .eager_state import preserved_random_states
+from .generators import GENERATORS, state_of
 from .inputs.example_inputs import BoundInputs
-from .inputs.generators import GENERATORS, state_of
 from .inputs.preserve import Change, Snapshot, preserve_model
 from .inputs.process_state import ABSENT
 

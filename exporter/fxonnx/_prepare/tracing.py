@@ -216,7 +216,7 @@ def _traced(
 
 def contiguous(value: Any) -> Any:
     """A contiguous fake tensor of the same shape, for a non-contiguous one with symbolic sizes."""
-    if not isinstance(value, FakeTensor) or value.layout is not torch.strided or value.dim() < 2:
+    if not isinstance(value, FakeTensor) or value.layout is not torch.strided:
         return value
     if not any(isinstance(size, torch.SymInt) for size in value.shape):
         return value

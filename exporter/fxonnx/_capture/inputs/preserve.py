@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .generators import GENERATORS, drawn_numbers_are_constant, process_generators, set_state, state_of
+from ..generators import GENERATORS, drawn_numbers_are_constant, process_generators, set_state, state_of
 from .process_state import ABSENT, ProcessState
 
 __all__ = ["Change", "Snapshot", "preserve_model"]
