@@ -11,7 +11,6 @@ import builtins
 import math
 import pickle
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import FunctionType, ModuleType
@@ -28,8 +27,6 @@ from fxonnx_translations._torch_compat import (
     set_grad_enabled,
 )
 
-from ...errors import CaptureError
-from ..constraints.guard_recorder import user_line
 from ..departures import DepartureKind, record_departure
 from .patch import Patch, PatchKind, applied, in_tracing_thread, is_tracing
 
@@ -320,29 +317,7 @@ class _Handle:
                 del table[name]
 
 
-def refuse_default_dtype(original: Callable[..., None], dtype: Any) -> None:
-    """``torch.set_default_dtype`` in forward: the captured operators do not depend on it.
-
-    Raises:
-        CaptureError: If the call changes the default dtype.
-    """
-    if dtype != torch.get_default_dtype():
-        line = user_line(sys._getframe(2))
-        place = "" if line is None else f"\n  at: {line}"
-        raise CaptureError(
-            f"forward calls torch.set_default_dtype, and torch.export records no default dtype{place}",
-            hint="pass dtype= to the functions that create tensors, or set the default dtype before the export",
-        )
-
-
 STATE_PATCHES: tuple[Patch, ...] = (
-    Patch(
-        "torch:set_default_dtype",
-        refuse_default_dtype,
-        "torch.export records operators that depend on the default dtype, without it",
-        PatchKind.SOUND,
-        strict=False,
-    ),
     Patch(
         "torch.export._trace:_override_builtin_ops",
         override_builtins,
