@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,6 +20,9 @@ from .errors import UntestedTorchError
 __all__ = ["exporting", "in_mode", "is_in_onnx_export", "outside_of_export", "run_uncompiled", "without_wrappers"]
 
 _T = TypeVar("_T")
+
+_COMPILING = ("_higher_order_ops", "flex_attention")
+"""Parts of the names of torch's files that compile functions of the model."""
 
 _depth: ContextVar[int] = ContextVar("fxonnx_exports", default=0)
 
@@ -76,8 +80,10 @@ def run_uncompiled(run: Callable[[], _T]) -> _T:
         try:
             with torch.compiler.set_stance("force_eager"):
                 return run()
-        except Exception:  # noqa: BLE001 - raised again by the call below, unless the failure is due to this
-            pass
+        except Exception as error:
+            files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
+            if not any(part in file for file in files for part in _COMPILING):
+                raise
     return run()
 
 

@@ -60,3 +60,25 @@ def test_weights_have_the_default_dtype_of_their_creation(dtype: torch.dtype) ->
     torch.testing.assert_close(program(X.to(dtype))[0], model(X.to(dtype)), atol=2e-3, rtol=2e-3)
     with pytest.raises(CaptureError, match=r"aten\.linear: mat1 and mat2 must have the same dtype, but got Float and"):
         fxonnx.export(model, (X,))
+
+
+def test_a_change_in_forward() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        torch.set_default_dtype(torch.float64)
+        try:
+            return torch.linspace(0, 1, 4) * x + torch.zeros(x.shape[0], 4) + torch.full((4,), 0.1)
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    program = fxonnx.export(Function(forward).eval(), (X,), dynamic_shapes=({0: "n"},))
+    assert torch.get_default_dtype() is torch.float32
+    for x in (X, torch.randn(5, 4)):
+        torch.testing.assert_close(program(x)[0], forward(x))
+
+
+def test_setting_the_same_dtype_in_forward() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        torch.set_default_dtype(torch.float32)
+        return x + torch.ones(4)
+
+    torch.testing.assert_close(fxonnx.export(Function(forward).eval(), (X,))(X)[0], X + 1)

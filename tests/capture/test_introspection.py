@@ -21,6 +21,8 @@ from fxonnx._capture.departures import DepartureKind, recorded_departures
 from fxonnx._capture.patches import applied
 from fxonnx._capture.python_types import eager_types, type_of
 
+from ..functions import Function
+
 SEVERAL = (int, float)
 NAMES = {int: 1.0, torch.Tensor: 2.0}
 
@@ -78,6 +80,29 @@ def _in_no_grad(m: Asking, x: Tensor) -> bool:
     with torch.no_grad():
         inner = torch.is_grad_enabled()
     return torch.is_grad_enabled() and not inner
+
+
+def _is_long(x: Tensor) -> bool:
+    return x.shape[0] > 2
+
+
+def _pattern_of_truth(m: Asking, x: Tensor) -> bool:
+    match x.shape[0] > 2:
+        case True:
+            return True
+    return False
+
+
+def _is_positive(x: Tensor) -> Any:
+    return (x.sum() > 0).item()
+
+
+def _matches_value(x: Tensor) -> Tensor:
+    match _is_positive(x):
+        case True:
+            return x * 2
+        case _:
+            return x - 1
 
 
 def _variable_is_true(m: Asking, x: Tensor) -> bool:
@@ -202,6 +227,8 @@ DIFFERENT: dict[str, tuple[Callable[..., Any], str]] = {
     "singledispatch": (lambda m, x: _is_number(x.shape[0]), "singledispatch function _is_number"),
     "is True": (lambda m, x: (x.shape[0] > 2) is True, "is"),
     "variable is True": (_variable_is_true, "is"),
+    "result is True": (lambda m, x: _is_long(x) is True, "is"),
+    "pattern True": (_pattern_of_truth, "is"),
     "is a size": (lambda m, x: x.shape[0] is x.size(0), "is"),
     "text of a size": (lambda m, x: str(x.shape[0]) == "3", "the text of a size"),
     "text of a shape": (lambda m, x: f"{x.shape}" == "torch.Size([3, 4])", "the text of a size"),
@@ -233,6 +260,23 @@ def test_different_answers_are_departures(name: str) -> None:
     asks, detail = DIFFERENT[name]
     model = Asking(asks).eval()
     departs(detail, asks.__name__, model, (torch.randn(3, 4),), dynamic_shapes=({0: "n"},))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        _matches_value,
+        lambda x: x * 2 if _is_positive(x) is True else x - 1,
+        lambda x: x * 2 if torch.equal(x, x.abs()) is True else x - 1,
+    ],
+    ids=["match", "is", "equal"],
+)
+def test_the_truth_of_a_tensor_is_an_object_of_its_own(function: Callable[[Tensor], Tensor]) -> None:
+    """The branch of the capture is right at the example, and not where the value is true."""
+    with pytest.raises(
+        CaptureError, match=r"inputs made of the example(?s:.*)the value of a boolean tensor \(.*:\d+ in"
+    ):
+        fxonnx.export(Function(function).eval(), (-torch.ones(3, 4),), dynamic_shapes=({0: "n"},))
 
 
 class AgreesAtExample(nn.Module):

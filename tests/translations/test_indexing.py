@@ -25,8 +25,24 @@ def literal(mask: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return torch.where(mask, values, -values)
 
 
+def _backwards(a: torch.Tensor) -> torch.Tensor:
+    return a[:, torch.arange(a.shape[1] - 1, -1, -2)]
+
+
+def _from_end(a: torch.Tensor) -> torch.Tensor:
+    return a[torch.arange(-a.shape[0], 0)] + a[torch.arange(-1, a.shape[0] - 1)]
+
+
 CASES = (
     # one index tensor
+    Case("aten.index.Tensor", _backwards, (T((3, "n")),), "positions that count down"),
+    Case("aten.index.Tensor", _from_end, (T(("n", 3)),), "positions from the end"),
+    Case(
+        "aten.index.Tensor",
+        lambda a: a[torch.arange(0, a.shape[0], 2)],
+        (T(("n", 3)),),
+        "step",
+    ),
     Case("aten.index.Tensor", lambda a: a[INDEX], (T((3, "n")),), ops=("Gather",)),
     Case("aten.index.Tensor", lambda a: a[:, INDEX.view(3, 1)], (T(("n", 3, 2)),), "2d", ops=("Gather",), opset=11),
     Case(

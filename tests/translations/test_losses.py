@@ -99,6 +99,12 @@ PAIRS = (
     Case("aten.binary_cross_entropy.default", F.binary_cross_entropy, (_P, _P, T((3,))), "weights"),
     Case("aten.binary_cross_entropy.default", F.binary_cross_entropy, tuple(x.double() for x in _CERTAIN), "float64"),
     Case("aten.binary_cross_entropy.default", F.binary_cross_entropy, tuple(x.half() for x in _CERTAIN), "float16"),
+    Case(
+        "aten.margin_ranking_loss.default",
+        lambda x: F.margin_ranking_loss(x[:, 0], x[:, 1], torch.ones(x.shape[0]), margin=0.5),
+        (T(("n", 3)),),
+        "columns",
+    ),
     Case("aten.soft_margin_loss.default", F.soft_margin_loss, (T((4,), torch.float64), T((4,), torch.float64)), "f64"),
 )
 

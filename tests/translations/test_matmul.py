@@ -91,6 +91,16 @@ CASES = (
     Case("aten.mm.default", aten.mm.default, (T(("n", 3)), T((3, "m")))),
     Case("aten.bmm.default", aten.bmm.default, (T(("n", 2, 3)), T(("n", 3, 4)))),
     Case("aten.mv.default", aten.mv.default, (T(("n", 3)), T((3,)))),
+    Case("aten.mv.default", lambda a, v: aten.mv(a.t(), v), (T(("n", "m")), T(("n",))), "transposed", ops=("MatMul",)),
+    Case(
+        "aten.mv.default", lambda a, v: aten.mv(a.t() + a.t().exp(), v), (T(("n", 3)), T(("n",))), "sum of transposed"
+    ),
+    Case(
+        "aten.matmul.default",
+        lambda a, v: a.mT.double() @ v.double(),
+        (T((2, "n", 3)), T(("n",))),
+        "transposed, double",
+    ),
     Case("aten.dot.default", aten.dot.default, (T(("n",)), T(("n",)))),
     Case("aten.addmm.default", aten.addmm.default, (T((4,)), T(("n", 3)), T((3, 4)))),
     Case(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import random
+import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FrameType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,9 @@ from fxonnx_translations._torch_compat import (
 from .._cost import export_seconds, forward_seconds
 from ..errors import CaptureError, kind_of
 from .attribute_uses import SourceFiles
+from .constraints.guard_recorder import SourceLine, is_user_file, source_line_of
+from .eager_state import preserved_random_states
+from .generators import GENERATORS, state_of
 from .inputs.example_inputs import BoundInputs
 from .inputs.preserve import Change, Snapshot, preserve_model
 from .process_state import ABSENT
@@ -49,15 +53,18 @@ class AttributeChange:
         old: Its value at the export, as text.
         new: Its value after a call, as text.
         line: The line that changes it; "" if it is not known.
+        is_random: Whether it is a generator of random numbers that the call draws.
     """
 
     path: str
     old: str
     new: str
     line: str
+    is_random: bool = False
 
     def __str__(self) -> str:
-        return f"{self.path!r}: {self.old} becomes {self.new}" + (f" at {self.line}" if self.line else "")
+        change = "" if self.is_random else f": {self.old} becomes {self.new}"
+        return f"{self.path!r}{change}" + (f" at {self.line}" if self.line else "")
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,11 @@ class _Named:
     change: Change
     path: str
     name: str
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it is a generator of random numbers."""
+        return isinstance(self.change.owner, GENERATORS)
 
     def value(self) -> Any:
         """A copy of the current value."""
@@ -115,8 +127,10 @@ def noted_changes(snapshot: Snapshot, inputs: Any) -> Iterator[None]:
         yield
         return
     before = {(id(change.owner), change.name): change.new for change in snapshot.changes()}
+    states = {id(change.owner): change.new for change in snapshot.draws()}
     yield
-    found[:] = [
+    found[:] = [change for change in snapshot.draws() if states[id(change.owner)] != change.new]
+    found += [
         change._replace(is_constant=_is_constant(change, inputs))
         for change in snapshot.changes()
         if before.get((id(change.owner), change.name), change) is not change.new or change.name is None
@@ -178,12 +192,12 @@ def state_changes(
         dict.fromkeys(type(owner) for owner in (*model.modules(), *(entry.change.owner for entry in named)))
     )
     _reject_created_parameters(model, named, files)
-    read = [entry for entry in named if files.reads(entry.name)]
+    read = [entry for entry in named if entry.is_random or files.reads(entry.name)]
     if not read:
         return ()
     found = _decide(model, inputs, read)
     if found is None:
-        found = [entry for entry in read if entry.change.old not in (None, ABSENT)]
+        found = [entry for entry in read if not (entry.is_random or entry.change.old in (None, ABSENT))]
     elif not found and _draws(program) and _keeps_random_values(model, inputs):
         names = ", ".join(repr(entry.path) for entry in read)
         raise CaptureError(
@@ -192,7 +206,9 @@ def state_changes(
             hint="run the model once before the export: model(*args)",
         )
     return tuple(
-        AttributeChange(
+        AttributeChange(entry.path, "", "", _drawing_line(model, inputs, entry.change.owner), is_random=True)
+        if entry.is_random
+        else AttributeChange(
             entry.path,
             _text(entry.change.old),
             _text(entry.change.new),
@@ -202,13 +218,44 @@ def state_changes(
     )
 
 
+def _drawing_line(model: torch.nn.Module, inputs: BoundInputs, generator: Any) -> str:
+    """The line of the first random number that a call of a model draws from a generator."""
+    found: list[SourceLine] = []
+    before = sys.gettrace()
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        code, last = frame.f_code, frame.f_lineno
+        if found or not is_user_file(code.co_filename):
+            return None
+
+        def trace_line(frame: FrameType, event: str, argument: Any) -> Any:
+            nonlocal last
+            if not found and state_of(generator) != state:
+                found.append(source_line_of(code.co_filename, last, code.co_name))
+            last = frame.f_lineno
+            return trace_line
+
+        return trace_line
+
+    with _calls(model, inputs) as call:
+        state = state_of(generator)
+        sys.settrace(trace)
+        try:
+            call(0)
+        finally:
+            sys.settrace(before)
+    return str(found[0]) if found else ""
+
+
 def _named(model: torch.nn.Module, changes: Sequence[Change]) -> Iterator[_Named]:
     """The changes with their paths, except for torch's own attributes."""
     places = _places(model)
     for change in changes:
         owner, name, _, _, variable, _ = change
         path, attribute = places.get(id(owner), ("", variable))
-        if isinstance(owner, torch.nn.Module):
+        if isinstance(owner, GENERATORS):
+            yield _Named(change, f"{path}{attribute}", attribute)
+        elif isinstance(owner, torch.nn.Module):
             is_internal = name.startswith("_") and type(owner).__module__.startswith("torch.")
             if not is_internal:
                 yield _Named(change, f"{path}{name}", name)
@@ -282,7 +329,10 @@ def _reject_created_parameters(model: torch.nn.Module, named: Sequence[_Named], 
 
 @contextmanager
 def _calls(model: torch.nn.Module, inputs: BoundInputs) -> Iterator[Any]:
-    """A function that calls the model in eager torch with the given seed; weights and attributes are restored."""
+    """A function that calls the model in eager torch with the given seed of torch; weights and attributes are restored.
+
+    The numbers that one call draws from Python and NumPy follow those of the call before it.
+    """
     args, kwargs = inputs.table.objects or (inputs.args, dict(inputs.kwargs))
     tensors = [*model.parameters(), *model.buffers()]
     before = [tensor.detach().clone() for tensor in tensors]
@@ -293,7 +343,8 @@ def _calls(model: torch.nn.Module, inputs: BoundInputs) -> Iterator[Any]:
     assigned = [{name: value for name, value in table.items() if value is not None} for table in tables]
 
     def call(seed: int) -> Any:
-        with _seeded(seed):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
             own_args, own_kwargs = copy.deepcopy((args, kwargs))
             result = model(*own_args, **own_kwargs)
         restore()
@@ -307,26 +358,13 @@ def _calls(model: torch.nn.Module, inputs: BoundInputs) -> Iterator[Any]:
                 tensor.copy_(values)
 
     leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    with disable_current_modes(), torch.no_grad(), preserve_model(model, leaves):
+    with disable_current_modes(), torch.no_grad(), preserve_model(model, leaves), preserved_random_states():
+        random.seed(0)
+        np.random.seed(0)
         try:
             yield call
         finally:
             restore()
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Seed the random numbers of torch, Python and numpy, and restore their states."""
-    own, numbers = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            random.seed(seed)
-            np.random.seed(seed)
-            yield
-    finally:
-        random.setstate(own)
-        np.random.set_state(numbers)
 
 
 def _can_run(model: torch.nn.Module, inputs: BoundInputs) -> bool:
@@ -347,12 +385,16 @@ def _decide(model: torch.nn.Module, inputs: BoundInputs, read: Sequence[_Named])
     with _calls(model, inputs) as call:
         try:
             first = call(0)
-            values = [entry.value() for entry in read]
+            state = [entry for entry in read if not entry.is_random]
+            values = [entry.value() for entry in state]
             second = call(0)
         except Exception:  # noqa: BLE001 - the model runs in the capture only, or its second call fails
             return None
-        growing = [entry for entry, value in zip(read, values, strict=True) if not _equal(entry.value(), value)]
-    return growing or ([] if _equal(first, second) else list(read))
+        growing = [entry for entry, value in zip(state, values, strict=True) if not _equal(entry.value(), value)]
+    if _equal(first, second):
+        return growing
+    drawn = [entry for entry in read if entry.is_random]
+    return [*growing, *drawn] if growing else list(read)
 
 
 def _keeps_random_values(model: torch.nn.Module, inputs: BoundInputs) -> bool:

@@ -39,6 +39,7 @@ from .introspection import eager_introspection
 from .observers import reject_enabled_observers
 from .operand_types import check_operand_types
 from .plan import CapturePlan
+from .random_seeds import reject_generators
 from .result import ALIASES_KEY, Capture
 from .shapes.data_dependent_dims import name_detections, warn_about_squeezed_dims
 from .shapes.dynamic_axes import DynamicAxes, name_computed_dims, read_dynamic_axes
@@ -199,6 +200,7 @@ def _capture_module(
     report_narrowed(limits.constraints, strict=strict_shapes)
     dims, paths = (traced.dim_names, traced.dim_aliases), output_paths(program)
     check_operand_types(program, shapes.leaves)
+    reject_generators(program)
     warn_about_squeezed_dims(program)
     return replace(
         traced,

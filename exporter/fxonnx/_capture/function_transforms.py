@@ -6,6 +6,7 @@ transform in forward is therefore traced below them with make_fx, and the result
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import (
 )
 
 from fxonnx_translations._torch_compat import (
+    FakeTensor,
     TorchDispatchMode,
     exit_dual_level,
     functorch,
@@ -28,6 +30,8 @@ from fxonnx_translations._torch_compat import (
     recording_mode_off,
 )
 
+from ..errors import CaptureError
+from .constraints.guard_recorder import user_line
 from .departures import DepartureKind, record_departure
 
 __all__ = [
@@ -35,6 +39,7 @@ __all__ = [
     "TransformTracing",
     "closed_transforms",
     "derivative",
+    "reject_gradients",
     "unwound_transforms",
     "vector_jacobian_product",
     "vmap",
@@ -113,6 +118,26 @@ def vector_jacobian_product(original: Callable[..., Any], *args: Any, **kwargs: 
 
     value, *auxiliary = _record(results, args, kwargs)
     return value, pulled_back, *auxiliary
+
+
+def reject_gradients(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """``torch.autograd.grad`` and ``Tensor.backward`` in forward, of which torch.export records nothing.
+
+    Raises:
+        CaptureError: If the gradients are those of traced tensors.
+    """
+    if recording_mode() is not None and pytree.tree_any(_is_fake, (args, kwargs)):
+        line = user_line(sys._getframe(2))
+        place = "" if line is None else f"\n  at: {line}"
+        raise CaptureError(
+            f"forward computes gradients with {original.__name__}(), which torch.export does not record{place}",
+            hint="compute them with torch.func.grad, which is exported: torch.func.grad(function)(x)",
+        )
+    return original(*args, **kwargs)
+
+
+def _is_fake(value: Any) -> bool:
+    return isinstance(value, FakeTensor)
 
 
 def _record(transform: Callable[..., Any], args: Any, kwargs: Any) -> Any:

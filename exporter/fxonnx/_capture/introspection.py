@@ -17,19 +17,23 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
-from .constraints.guard_recorder import source_line_of
-from .departures import DepartureKind, is_recording, record_departure, recorded_departures
+from .constraints.guard_recorder import line_of_node, source_line_of
+from .departures import Departure, DepartureKind, is_recording, record_departure, recorded_departures
 from .function_caches import known_caches
 from .python_types import eager_types
 from .reachable_code import codes_of, reachable_caches, reachable_functions
 
-__all__ = ["eager_introspection"]
+__all__ = ["eager_introspection", "truth_values"]
 
+_ITEM = torch.ops.aten.item.default
 _IS = dis.opmap["IS_OP"]
 _LOAD_CONST = dis.opmap["LOAD_CONST"]
 _LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
 _MATCH = dis.opmap["MATCH_CLASS"]
+_OPERATIONS = frozenset({"COMPARE_OP", "CONTAINS_OP", "BINARY_OP", "BINARY_SUBSCR"})
+_COPIES = frozenset({"COPY", "DUP_TOP"})  # of the subject of a match statement
 _IGNORED = frozenset({"CACHE", "EXTENDED_ARG", "PRECALL", "PUSH_NULL", "RESUME", "NOP", "COPY_FREE_VARS"})
 
 
@@ -44,6 +48,14 @@ def eager_introspection(model: torch.nn.Module) -> Iterator[None]:
         asking, with_types, caches = _search(model)
         with eager_types(asking, with_types), known_caches(caches):
             yield
+
+
+def truth_values(program: ExportedProgram) -> Iterator[Departure]:
+    """The values of boolean tensors that are numbers in a capture: ``x.any().item() is True`` is false for all."""
+    for node in program.graph.nodes:
+        if node.target is _ITEM and node.args[0].meta["val"].dtype == torch.bool:
+            line = line_of_node(node)
+            yield Departure(DepartureKind.INTROSPECTION, "the value of a boolean tensor", str(line or ""))
 
 
 def _search(model: torch.nn.Module) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[Any]]:
@@ -174,7 +186,7 @@ def _compares_values(seen: Sequence[dis.Instruction], code: CodeType) -> bool:
     right = seen[-1]
     if right.opname == "LOAD_CONST" or right.opname == "LOAD_SMALL_INT":
         if isinstance(right.argval, bool):
-            return _is_comparison(seen[:-1])
+            return _is_computed(seen[:-1])
         return isinstance(right.argval, int | float)
     position = len(seen) - 1
     while position > 0 and seen[position].opname in ("LOAD_ATTR", "LOAD_METHOD"):
@@ -182,12 +194,22 @@ def _compares_values(seen: Sequence[dis.Instruction], code: CodeType) -> bool:
     return not seen[position].opname.startswith(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_COMMON"))
 
 
-def _is_comparison(seen: Sequence[dis.Instruction]) -> bool:
-    """Whether the last instruction is a comparison, or loads a variable to which one is assigned."""
-    last = seen[-1]
+def _is_computed(seen: Sequence[dis.Instruction]) -> bool:
+    """Whether the last instruction computes a value, or loads a variable to which one is assigned.
+
+    It may be the answer to a comparison of sizes, which a function may return.
+    """
+    end = len(seen)
+    while end > 1 and seen[end - 1].opname in _COPIES:
+        end -= 1
+    last = seen[end - 1]
     if last.opname.startswith("LOAD_FAST"):
         return any(
-            before.opname == "COMPARE_OP" and item.opname == "STORE_FAST" and item.argval == last.argval
+            _computes(before) and item.opname == "STORE_FAST" and item.argval == last.argval
             for before, item in pairwise(seen)
         )
-    return last.opname in ("COMPARE_OP", "CONTAINS_OP")
+    return _computes(last)
+
+
+def _computes(item: dis.Instruction) -> bool:
+    return item.opname in _OPERATIONS or item.opname.startswith("CALL")

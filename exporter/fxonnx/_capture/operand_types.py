@@ -19,7 +19,7 @@ from .constraints.guard_recorder import line_of_node
 from .inputs.example_inputs import user_input_names
 from .shapes.dynamic_shapes import Leaf
 
-__all__ = ["INTEGERS", "SAME_DTYPE", "check_operand_types", "conversion_of_inputs"]
+__all__ = ["INTEGERS", "SAME_DTYPE", "check_operand_types", "conversion_of_inputs", "state_default_dtypes"]
 
 _LAYER = ("input", "weight", "bias")
 _NORM = (*_LAYER, "running_mean", "running_var")
@@ -158,6 +158,26 @@ def _operands(node: torch.fx.Node, names: Collection[str]) -> list[_Operand]:
                     return []
                 found.append((argument.name, item, value))
     return found
+
+
+def state_default_dtypes(program: ExportedProgram) -> None:
+    """Pass a dtype to operators that create tensors in a default dtype which forward has set, in place.
+
+    torch.export records them without a dtype: outside of forward, they have the dtype of the caller.
+    """
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            value = node.meta.get("val")
+            if (
+                isinstance(node.target, OpOverload)
+                and isinstance(value, torch.Tensor)
+                and value.is_floating_point()
+                and value.dtype != torch.get_default_dtype()
+                and any(argument.name == "dtype" for argument in node.target._schema.arguments)
+                and node.kwargs.get("dtype") is None
+                and not any(isinstance(source.meta.get("val"), torch.Tensor) for source in node.all_input_nodes)
+            ):
+                node.update_kwarg("dtype", value.dtype)
 
 
 def _refusal(node: torch.fx.Node) -> str | None:

@@ -1,4 +1,7 @@
-"""Random numbers after ``torch.manual_seed`` in forward: the same in every run, so that they are constants."""
+"""Random numbers after ``torch.manual_seed`` in forward: the same in every run, so that they are constants.
+
+Generators of the model are refused.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.export import ExportedProgram
 
-from fxonnx_translations._torch_compat import DisableTorchFunction, no_dispatch, pytree
+from fxonnx_translations._torch_compat import DisableTorchFunction, OpOverload, no_dispatch, pytree
 
 from .._warnings import warn_user
+from ..errors import CaptureError
+from .constraints.guard_recorder import line_of_node
 
-__all__ = ["draw", "draw_at_run_time", "manual_seed", "unseeded"]
+__all__ = ["draw", "draw_at_run_time", "manual_seed", "reject_generators", "unseeded"]
 
 
 @dataclass
@@ -61,6 +67,23 @@ def manual_seed(original: Callable[..., torch.Generator], seed: Any) -> torch.Ge
             state.is_patched = True
             state.stack.enter_context(state.patches())
     return torch.default_generator
+
+
+def reject_generators(program: ExportedProgram) -> None:
+    """Refuse operators that draw from a generator of the model, which an ONNX model cannot do.
+
+    Raises:
+        CaptureError: If there are any.
+    """
+    for node in program.graph.nodes:
+        if isinstance(node.target, OpOverload) and node.kwargs.get("generator") is not None:
+            line, name = line_of_node(node), node.target._schema.name.removeprefix("aten::")
+            raise CaptureError(
+                f"forward draws the numbers of {name} from a torch.Generator, and an ONNX model has its own generators"
+                + ("" if line is None else f"\n  at: {line}"),
+                hint="omit generator=; for numbers that are the same in every call, draw them in __init__ and keep "
+                "them with register_buffer",
+            )
 
 
 def draw(original: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:

@@ -29,6 +29,8 @@ from .inputs.example_inputs import BoundInputs
 from .inputs.loop_bounds import ExampleIntegers, recorded_loop_bounds
 from .inputs.scalars import with_scalar_branch
 from .inputs.shared_memory import reject_shared_writes, with_separate_inputs
+from .introspection import truth_values
+from .operand_types import state_default_dtypes
 from .patches.functional import FullMasks, recorded_full_masks
 from .patches.python_sizes.integers import symbolic_integers
 from .plan import CapturePlan, Failure
@@ -136,6 +138,7 @@ class CaptureTask:
         if loops.found is not None or program is None:
             long_loop = SpecializedDimsError([loops.found] if loops.found is not None else [])
             return Failure(long_loop, is_exported=True, has_long_loop=True)
+        state_default_dtypes(program)
         try:
             reject_shared_writes(program, shared)
             names, aliases, limits = self._named_dims(program, plan)
@@ -156,7 +159,7 @@ class CaptureTask:
             inputs=self.inputs.table,
             assumptions=assumptions,
             rewrites=() if plan.rewritten is None else tuple(plan.rewritten.log.constructs),
-            departures=(*seen.departures, *(one.departure for one in assumptions), *rewritten),
+            departures=(*seen.departures, *truth_values(program), *(one.departure for one in assumptions), *rewritten),
             output_lists=seen.lists.positions,
         )
 

@@ -100,7 +100,7 @@ def report_updates(updates: Sequence[Update], state: State) -> tuple[str, ...]:
 
 
 def report_changes(changes: Sequence[AttributeChange], state: State) -> tuple[str, ...]:
-    """Warn of Python attributes that forward changes, or raise.
+    """Warn of Python attributes that forward changes, or raise; warn of random numbers that have become constants.
 
     Args:
         changes: The changes.
@@ -112,6 +112,15 @@ def report_changes(changes: Sequence[AttributeChange], state: State) -> tuple[st
     Raises:
         StateError: If ``state`` is "error" and there are changes.
     """
+    drawn = [change for change in changes if change.is_random]
+    if drawn:
+        lines = "".join(f"\n  {change}" for change in drawn)
+        warn_user(
+            "forward draws random numbers of Python or NumPy, which are constants in the ONNX model: every call "
+            f"computes with the numbers of the export.{lines}\n"
+            "hint: draw them with torch (torch.rand, torch.randint), or pass them to forward as inputs"
+        )
+    changes = [change for change in changes if not change.is_random]
     if not changes:
         return ()
     lines = "".join(f"\n  {change}" for change in changes)

@@ -36,7 +36,16 @@ from .graph_utils import (
     store_attribute,
 )
 
-__all__ = ["TraceError", "call_key", "decompositions", "no_new_guards", "splice_trace", "trace_call", "value_key"]
+__all__ = [
+    "TraceError",
+    "call_key",
+    "contiguous",
+    "decompositions",
+    "no_new_guards",
+    "splice_trace",
+    "trace_call",
+    "value_key",
+]
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -180,7 +189,7 @@ def trace_call(
     traced = _traced(run, values, fake_mode, pre_dispatch)
     if isinstance(traced, Exception):
         error = traced
-        plain = [_contiguous(value) for value in values]
+        plain = [contiguous(value) for value in values]
         if any(one is not other for one, other in zip(plain, values, strict=True)):
             # Transposed strides make torch guard on sizes of 1; ONNX has no memory layout, so contiguous is equivalent.
             traced = _traced(run, plain, fake_mode, pre_dispatch)
@@ -205,9 +214,9 @@ def _traced(
         return error
 
 
-def _contiguous(value: Any) -> Any:
+def contiguous(value: Any) -> Any:
     """A contiguous fake tensor of the same shape, for a non-contiguous one with symbolic sizes."""
-    if not isinstance(value, FakeTensor) or value.layout is not torch.strided or value.dim() < 2:
+    if not isinstance(value, FakeTensor) or value.layout is not torch.strided:
         return value
     if not any(isinstance(size, torch.SymInt) for size in value.shape):
         return value

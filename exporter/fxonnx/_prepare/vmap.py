@@ -26,12 +26,13 @@ from .graph_utils import (
     splice,
     store_attribute,
 )
-from .tracing import no_new_guards
+from .tracing import contiguous, no_new_guards
 
 __all__ = ["inline_vmap", "is_vmap", "restore_switches", "vmap_regions"]
 
 _ENTER = predispatch._vmap_increment_nesting
 _LEAVE = predispatch._vmap_decrement_nesting
+_AS_STRIDED = torch.ops.aten.as_strided.default
 _BATCH_DIM_CALLS = frozenset(
     {predispatch._add_batch_dim, predispatch._remove_batch_dim, predispatch.lazy_load_decompositions}
 )
@@ -166,9 +167,20 @@ def _trace(
         return [env[node] for node in results]
 
     fake_mode = fake_mode_of(values)
-    try:
+
+    def traced(values: list[Any]) -> torch.fx.GraphModule:
         with torch.no_grad(), no_new_guards(fake_mode), fake_mode or contextlib.nullcontext():
             return make_fx(run, tracing_mode="symbolic", _disable_torch_fn_metadata_mode=True)(*values)
+
+    # The strides of a slice make torch guard on sizes of 1; ONNX has no memory layout.
+    plain = values if any(node.target is _AS_STRIDED for node in region) else [contiguous(value) for value in values]
+    try:
+        try:
+            return traced(values)
+        except RuntimeError:
+            if all(one is other for one, other in zip(plain, values, strict=True)):
+                raise
+            return traced(plain)
     except Exception as error:
         where = next((node for node in region if node.meta.get("stack_trace")), region[0])
         raise PrepareError(

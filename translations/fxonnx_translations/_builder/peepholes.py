@@ -19,7 +19,7 @@ from .dtypes import to_torch_dtype
 from .shape_inference import broadcast, ints_of
 from .stored_codes import transposed_dequantization
 from .symbolic_dims import Dim, is_static
-from .value_ranges import COMPARISONS, decide_comparison, is_consecutive, value_range
+from .value_ranges import COMPARISONS, decide_comparison, is_consecutive, is_nonnegative, value_range
 
 __all__ = ["PEEPHOLES"]
 
@@ -277,6 +277,10 @@ def _gather(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[s
         return _filled(builder, known[0], value.dtype or ir.DataType.INT64, result)
     if len(chosen) == 1 and chosen[0] == dims[axis] and _is_arange(builder, indices):
         return value
+    limits = _producer_of_type(indices, "Range")
+    if limits is not None and not all(one is not None and is_nonnegative(builder, one) for one in limits.inputs[:2]):
+        # ONNX Runtime makes a Slice of the two, in which a negative start or limit counts from the end.
+        return builder.value_of("Gather", value, builder.value_of("Cast", indices, to=ir.DataType.INT32), axis=axis)
     expand = _producer_of_type(value, "Expand")
     source = None if expand is None else expand.inputs[0]
     if source is None or len(chosen) != 1 or len(builder.dims(source)) != len(dims):
@@ -284,6 +288,28 @@ def _gather(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[s
     if builder.dims(source)[axis] == 1 and dims[axis] != 1:
         return _expand_if_defined(builder, source, result)
     return _expand_if_defined(builder, builder.value_of("Gather", source, indices, axis=axis), result)
+
+
+def _matmul(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[str, Any]) -> ir.Value | None:
+    """A product of a computed matrix and a vector, as one of two matrices.
+
+    ONNX Runtime fuses a Transpose into MatMul, also one that it has moved, and then computes other products of vectors.
+    """
+    matrix, vector = inputs
+    dims = builder.dims(matrix)
+    if len(builder.dims(vector)) != 1 or len(dims) < 2 or matrix.producer() is None:
+        return None
+    transpose = _producer_of_type(matrix, "Transpose")
+    source = None if transpose is None else transpose.inputs[0]
+    last = len(dims) - 1
+    if transpose is not None and source is not None:
+        perm = list(transpose.attributes["perm"].as_ints())
+        if perm == [*range(last - 1), last, last - 1]:
+            return builder.value_of("MatMul", vector, source)
+    column = builder.value_of("Unsqueeze", vector, builder.constant(torch.tensor([1])))
+    return builder.value_of(
+        "Squeeze", builder.value_of("MatMul", matrix, column), builder.constant(torch.tensor([last]))
+    )
 
 
 def _is_arange(builder: BuilderProtocol, indices: ir.Value) -> bool:
@@ -420,6 +446,7 @@ PEEPHOLES: Mapping[str, Peephole] = {
     "Unsqueeze": _axes(insert=True),
     "Concat": _concat,
     "Gather": _gather,
+    "MatMul": _matmul,
     "Identity": _identity,
     # x + 0.0 turns -0.0 into 0.0, so it stays for floats; x - 0.0 does not.
     "Add": _without_expanded_operands("Add", _neutral(0, floats=False, commutative=True)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import enum
 import itertools
-import random
 import types
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..generators import GENERATORS, drawn_numbers_are_constant, process_generators, set_state, state_of
 from ..process_state import ABSENT, ProcessState
 
 __all__ = ["Change", "Snapshot", "preserve_model"]
@@ -65,7 +65,8 @@ class Snapshot:
     seen: set[int] = field(default_factory=set)
     tensor_tables: set[int] = field(default_factory=set)
     process: ProcessState = field(default_factory=ProcessState)
-    generators: list[tuple[random.Random, Any]] = field(default_factory=list)
+    generators: list[tuple[Any, bytes, str]] = field(default_factory=list)
+    """Generators of random numbers, their state, and the name of those that the process shares."""
     counters: list[tuple[Any, str, itertools.count[Any], str]] = field(default_factory=list)
     """Iterators that count, which cannot be set back: owner, attribute, iterator and text."""
 
@@ -80,6 +81,7 @@ class Snapshot:
         self._visit(model, OBJECT_DEPTH)
         for value in self.process.take(model):
             self._visit(value, 1)
+        self.generators += [(value, state_of(value), name) for name, value in process_generators().items()]
 
     def _visit(self, value: Any, depth: int) -> None:
         kind = type(value)
@@ -102,8 +104,8 @@ class Snapshot:
             self._visit_all(value, depth)
         elif isinstance(value, set):
             self.sets.append((value, frozenset(value)))
-        elif isinstance(value, random.Random):
-            self.generators.append((value, value.getstate()))
+        elif isinstance(value, GENERATORS):
+            self.generators.append((value, state_of(value), ""))
         if isinstance(value, torch.nn.Module):
             self._visit_attributes(value, OBJECT_DEPTH)
         elif depth and hasattr(value, "__dict__") and kind.__module__.partition(".")[0] != "torch":
@@ -157,6 +159,12 @@ class Snapshot:
             if repr(counter) != text:
                 yield Change(owner, name, _counter(text), counter)
 
+    def draws(self) -> Iterator[Change]:
+        """The generators that draw constants in a capture, with their states in the snapshot and now."""
+        for generator, state, name in self.generators:
+            if drawn_numbers_are_constant(generator):
+                yield Change(generator, "state", state, state_of(generator), name)
+
     def restore(self) -> None:
         """Restore everything that has changed."""
         self.process.restore()
@@ -174,8 +182,10 @@ class Snapshot:
             if members != originals:
                 members.clear()
                 members.update(originals)
-        for generator, state in self.generators:
-            generator.setstate(state)
+        for generator, state, name in self.generators:
+            # Other threads draw from those that the process shares.
+            if not name and state_of(generator) != state:
+                set_state(generator, state)
         for owner, name, counter, text in self.counters:
             if repr(counter) != text:
                 vars(owner)[name] = _counter(text)

@@ -48,6 +48,7 @@ __all__ = [
     "pad_sequence",
     "pooling_output_shape",
     "scaled_dot_product_attention",
+    "tensor",
     "tensor_split",
     "unbind",
     "validate_device",
@@ -99,11 +100,48 @@ def linspace(original: Callable[..., Tensor], start: Any, end: Any, steps: Any, 
 
 
 def as_tensor(original: Callable[..., Tensor], data: Any, *args: Any, **options: Any) -> Tensor:
-    """``torch.as_tensor`` of a list that contains sizes, as ``torch.tensor``."""
-    if isinstance(data, (list, tuple)) and any(isinstance(item, torch.SymInt) for item in data):
+    """``torch.as_tensor`` of a list that contains sizes or tensors, as ``torch.tensor``."""
+    if isinstance(data, (list, tuple)) and any(
+        isinstance(item, torch.SymInt | Tensor) for item in pytree.tree_leaves(data)
+    ):
         names = ("dtype", "device")[: len(args)]
         return torch.tensor(data, **dict(zip(names, args, strict=True)), **options)
     return original(data, *args, **options)
+
+
+def tensor(original: Callable[..., Tensor], data: Any, **options: Any) -> Tensor:
+    """``torch.tensor`` of a list that contains numbers as tensors (``[x[0], 2.0]``), whose values torch reads."""
+    leaves = pytree.tree_leaves(data) if isinstance(data, (list, tuple)) else []
+    found = [item for item in leaves if isinstance(item, Tensor)]
+    if not found or options.get("requires_grad") or not all(_is_number(item) for item in leaves):
+        return original(data, **options)
+    # The common dtype of all items, none of which is weaker than another one.
+    common = reduce(torch.promote_types, (_dtype_of_number(item) for item in leaves))
+    dtype, device = options.get("dtype") or common, options.get("device") or "cpu"
+    if common.is_floating_point and not dtype.is_floating_point:
+        return original(data, **options)
+
+    def joined(items: Any) -> Tensor:
+        if isinstance(items, Tensor):
+            return items.detach().to(device=device, dtype=dtype)
+        if isinstance(items, (list, tuple)):
+            return torch.stack([joined(item) for item in items])
+        return torch.scalar_tensor(items, dtype=dtype, device=device)
+
+    return joined(data)
+
+
+def _is_number(item: Any) -> bool:
+    numbers = bool | int | float | torch.SymInt | torch.SymFloat
+    return item.dim() == 0 if isinstance(item, Tensor) else isinstance(item, numbers)
+
+
+def _dtype_of_number(item: Any) -> torch.dtype:
+    if isinstance(item, Tensor):
+        return item.dtype
+    if isinstance(item, bool):
+        return torch.bool
+    return torch.int64 if isinstance(item, int | torch.SymInt) else torch.get_default_dtype()
 
 
 def pad_sequence(

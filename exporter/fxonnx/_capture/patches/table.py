@@ -239,6 +239,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     KernelPatch("aten::linalg_lstsq", shape_kernels.lstsq, "the shape of its residuals depends on the ranks"),
     KernelPatch("aten::narrow.Tensor", shape_kernels.narrow, "it reads the value of a tensor"),
     Patch("torch:as_tensor", functional.as_tensor, "its C++ function specializes sizes in a list", strict=False),
+    Patch("torch:tensor", functional.tensor, "it reads the values of the tensors in a list", strict=False),
     Patch(
         "torch:_debug_has_internal_overlap",
         functional.has_internal_overlap,
@@ -344,6 +345,10 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
             ("eager_transforms:_vjp_with_argnums", function_transforms.vector_jacobian_product),
             ("apis:vmap_impl", function_transforms.vmap),
         )
+    ),
+    *(
+        Patch(target, function_transforms.reject_gradients, "torch.export records no gradients", strict=False)
+        for target in ("torch.autograd:grad", "torch:Tensor.backward")
     ),
     Patch(
         "torch:compile",
