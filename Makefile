@@ -93,11 +93,11 @@ optimum-runtimes: .venv-optimum/.installed
 .venv-optimum/.installed: CONSTRAINTS = .venv-optimum/constraints.txt
 .venv-optimum/.installed: pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	grep -v '^transformers==' constraints.txt > $(CONSTRAINTS)
-	echo 'transformers==4.57.6' >> $(CONSTRAINTS)
+	grep -vE '^(transformers|diffusers)==' constraints.txt > $(CONSTRAINTS)
+	printf '%s\n' 'transformers==4.57.6' 'diffusers==0.35.2' >> $(CONSTRAINTS)
 	$(PIP) $(TORCH_FLAGS) torch
 	$(PIP) --editable '.[cli]'
-	$(PIP) transformers 'optimum-onnx[onnxruntime]==0.1.0' 'diffusers<0.36' sentence-transformers==5.1.2 pillow scipy
+	$(PIP) transformers 'optimum-onnx[onnxruntime]==0.1.0' diffusers sentence-transformers==5.1.2 pillow scipy
 	touch $@
 
 # torch goes first and alone, so that nothing else decides which build of it is installed.
