@@ -15,7 +15,7 @@ TORCHVISION_2.15 = 0.29.2
 TORCHVISION = $(TORCHVISION_$(basename $(TORCH)))
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $(CONSTRAINTS)
 
-.PHONY: demo quick test nightly matrix fuzz lint docs api bench optimum optimum-runtimes web
+.PHONY: demo quick test nightly matrix fuzz lint docs api bench optimum optimum-page optimum-runtimes web
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/fxonnx demo
@@ -84,6 +84,12 @@ bench: $(VENV)/.installed-test
 OPTIMUM_FLAGS ?=
 optimum: .venv-optimum/.installed
 	OMP_NUM_THREADS=1 .venv-optimum/bin/python -W ignore -m benchmarks.optimum_exports $(OPTIMUM_FLAGS)
+
+# The page docs/reference/optimum-types.md; takes about an hour.
+optimum-page: .venv-optimum/.installed
+	$(MAKE) optimum OPTIMUM_FLAGS="--torchscript --json .venv-optimum/pairs.json"
+	$(MAKE) optimum OPTIMUM_FLAGS="--generate --json .venv-optimum/tokens.json"
+	.venv-optimum/bin/python -m benchmarks.optimum_page .venv-optimum/pairs.json .venv-optimum/tokens.json
 
 # Directories of fxonnx hf in ORTModelFor* of optimum and in sentence-transformers, compared with torch.
 optimum-runtimes: .venv-optimum/.installed

@@ -139,6 +139,6 @@ def test_a_pipeline_of_diffusers(exports: Mock, tmp_path: Path) -> None:
     pipeline = make_pipeline("StableDiffusionPipeline")
     expected = images(pipeline, "StableDiffusionPipeline")
     pipeline.save_pretrained(tmp_path)
-    loaded = runtimes.ORTStableDiffusionPipeline.from_pretrained(tmp_path, export=True)
+    loaded = runtimes.ORTStableDiffusionPipeline.from_pretrained(str(tmp_path), export=True)
     assert exports.call_count == 4
     torch.testing.assert_close(images(loaded, "StableDiffusionPipeline"), expected, atol=1e-4, rtol=1e-3)

@@ -28,6 +28,7 @@ from .inputs.example_inputs import BoundInputs
 from .inputs.loop_bounds import recorded_loop_bounds
 from .inputs.scalars import with_scalar_branch
 from .inputs.shared_memory import reject_shared_writes, with_separate_inputs
+from .patches.compiling_state import CompilingState, recorded_compiling_state
 from .patches.functional import FullMasks, recorded_full_masks
 from .patches.python_sizes.integers import symbolic_integers
 from .plan import CapturePlan, Failure
@@ -46,7 +47,7 @@ __all__ = ["CaptureTask", "names_of_dims"]
 @contextmanager
 def _applied(
     plan: CapturePlan, model: torch.nn.Module, values: ConcreteValues | None
-) -> Iterator[tuple[SharedMemory, FullMasks]]:
+) -> Iterator[tuple[SharedMemory, FullMasks, CompilingState]]:
     """Apply a plan: to functions of the model and of libraries, to ``int`` and ``len``, and to values of tensors.
 
     Args:
@@ -55,7 +56,8 @@ def _applied(
         values: Receives the concrete values; None without any.
 
     Yields:
-        The tensors that rewritten functions copy, and whether the model asks for masks that hide nothing.
+        The tensors that rewritten functions copy, and whether the model asks for masks that hide nothing, and whether
+        it is compiled.
     """
     with (
         rewritten_functions(plan.rewritten) as memory,
@@ -63,12 +65,13 @@ def _applied(
         nullcontext() if values is None else concrete_values(values),
         # TorchDynamo traces the function that records masks.
         nullcontext(FullMasks()) if plan.strict else recorded_full_masks(are_skipped=plan.skips_masks) as masks,
+        recorded_compiling_state(is_eager=plan.runs_eager_code) as state,
     ):
         if plan.strict:
             record_departure(DepartureKind.STRICT, "torch.export with strict=True")
         if plan.skips_masks:
             record_departure(DepartureKind.REPLACED, "masks that hide nothing")
-        yield memory, masks
+        yield memory, masks, state
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ class CaptureTask:
             recorded_loop_bounds() as bounds,
             recorded_list_results() as lists,
             recorded_departures() as departures,
-            _applied(plan, self.model, values) as (memory, masks),
+            _applied(plan, self.model, values) as (memory, masks, state),
         ):
             inputs, shared = with_separate_inputs(self.model, self.inputs, [leaf.label for leaf in plan.shapes.leaves])
             try:
@@ -126,6 +129,7 @@ class CaptureTask:
                 with_scalar_branch(explained, self.scalars),
                 None if isinstance(error, CaptureError) or isinstance(explained, SpecializedDimsError) else error,
                 has_full_masks=masks.exist,
+                asks_compiling=state.is_asked,
                 has_long_loop=loops.found is not None,
                 transforms=transforms,
                 guard_inputs=inputs_of_guard(explained, values),
