@@ -15,7 +15,7 @@ TORCHVISION_2.15 = 0.29.2
 TORCHVISION = $(TORCHVISION_$(basename $(TORCH)))
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $(CONSTRAINTS)
 
-.PHONY: demo quick test nightly matrix fuzz lint docs api bench optimum optimum-runtimes web
+.PHONY: demo quick test nightly matrix fuzz lint docs api bench optimum optimum-page optimum-runtimes web
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/fxonnx demo
@@ -85,6 +85,12 @@ OPTIMUM_FLAGS ?=
 optimum: .venv-optimum/.installed
 	OMP_NUM_THREADS=1 .venv-optimum/bin/python -W ignore -m benchmarks.optimum_exports $(OPTIMUM_FLAGS)
 
+# The page docs/reference/optimum-types.md; takes about an hour.
+optimum-page: .venv-optimum/.installed
+	$(MAKE) optimum OPTIMUM_FLAGS="--torchscript --json .venv-optimum/pairs.json"
+	$(MAKE) optimum OPTIMUM_FLAGS="--generate --json .venv-optimum/tokens.json"
+	.venv-optimum/bin/python -m benchmarks.optimum_page .venv-optimum/pairs.json .venv-optimum/tokens.json
+
 # Directories of fxonnx hf in ORTModelFor* of optimum and in sentence-transformers, compared with torch.
 optimum-runtimes: .venv-optimum/.installed
 	OMP_NUM_THREADS=1 .venv-optimum/bin/python -W ignore -m benchmarks.huggingface_runtimes
@@ -93,11 +99,11 @@ optimum-runtimes: .venv-optimum/.installed
 .venv-optimum/.installed: CONSTRAINTS = .venv-optimum/constraints.txt
 .venv-optimum/.installed: pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	grep -v '^transformers==' constraints.txt > $(CONSTRAINTS)
-	echo 'transformers==4.57.6' >> $(CONSTRAINTS)
+	grep -vE '^(transformers|diffusers)==' constraints.txt > $(CONSTRAINTS)
+	printf '%s\n' 'transformers==4.57.6' 'diffusers==0.35.2' >> $(CONSTRAINTS)
 	$(PIP) $(TORCH_FLAGS) torch
 	$(PIP) --editable '.[cli]'
-	$(PIP) transformers 'optimum-onnx[onnxruntime]==0.1.0' 'diffusers<0.36' sentence-transformers==5.1.2 pillow scipy
+	$(PIP) transformers 'optimum-onnx[onnxruntime]==0.1.0' diffusers sentence-transformers==5.1.2 pillow scipy
 	touch $@
 
 # torch goes first and alone, so that nothing else decides which build of it is installed.

@@ -48,12 +48,18 @@ class Row:
         python: The version of Python.
         versions: The packages whose version is not the one of ``constraints.txt``; "" for the newest.
         further: Tests that it runs beside the quick suite.
+        tests: The quick suite, or other tests that it runs instead.
+        packages: Further packages, in these versions.
+        without: Packages of the tests that are not compatible with these.
     """
 
     name: str
     python: str = "3.11"
     versions: Mapping[str, str] = field(default_factory=dict)
     further: tuple[str, ...] = ()
+    tests: tuple[str, ...] = QUICK
+    packages: Mapping[str, str] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
 
 
 ROWS = (
@@ -66,6 +72,14 @@ ROWS = (
     Row("onnxruntime-1.32", versions={"onnxruntime": "1.32.0"}),
     Row("onnx-1.19", versions={"onnx": "1.19.1"}),
     Row("transformers-4.57", versions={"transformers": "4.57.6"}),
+    Row(
+        "optimum-0.1",
+        versions={"transformers": "4.57.6", "diffusers": "0.35.2"},
+        # With the functions of torch.onnx replaced, which is how optimum gets to this package.
+        tests=("tests/optimum_onnx", "tests/test_drop_in.py", "tests/test_legacy_callers.py"),
+        packages={"optimum": "2.1.0", "optimum-onnx": "0.1.0", "sentence-transformers": "5.1.2"},
+        without=("torchao",),
+    ),
     Row("oldest", "3.10", {"onnx": "1.19.1", "onnxruntime": "1.23.2", "onnx-ir": "1.1.0", "onnxscript": "0.7.2"}),
     Row(
         *("newest", "3.13", dict.fromkeys((*SHOWN, "numpy", "torchvision", "torchao", "onnxruntime-genai"), "")),
@@ -96,8 +110,11 @@ def install(row: Row) -> Path:
     wanted = place / "override.txt"
     wanted.write_text("".join(f"{name}=={version}\n" for name, version in row.versions.items() if version))
     pip += ["--override", str(wanted)]
-    subprocess.run([*pip, "--editable", f"{ROOT}[test]"], check=True, cwd=ROOT)
+    packages = [f"{name}=={version}" for name, version in row.packages.items()]
+    subprocess.run([*pip, "--editable", f"{ROOT}[test]", *packages], check=True, cwd=ROOT)
     subprocess.run([*pip, "--no-deps", *UNPINNED], check=True, cwd=ROOT)
+    if row.without:
+        subprocess.run([*uv, "pip", "uninstall", "--quiet", "--python", str(python), *row.without], check=True)
     return python
 
 
@@ -107,8 +124,8 @@ def run(row: Row) -> dict[str, str]:
     shown = "import importlib.metadata as m, json, platform; print(json.dumps([platform.python_version(), "
     shown += f"*(m.version(name).partition(chr(43))[0] for name in {SHOWN!r})]))"
     answer = subprocess.run([str(python), "-c", shown], check=True, capture_output=True, text=True).stdout
-    command = [str(python), "-m", "pytest", "-n", "2", "--dist=worksteal", "-q", "-p", "no:cacheprovider", *QUICK]
-    command += row.further
+    command = [str(python), "-m", "pytest", "-n", "2", "--dist=worksteal", "-q", "-p", "no:cacheprovider"]
+    command += [*row.tests, *row.further]
     with (ENVIRONMENTS / f"{row.name}.log").open("w") as log:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         subprocess.run(command, check=False, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)

@@ -248,3 +248,44 @@ def test_unified_dims_are_not_a_change_of_shape(tmp_path: Path) -> None:
     }
     others = {"x": torch.randn(3, 7, 4), "y": torch.randn(3, 2, 3)}
     torch.testing.assert_close(run(path, others)[0], model(**others))
+
+
+class WithOptions(nn.Module):
+    def forward(
+        self, ids: torch.Tensor, mask: torch.Tensor | None = None, scale: float = 2.0, both: bool | None = None
+    ) -> tuple[torch.Tensor, ...]:
+        x = scale * ids if mask is None else scale * ids * mask
+        return (x, x - 1) if both else (x,)
+
+
+@pytest.mark.parametrize("positional", [0, 1])
+def test_a_replaced_forward_gets_the_defaults_of_the_original(positional: int, tmp_path: Path) -> None:
+    """As in optimum's export of Gemma 3: the replacement sets an option only if it is among its arguments."""
+    path, model = tmp_path / "m.onnx", WithOptions().eval()
+    original, seen = model.forward, list[set[str]]()
+
+    @functools.wraps(original)
+    def forward(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        seen.append({*kwargs})
+        if "both" in kwargs:
+            kwargs["both"] = True
+        return original(*args, **kwargs)
+
+    model.forward = forward
+    ids = torch.randn(2, 3)
+    args = (ids, {}) if positional else ({"ids": ids},)
+    axes = {"ids": {0: "rows"}}
+    with fxonnx.installed():
+        program = torch.onnx.export(
+            model, args, path, input_names=["ids"], output_names=["x", "y"], dynamic_axes=axes, dynamo=False
+        )
+    assert all({"mask", "both"} <= names for names in seen)
+    other = torch.randn(5, 3)
+    expected = original(other, both=True)
+    torch.testing.assert_close(run(path, {"ids": other}), list(expected))
+    torch.testing.assert_close(list(program(other)), list(expected))
+    seen.clear()
+    with fxonnx.installed():
+        torch.onnx.export(model, args, tmp_path / "one.onnx")
+    assert not any("both" in names for names in seen)
+    torch.testing.assert_close(run(tmp_path / "one.onnx", {"ids": ids}), list(original(ids)))

@@ -218,3 +218,33 @@ def test_files_that_convert_sizes_are_found_by_the_first_attempt(
     for size in sizes:
         (found,) = program(x := torch.ones(10, size))
         torch.testing.assert_close(found, both(x))
+
+
+def causal(x: torch.Tensor) -> torch.Tensor:
+    """As in BigBird-Pegasus of transformers 4.57: a program that is compiled has a mask that is too long."""
+    length = len(x) + 1 if torch.compiler.is_compiling() else len(x)
+    return x.cumsum(0) + torch.arange(length)
+
+
+def for_exports(x: torch.Tensor) -> torch.Tensor:
+    return x + 1 - 1 if torch.compiler.is_compiling() else x
+
+
+def test_code_for_compiled_programs_that_fails() -> None:
+    program = fxonnx.export(Function(causal).eval(), (torch.randn(5),), dynamic_shapes=({0: "n"},))
+    assert "torch.compiler.is_compiling" in str(program.record.proof)
+    for count in (1, 3, 8):
+        x = torch.randn(count)
+        torch.testing.assert_close(program(x)[0], causal(x))
+
+
+def test_the_failure_of_both_codes_is_the_first_one() -> None:
+    model = Function(lambda x: x + torch.ones(7 if torch.compiler.is_compiling() else 6)).eval()
+    with pytest.raises(fxonnx.ExportError, match=r"\b6\b.*") as caught:
+        fxonnx.export(model, (torch.randn(5),))
+    assert "7" not in str(caught.value).partition("\n  at:")[0]
+
+
+def test_code_for_compiled_programs_that_works_is_exported() -> None:
+    program = fxonnx.export(Function(for_exports).eval(), (torch.randn(5),), optimize=False)
+    assert {"Add", "Sub"} <= {node.op_type for node in program.model.graph}

@@ -42,6 +42,10 @@ NEWER_TYPES: Mapping[str, Mapping[str, Any]] = {
     "llama4_text": {**_MIXTURE, "intermediate_size_mlp": 64, "attention_chunk_size": 8},
     # Encoders and decoders.
     **dict.fromkeys(("plbart", "mvp"), _SEQ2SEQ),
+    "switch_transformers": {
+        **{**_T5, "num_decoder_layers": 2, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1},
+        "num_experts": 4,
+    },
     "umt5": _T5,
     # Images and video.
     **dict.fromkeys(("dinov2_with_registers", "ijepa", "dinov3_vit"), _VISION),

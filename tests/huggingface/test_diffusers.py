@@ -70,11 +70,21 @@ def test_images(exported: Callable[[str], Exported], name: str) -> None:
     torch.testing.assert_close(images(loaded, name), found.images, atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["StableDiffusionInpaintPipeline", "StableDiffusion3Img2ImgPipeline"])
-def test_images_of_images(tmp_path: Path, name: str) -> None:
-    (*_, check) = fxonnx.huggingface.export(make(name), tmp_path).checks
-    assert check.file == "image"
-    assert check.passed
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("StableDiffusionInpaintPipeline", {}),
+        ("StableDiffusion3Img2ImgPipeline", {}),
+        pytest.param("FluxImg2ImgPipeline", {"guidance_embeds": True}, marks=pytest.mark.nightly),
+        pytest.param("FluxInpaintPipeline", {"guidance_embeds": True}, marks=pytest.mark.nightly),
+        pytest.param("PixArtSigmaPipeline", {"use_additional_conditions": False}, marks=pytest.mark.nightly),
+    ],
+)
+def test_other_pipelines(tmp_path: Path, name: str, options: Mapping[str, Any]) -> None:
+    exported = fxonnx.huggingface.export(make(name, **options), tmp_path)
+    assert all(check.passed for check in exported.checks)
+    assert exported.checks[-1].file == "image"
+    assert type(fxonnx.huggingface.load(tmp_path)).__name__ == name
 
 
 _STATES = ["hidden_states.0", "hidden_states.1", "hidden_states.2"]

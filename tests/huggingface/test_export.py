@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,21 @@ def test_generation(tmp_path: Path, model_type: str, options: dict[str, Any]) ->
         torch.manual_seed(0)
         tokens.append(each.generate(ids, max_new_tokens=10, min_new_tokens=10, pad_token_id=0, **options))
     assert torch.equal(*tokens)
+
+
+def test_models_that_do_not_generate_in_transformers(tmp_path: Path) -> None:
+    """Its cache has as many layers as the encoder."""
+    import transformers
+
+    config = copy.deepcopy(make_model("switch_transformers", main_task("switch_transformers")).config)
+    config.num_decoder_layers = 3
+    model = transformers.SwitchTransformersForConditionalGeneration(config).eval()
+    problem = (
+        r"(?s)SwitchTransformersForConditionalGeneration\.generate fails in transformers: IndexError: .*--no-verify"
+    )
+    with pytest.raises(ArgumentError, match=problem):
+        fxonnx.huggingface.export(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_one_file_computes_and_reuses_the_states_of_the_encoder(tmp_path: Path) -> None:

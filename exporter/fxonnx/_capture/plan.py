@@ -30,6 +30,7 @@ class Failure:
         torch_error: The error of torch.export, if it is not one of fxonnx.
         is_exported: Whether the call of torch.export succeeded, and a later step failed.
         has_full_masks: Whether the model asked for masks that hide nothing.
+        asks_compiling: Whether the model asked if it is compiled.
         has_long_loop: Whether the attempt ended at a long loop over a dynamic dim.
         transforms: How ``torch.func`` transforms have to be traced.
         guard_inputs: Labels of the inputs on which the guard depends that failed.
@@ -40,6 +41,7 @@ class Failure:
     torch_error: Exception | None = None
     is_exported: bool = False
     has_full_masks: bool = False
+    asks_compiling: bool = False
     has_long_loop: bool = False
     transforms: TransformTracing = field(default_factory=TransformTracing)
     guard_inputs: tuple[str, ...] = ()
@@ -98,8 +100,9 @@ class CapturePlan:
         follows_example: Whether they are resolved by the example.
         guard: The failure at a data-dependent guard for which control flow is rewritten.
         rewriting: The functions with this control flow.
-        export_failure: The failure before masks were omitted, or before strict mode.
+        export_failure: The failure before masks were omitted, before code for eager mode, or before strict mode.
         strict: Whether TorchDynamo captures the model.
+        runs_eager_code: Whether ``torch.compiler.is_compiling`` is false for the model.
         skips_masks: Whether masks that hide nothing are omitted.
         transforms: How ``torch.func`` transforms are traced.
         refined: Name of a Dim to the one that torch suggests.
@@ -122,6 +125,7 @@ class CapturePlan:
     rewriting: Rewriting | None = None
     export_failure: Failure | None = None
     strict: bool = False
+    runs_eager_code: bool = False
     skips_masks: bool = False
     transforms: TransformTracing = field(default_factory=TransformTracing)
     refined: Mapping[str, Any] = field(default_factory=dict)

@@ -232,6 +232,8 @@ def _rewritten_control_flow(failure: Failure, plan: CapturePlan) -> Decision:
 def _fails_in_export(outcome: Outcome, plan: CapturePlan) -> bool:
     if isinstance(outcome, Capture) or outcome.is_exported or plan.has_concrete_values:
         return False
+    if plan.runs_eager_code and isinstance(outcome.error, SpecializedDimsError):
+        return False
     return outcome.torch_error is not None or plan.export_failure is not None
 
 
@@ -242,6 +244,12 @@ def _strict_mode(failure: Failure, plan: CapturePlan) -> Decision:
     if plan.strict or is_data_dependent(first.torch_error) or not is_limit(first.torch_error):
         return Failure(first.error)
     return plan.changed(export_failure=first, strict=True, log=plan.log)
+
+
+def _has_code_for_export(outcome: Outcome, plan: CapturePlan) -> bool:
+    if not isinstance(outcome, Failure) or not outcome.asks_compiling or plan.runs_eager_code or plan.strict:
+        return False
+    return _fails_in_export(outcome, plan) and not is_data_dependent(outcome.torch_error)
 
 
 def _has_full_masks(outcome: Outcome, plan: CapturePlan) -> bool:
@@ -281,6 +289,13 @@ STRATEGIES = (
     Strategy("branches on data follow the example", _is_unresolved, _followed_example),
     Strategy("control flow is rewritten to `torch.cond` and loops", _has_control_flow, _rewritten_control_flow),
     Strategy("strict mode (TorchDynamo)", _fails_in_export, _strict_mode),
+    Strategy(
+        "the model runs its code for eager mode: `torch.compiler.is_compiling` is false",
+        _has_code_for_export,
+        lambda failure, plan: plan.changed(
+            export_failure=plan.export_failure or failure, runs_eager_code=True, log=plan.log
+        ),
+    ),
     Strategy(
         "masks that hide nothing are omitted",
         _has_full_masks,

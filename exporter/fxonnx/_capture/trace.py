@@ -31,6 +31,7 @@ from .inputs.scalars import with_scalar_branch
 from .inputs.shared_memory import reject_shared_writes, with_separate_inputs
 from .introspection import truth_values
 from .operand_types import state_default_dtypes
+from .patches.compiling_state import CompilingState, recorded_compiling_state
 from .patches.functional import FullMasks, recorded_full_masks
 from .patches.python_sizes.integers import symbolic_integers
 from .plan import CapturePlan, Failure
@@ -55,6 +56,7 @@ class _Observations:
         transforms: How ``torch.func`` transforms have to be traced.
         memory: The tensors that rewritten functions copy.
         masks: Whether the model asks for masks that hide nothing.
+        compiling: Whether it asks if it is compiled.
         bounds: The inputs that are used as Python loop bounds.
         lists: The results that are lists of a dynamic number of tensors.
         departures: The places that depart from plain torch.export.
@@ -65,6 +67,7 @@ class _Observations:
     transforms: TransformTracing
     memory: SharedMemory
     masks: FullMasks
+    compiling: CompilingState
     bounds: ExampleIntegers
     lists: ListResults
     departures: Iterable[Departure]
@@ -86,12 +89,15 @@ def _applied(plan: CapturePlan, model: torch.nn.Module) -> Iterator[_Observation
         nullcontext() if values is None else concrete_values(values),
         # TorchDynamo traces the function that records masks.
         nullcontext(FullMasks()) if plan.strict else recorded_full_masks(are_skipped=plan.skips_masks) as masks,
+        recorded_compiling_state(is_eager=plan.runs_eager_code) as compiling,
     ):
         if plan.strict:
             record_departure(DepartureKind.STRICT, "torch.export with strict=True")
         if plan.skips_masks:
             record_departure(DepartureKind.REPLACED, "masks that hide nothing")
-        yield _Observations(values, replace(plan.transforms), memory, masks, bounds, lists, departures, calls)
+        yield _Observations(
+            values, replace(plan.transforms), memory, masks, compiling, bounds, lists, departures, calls
+        )
 
 
 @dataclass(frozen=True)
@@ -170,6 +176,7 @@ class CaptureTask:
             with_scalar_branch(explained, self.scalars),
             None if isinstance(error, CaptureError) or isinstance(explained, SpecializedDimsError) else error,
             has_full_masks=seen.masks.exist,
+            asks_compiling=seen.compiling.is_asked,
             transforms=seen.transforms,
             guard_inputs=inputs_of_guard(explained, seen.values),
         )

@@ -157,26 +157,42 @@ def _difference(expected: Tensor, found: Tensor) -> float:
     return float("inf") if math.isnan(largest) else largest / (scale or 1.0)
 
 
-def compare_generation(source: Source, loaded: Any, variant: Variant) -> FileCheck:
-    """Generate greedily from a padded batch with the exported directory and with the model.
+def generated_tokens(source: Source) -> Tensor:
+    """Tokens that a model generates greedily from a padded batch, INT64 (batch, length).
+
+    Raises:
+        ArgumentError: If it does not generate.
+    """
+    model = source.model
+    try:
+        return _generate(model, cast(_prompts(source), model.dtype))
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+        problem = f"{type(model).__name__}.generate fails in transformers: {type(error).__name__}: {error}"
+        hint = "correct the configuration, or export without the comparison: verify=False, --no-verify"
+        raise ArgumentError("model", problem, hint=hint) from error
+
+
+def compare_generation(source: Source, expected: Tensor, loaded: Any, variant: Variant) -> FileCheck:
+    """Generate with the exported directory from the inputs of ``generated_tokens``.
 
     Args:
         source: The model.
+        expected: Its tokens.
         loaded: The exported directory, loaded by ``load``.
         variant: Element types of the files.
     """
-    transformers = import_extra("transformers")
-    model = source.model
-    inputs = _prompts(source)
-    options = {"max_new_tokens": _NEW, "min_new_tokens": _NEW, "do_sample": False, "num_beams": 1}
-    generate = transformers.GenerationMixin.generate
-    with torch.no_grad():
-        expected = generate(model, **cast(inputs, model.dtype), **options)
-        found = generate(loaded, **inputs, **options)
+    found = _generate(loaded, _prompts(source))
     length = min(expected.shape[1], found.shape[1])
     different = float((expected[:, :length] != found[:, :length]).double().mean())
     limit = 0.0 if variant.name == "fp32" else None
     return FileCheck(f"generate{variant.suffix}", f"{_NEW} tokens, batch {len(expected)}", different, limit)
+
+
+def _generate(model: Any, inputs: Inputs) -> Tensor:
+    options = {"max_new_tokens": _NEW, "min_new_tokens": _NEW, "do_sample": False, "num_beams": 1}
+    with torch.no_grad():
+        found: Tensor = import_extra("transformers").GenerationMixin.generate(model, **inputs, **options)
+    return found
 
 
 def _prompts(source: Source) -> Inputs:

@@ -27,6 +27,7 @@ from ._check import (
     compare_generation,
     compare_images,
     flatten,
+    generated_tokens,
     raise_on_failure,
 )
 from ._components import Component, components_of
@@ -167,6 +168,8 @@ def export(
             suffix = "" if layout == "optimum" and len(variants) == 1 else variant.suffix
             served = _in_dtype(source, variant.dtype)
             components = components_of(served)
+            generates = verify and any(component.generates for component in components)
+            tokens = generated_tokens(served) if generates else None
             for position, component in enumerate(components):
                 path = folder / f"{component.name}{suffix}.onnx"
                 place = _place(path.name, number * len(components) + position, len(variants) * len(components))
@@ -178,8 +181,8 @@ def export(
                 if verify:
                     announce(f"verify {place}")
                     checks += compare_component(component, program, _session(path), variant, path.name)
-            if verify and any(component.generates for component in components):
-                checks.append(compare_generation(served, load(staging, file=suffix), variant))
+            if tokens is not None:
+                checks.append(compare_generation(served, tokens, load(staging, file=suffix), variant))
         raise_on_failure(checks)
         if layout == "transformers.js":
             _configure_transformers_js(staging, variants)

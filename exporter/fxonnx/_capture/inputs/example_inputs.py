@@ -217,6 +217,8 @@ def bind_example_inputs(
             hint=did_you_mean(unknown, signature.parameters, hint),
         )
     if by_signature:
+        if signature is not own:
+            keywords = {**_unset_options(signature, own, len(positional)), **keywords}
         keywords = {name: keywords[name] for name in [*signature.parameters, *keywords] if name in keywords}
     given = (positional, keywords)
     _check_rebuilt(given)
@@ -225,6 +227,26 @@ def bind_example_inputs(
     keywords, ordered = ({name: inputs[name] for name in order} for inputs in (keywords, tensor_kwargs))
     objects = None if plain is given else (positional, keywords)
     return BoundInputs(args, ordered, *expand_var_keyword(signature, keywords), InputTable(objects))
+
+
+def _unset_options(signature: Signature, own: Signature, count: int) -> dict[str, bool | None]:
+    """The defaults that the TorchScript exporter of torch.onnx passes to a function that replaces forward.
+
+    optimum's replacement sets ``use_cache`` only if it is among its arguments.
+
+    Args:
+        signature: The signature of the original forward.
+        own: That of the function, which passes its keywords on.
+        count: The number of positional inputs.
+    """
+    kinds = [parameter.kind for parameter in own.parameters.values()]
+    if Parameter.VAR_KEYWORD not in kinds or own == signature:
+        return {}
+    return {
+        name: parameter.default
+        for name, parameter in [*signature.parameters.items()][count:]
+        if parameter.default is None or isinstance(parameter.default, bool)
+    }
 
 
 def _tensor_count(inputs: Any) -> int:

@@ -28,6 +28,7 @@ from fxonnx_translations._torch_compat import (
 )
 
 from ..departures import DepartureKind, record_departure
+from .compiling_state import answer_is_compiling
 from .patch import Patch, PatchKind, applied, in_tracing_thread, is_tracing
 
 __all__ = [
@@ -333,7 +334,7 @@ STATE_PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "torch.compiler:is_compiling",
-        lambda original: original(),
+        answer_is_compiling,
         "it is true for all threads: optimizers in other threads would compute with tensors instead of numbers",
         elsewhere=return_false,
         strict=False,

@@ -1,0 +1,82 @@
+"""The page of optimum-onnx's exports, docs/reference/optimum-types.md, from the JSON files of ``optimum_exports``.
+
+    make optimum-page
+    python -m benchmarks.optimum_page optimum.json tokens.json
+
+A pair that is in several files has the results of the last one. A pair that is not valid needs a reason here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+__all__ = ["PAGE", "REASONS", "page", "rows_of_page"]
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "optimum-types.md"
+
+REASONS: Mapping[tuple[str, str], str] = MappingProxyType({})
+"""Type and task to the reason why the pair is not valid."""
+
+_HEAD = """# Model types of optimum-onnx
+
+`onnx_export_from_model` of optimum-onnx 0.1.0, unchanged, with `fxonnx.install()`: transformers 4.57, small models with random weights,
+each type with the tasks that generate with a past, or with the first ones that have a head. `make optimum-page` writes this page.
+
+{valid} of {count} pairs are valid with fxonnx, {peer} with the TorchScript exporter of torch.onnx, which optimum uses by default. Valid
+means that optimum accepts every file: names of outputs and axes, shapes, and values in ONNX Runtime within 1e-5 or the tolerance of the
+type. "Tokens" compares 12 tokens of `ORTModelForCausalLM` or `ORTModelForSeq2SeqLM` with those of PyTorch.
+
+| Model type | Task | fxonnx | TorchScript | Tokens | Reason |
+|---|---|---|---|---|---|
+"""
+
+
+def page(rows: Mapping[tuple[str, str], Mapping[str, str]]) -> str:
+    """The page for the results by type and task.
+
+    Raises:
+        KeyError: If a pair that is not valid has no reason.
+    """
+    lines = []
+    for (model_type, task), row in rows.items():
+        ours, theirs = (row[name].partition(":")[0] for name in ("fxonnx", "TorchScript"))
+        reason = "" if ours == "valid" else REASONS[model_type, task]
+        lines.append(f"| {model_type} | {task} | {ours} | {theirs} | {row.get('tokens', '')} | {reason} |")
+    valid, peer = (sum(row[name] == "valid" for row in rows.values()) for name in ("fxonnx", "TorchScript"))
+    return _HEAD.format(valid=valid, count=len(rows), peer=peer) + "\n".join(lines) + "\n"
+
+
+def rows_of_page() -> list[list[str]]:
+    """The cells of the page's table."""
+    lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[1:]]
+
+
+def merged(contents: Sequence[Mapping[str, Sequence[Mapping[str, str]]]]) -> dict[tuple[str, str], dict[str, str]]:
+    """The results of several files by type and task; those of generated tokens have a key of their own."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for row in (row for content in contents for row in content["rows"]):
+        known = found.setdefault((row["type"], row["task"]), {})
+        kind = row.get("fxonnx", "").partition(":")[0]
+        known |= (
+            {"tokens": kind}
+            if kind in ("equal", "differ")
+            else {name: row[name] for name in ("fxonnx", "TorchScript") if name in row}
+        )
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path)
+    options = parser.parse_args(arguments)
+    PAGE.write_text(page(merged([json.loads(file.read_text()) for file in options.files])), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

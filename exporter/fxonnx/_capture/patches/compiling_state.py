@@ -1,0 +1,61 @@
+"""The answer of ``torch.compiler.is_compiling`` to a model, whose branch for torch.export may be the one that fails."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from ..departures import DepartureKind, record_departure
+
+__all__ = ["CompilingState", "answer_is_compiling", "recorded_compiling_state"]
+
+_OWN = ("fxonnx.", "fxonnx_translations.")
+
+
+@dataclass
+class CompilingState:
+    """The questions of a model.
+
+    Attributes:
+        is_asked: Whether the model, or a library other than torch, has asked.
+        is_eager: Whether the answer is the one of eager mode.
+    """
+
+    is_asked: bool = False
+    is_eager: bool = False
+
+
+_state: ContextVar[CompilingState | None] = ContextVar("fxonnx_compiling_state", default=None)
+
+
+@contextmanager
+def recorded_compiling_state(*, is_eager: bool) -> Iterator[CompilingState]:
+    """Record inside the context whether the model asks, and answer as in eager mode if requested."""
+    state = CompilingState(is_eager=is_eager)
+    token = _state.set(state)
+    try:
+        yield state
+    finally:
+        _state.reset(token)
+
+
+def answer_is_compiling(original: Callable[[], bool]) -> bool:
+    """``is_compiling`` in the tracing thread: torch's own functions get its answer, others the recorded state's.
+
+    BigBird-Pegasus of transformers 4.57 makes a causal mask that is a column too long if a program is compiled.
+    """
+    state, value = _state.get(), original()
+    if state is None or not value:
+        return value
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OWN):
+        frame = frame.f_back
+    if frame.f_globals.get("__name__", "").partition(".")[0] == "torch":
+        return value
+    state.is_asked = True
+    if state.is_eager:
+        record_departure(DepartureKind.REPLACED, "torch.compiler.is_compiling", frame)
+    return not state.is_eager
