@@ -10,7 +10,7 @@ import torch
 
 from tests.genai.small_models import VOCABULARY
 
-__all__ = ["all_types", "make_type"]
+__all__ = ["PARTS_OF_OTHERS", "all_types", "make_type"]
 
 Options = Mapping[str, Any]
 
@@ -66,6 +66,14 @@ _GEMMA4: Options = {
     **_BOTH,
 }
 
+_DRAFT = "a draft model, which reads the states of another model"
+_COMPOSED = "transformers makes no language model of the configuration"
+PARTS_OF_OTHERS: Mapping[str, str] = {
+    **dict.fromkeys(("gemma4_assistant", "gemma4_unified_assistant"), _DRAFT),
+    **dict.fromkeys(("musicgen", "musicgen_melody"), _COMPOSED),
+}
+"""Types that are no models of their own, with the reason."""
+
 _PARTS = ("text_config", "encoder_config", "decoder_config", "global_config", "patcher_config")
 """Configurations that are parts of another one, and that have the same settings."""
 
@@ -73,11 +81,6 @@ _EXPERIMENTAL: Options = {
     **{**_LINEAR, "hc_count": 2, "hc_lowrank": 8, "indexer_n_heads": 2, "indexer_kv_heads": 1},
     **{"indexer_head_dim": 16, "indexer_budget": 8, "indexer_compress_ratio": 2},
 }
-_ASSISTANT: Options = {
-    **{**_SIZES, **_BOTH, "attention_chunk_size": ..., "hidden_size_per_layer_input": 0},
-    **{"vocab_size_per_layer_input": 0, "num_kv_shared_layers": 2},
-}
-
 _OVERRIDES: Mapping[str, Options] = {
     **dict.fromkeys(
         (
@@ -110,7 +113,7 @@ _OVERRIDES: Mapping[str, Options] = {
     **dict.fromkeys(("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu"), _LATENT),
     "dots3_note": {
         "text_config": _NOTE,
-        "vision_config": {**_VISION, "adapter_in_dim": 16, "adapter_out_dim": 64, "num_local_experts": 2},
+        "vision_config": {**_VISION, "num_hidden_layers": 42, "adapter_in_dim": 16, "adapter_out_dim": 64},
         "audio_config": {
             **{"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
             **{"downsample_hidden_size": 8, "adapter_input_size": 16, "adapter_out_dim": 64},
@@ -203,8 +206,6 @@ _OVERRIDES: Mapping[str, Options] = {
     "gemma4_text": _GEMMA4,
     "gemma4": {"text_config": _GEMMA4, "vision_config": None, "audio_config": None},
     "gemma4_unified": {"text_config": _BOTH},
-    "gemma4_assistant": {"text_config": {"model_type": "gemma4_text", **_ASSISTANT}, "backbone_hidden_size": 64},
-    "gemma4_unified_assistant": {"text_config": {"model_type": "gemma4_unified_text", **_ASSISTANT}},
     "git": {"vision_config": _VISION},
     "got_ocr2": {"text_config": {}, "vision_config": {**_VISION, "output_channels": 16}},
     "emu3": {"text_config": {}},
@@ -212,8 +213,6 @@ _OVERRIDES: Mapping[str, Options] = {
     "llama4_text": {"intermediate_size_mlp": 64, "num_experts_per_tok": 1},
     "mllama": {"text_config": {"cross_attention_layers": []}},
     "moshi": {"ffn_dim": 64, "audio_vocab_size": 32},
-    "musicgen": {},
-    "musicgen_melody": {},
     "moss_transcribe_diarize": {
         "text_config": {"model_type": "qwen3"},
         "audio_config": {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
@@ -261,8 +260,7 @@ def _settings(default: Any, overrides: Options) -> dict[str, Any]:
     """
     known = {name: value for name, value in _SIZES.items() if _has(default, name)}
     given = {
-        name: _settings(getattr(default, name, None), value) if name in _PARTS else value
-        for name, value in overrides.items()
+        name: _settings(getattr(default, name), value) if name in _PARTS else value for name, value in overrides.items()
     }
     return {name: _plain(value) for name, value in {**known, **given}.items() if value is not ...}
 

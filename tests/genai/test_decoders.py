@@ -34,6 +34,10 @@ GPT: Mapping[str, Any] = {"n_embd": 64, "n_layer": 1, "n_head": 4, "n_positions"
 
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "bamba": {**SCALAR, "attn_layer_indices": [1]},
+    "bart": {
+        **{"d_model": 64, "decoder_layers": 2, "decoder_ffn_dim": 64, "decoder_attention_heads": 4},
+        **{"encoder_attention_heads": 4, "forced_eos_token_id": None},
+    },
     "bloom": {"n_layer": 1, "n_head": 4},
     "cohere": {},
     "cohere2": WINDOW,

@@ -31,6 +31,7 @@ from ._meta import has_weights
 from ._padded_steps import ignores_padding
 from ._padding import assume_right_padding
 from ._parts import Request
+from ._places import counting_tokens, counts_places
 from ._precision import Precision, PrecisionPlan, read_precision, with_quantization
 from ._recurrent_states import states_as_tensors
 from ._rotary_scaling import traceable_rotary_embeddings, warn_about_long_sequences
@@ -40,7 +41,6 @@ from ._sizes import decoder_calls, narrowing_constraints
 from ._verification import check_can_verify, compare_tokens
 from ._vision_language import export_vision_language
 from ._whisper import export_whisper
-from ._windows import has_windows, windows_without_padding
 
 __all__ = ["export"]
 
@@ -158,8 +158,8 @@ def _export_decoder(loaded: LanguageModel, request: Request) -> None:
     warn_about_long_sequences(loaded.config)
     loaded, adapters = load_adapters(loaded, request.adapters)
     is_right = _write_decoder(loaded, adapters, request)
-    if not is_right and has_windows(loaded.model):
-        with windows_without_padding(loaded.model):
+    if not is_right and counts_places(loaded.model):
+        with counting_tokens(loaded.model):
             is_right = _write_decoder(loaded, adapters, request)
     if not is_right:
         warn_user(

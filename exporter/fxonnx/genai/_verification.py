@@ -127,7 +127,7 @@ def _compare_batch(
 
 def _prompts(loaded: LanguageModel, lengths: tuple[int, ...]) -> list[list[int]]:
     """Random tokens that are not special."""
-    special = {loaded.config.pad_token_id, *getattr(loaded.tokenizer, "all_special_ids", ())}
+    special = {getattr(loaded.config, "pad_token_id", None), *getattr(loaded.tokenizer, "all_special_ids", ())}
     usable = torch.tensor([token for token in range(loaded.config.vocab_size) if token not in special])
     generator = torch.Generator().manual_seed(len(lengths))
     return [usable[torch.randint(len(usable), (length,), generator=generator)].tolist() for length in lengths]
