@@ -110,15 +110,18 @@ def as_tensor(original: Callable[..., Tensor], data: Any, *args: Any, **options:
 
 
 def tensor(original: Callable[..., Tensor], data: Any, **options: Any) -> Tensor:
-    """``torch.tensor`` of a list that contains numbers as tensors (``[x[0], 2.0]``), whose values torch reads."""
-    leaves = pytree.tree_leaves(data) if isinstance(data, (list, tuple)) else []
-    found = [item for item in leaves if isinstance(item, Tensor)]
-    if not found or options.get("requires_grad") or not all(_is_number(item) for item in leaves):
+    """``torch.tensor`` of numbers some of which are tensors (``[x[0], 2.0]``), whose values torch reads, or sizes.
+
+    torch.export computes it of sizes in the same way, but knows the function by its identity.
+    """
+    leaves = pytree.tree_leaves(data)
+    is_traced = any(isinstance(item, Tensor | torch.SymInt | torch.SymFloat | torch.SymBool) for item in leaves)
+    if isinstance(data, Tensor) or not is_traced or not all(map(_is_number, leaves)):
         return original(data, **options)
     # The common dtype of all items, none of which is weaker than another one.
-    common = reduce(torch.promote_types, (_dtype_of_number(item) for item in leaves))
+    common = reduce(torch.promote_types, map(_dtype_of_number, leaves))
     dtype, device = options.get("dtype") or common, options.get("device") or "cpu"
-    if common.is_floating_point and not dtype.is_floating_point:
+    if common.is_floating_point and not dtype.is_floating_point and any(isinstance(item, Tensor) for item in leaves):
         return original(data, **options)
 
     def joined(items: Any) -> Tensor:
@@ -128,18 +131,18 @@ def tensor(original: Callable[..., Tensor], data: Any, **options: Any) -> Tensor
             return torch.stack([joined(item) for item in items])
         return torch.scalar_tensor(items, dtype=dtype, device=device)
 
-    return joined(data)
+    return joined(data).requires_grad_(options.get("requires_grad", False))
 
 
 def _is_number(item: Any) -> bool:
-    numbers = bool | int | float | torch.SymInt | torch.SymFloat
+    numbers = bool | int | float | torch.SymInt | torch.SymFloat | torch.SymBool
     return item.dim() == 0 if isinstance(item, Tensor) else isinstance(item, numbers)
 
 
 def _dtype_of_number(item: Any) -> torch.dtype:
     if isinstance(item, Tensor):
         return item.dtype
-    if isinstance(item, bool):
+    if isinstance(item, bool | torch.SymBool):
         return torch.bool
     return torch.int64 if isinstance(item, int | torch.SymInt) else torch.get_default_dtype()
 
