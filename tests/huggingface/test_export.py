@@ -124,7 +124,9 @@ def test_models_that_do_not_generate_in_transformers(tmp_path: Path) -> None:
     config = copy.deepcopy(make_model("switch_transformers", main_task("switch_transformers")).config)
     config.num_decoder_layers = 3
     model = transformers.SwitchTransformersForConditionalGeneration(config).eval()
-    problem = r"(?s)SwitchTransformersForConditionalGeneration\.generate fails in transformers: IndexError: .*--no-verify"
+    problem = (
+        r"(?s)SwitchTransformersForConditionalGeneration\.generate fails in transformers: IndexError: .*--no-verify"
+    )
     with pytest.raises(ArgumentError, match=problem):
         fxonnx.huggingface.export(model, tmp_path / "out")
     assert not (tmp_path / "out").exists()
