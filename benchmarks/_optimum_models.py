@@ -93,6 +93,7 @@ _D_FINE_BACKBONE: Options = MappingProxyType(
         **{
             "model_type": "hgnet_v2",
             "stem_channels": [3, 8, 8],
+            "initializer_range": 0.3,
             "hidden_sizes": [16, 16, 16, 32],
             "depths": [1, 1, 1, 1],
         },
@@ -409,7 +410,8 @@ MODELS: Mapping[str, Options] = MappingProxyType(
         "hubert": _AUDIO,
         "mctct": {
             **{**_LAYERS, "vocab_size": 32, "attention_head_dim": 8, "input_feat_per_channel": 80, "conv_kernel": [7]},
-            **{"conv_stride": [3], "num_conv_layers": 1, "max_position_embeddings": 1000},
+            # optimum's example has 16000 frames.
+            **{"conv_stride": [32], "num_conv_layers": 1, "max_position_embeddings": 1000},
         },
         "moonshine": {
             **{**_TOKENS, "hidden_size": 32, "intermediate_size": 64, "encoder_num_hidden_layers": 2},

@@ -39,6 +39,7 @@ from optimum.exporters.tasks import TasksManager
 from optimum.onnxruntime import ORTModelForCausalLM, ORTModelForSeq2SeqLM
 
 import fxonnx
+from tests.genai.small_models import make_tokenizer
 
 from ._optimum_models import GENERATION, MODELS
 from ._output import print_table, write_json
@@ -113,11 +114,22 @@ def export(model: Any, task: str, exporter: str, directory: Path) -> None:
         transformers.BitImageProcessor(size=size, crop_size=size).save_pretrained(directory)
         model.config.save_pretrained(directory)
         model.config._name_or_path = str(directory)
+    is_pix2struct = model.config.model_type == "pix2struct"
+    given = {"preprocessors": pix2struct_processors()} if is_pix2struct else {}
     serving = fxonnx.installed() if exporter == "fxonnx" else contextlib.nullcontext()
     with failures() as found, serving:
-        convert.onnx_export_from_model(model, directory, task=task, device="cpu")
+        convert.onnx_export_from_model(model, directory, task=task, device="cpu", **given)
     if found:
         raise found[0]
+
+
+def pix2struct_processors() -> list[Any]:
+    """The tokenizer and the processor of Pix2Struct, from which optimum reads the number of patches."""
+    tokenizer = transformers.T5TokenizerFast(
+        tokenizer_object=make_tokenizer().backend_tokenizer, extra_ids=0, pad_token="<pad>", eos_token="</s>"
+    )
+    images = transformers.Pix2StructImageProcessor(max_patches=24)
+    return [tokenizer, transformers.Pix2StructProcessor(images, tokenizer)]
 
 
 def outcome(model_type: str, task: str, exporter: str) -> str:

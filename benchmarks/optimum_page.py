@@ -23,12 +23,14 @@ REASONS: Mapping[tuple[str, str], str] = MappingProxyType({})
 
 _HEAD = """# Model types of optimum-onnx
 
-`onnx_export_from_model` of optimum-onnx 0.1.0, unchanged, with `fxonnx.install()`: transformers 4.57, small models with random weights,
-each type with the tasks that generate with a past, or with the first ones that have a head. `make optimum-page` writes this page.
+`onnx_export_from_model` of optimum-onnx 0.1.0, unchanged, with `fxonnx.install()` and transformers 4.57: small models
+with random weights, each type for the tasks that generate with a past, or for the first ones that have a head.
+`make optimum-page` writes this page.
 
-{valid} of {count} pairs are valid with fxonnx, {peer} with the TorchScript exporter of torch.onnx, which optimum uses by default. Valid
-means that optimum accepts every file: names of outputs and axes, shapes, and values in ONNX Runtime within 1e-5 or the tolerance of the
-type. "Tokens" compares 12 tokens of `ORTModelForCausalLM` or `ORTModelForSeq2SeqLM` with those of PyTorch.
+{valid} of {count} pairs are valid with fxonnx, and {peer} with the TorchScript exporter of torch.onnx, which optimum
+uses otherwise. Valid means that optimum accepts every file: names of outputs and axes, shapes, and values in ONNX
+Runtime within 1e-5 or the tolerance of the type. "Tokens" compares 12 tokens of `ORTModelForCausalLM` or
+`ORTModelForSeq2SeqLM` with PyTorch's.
 
 | Model type | Task | fxonnx | TorchScript | Tokens | Reason |
 |---|---|---|---|---|---|
@@ -57,7 +59,7 @@ def rows_of_page() -> list[list[str]]:
 
 
 def merged(contents: Sequence[Mapping[str, Sequence[Mapping[str, str]]]]) -> dict[tuple[str, str], dict[str, str]]:
-    """The results of several files by type and task; those of generated tokens have a key of their own."""
+    """The results of several files by type and task, with a key for generated tokens."""
     found: dict[tuple[str, str], dict[str, str]] = {}
     for row in (row for content in contents for row in content["rows"]):
         known = found.setdefault((row["type"], row["task"]), {})

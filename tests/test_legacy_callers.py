@@ -250,6 +250,35 @@ def test_unified_dims_are_not_a_change_of_shape(tmp_path: Path) -> None:
     torch.testing.assert_close(run(path, others)[0], model(**others))
 
 
+class TwoMasks(nn.Module):
+    def forward(
+        self, attention_mask: torch.Tensor, decoder_ids: torch.Tensor, decoder_attention_mask: torch.Tensor
+    ) -> torch.Tensor:
+        return decoder_ids * decoder_attention_mask + attention_mask.sum(1, keepdim=True)
+
+
+def test_a_label_that_is_the_name_of_another_parameter(tmp_path: Path) -> None:
+    """As in optimum's export of Pix2Struct: names are in the order of the signature."""
+    path, model = tmp_path / "m.onnx", TwoMasks().eval()
+    given = {
+        "decoder_attention_mask": torch.randn(2, 3),
+        "attention_mask": torch.randn(2, 5),
+        "decoder_ids": torch.randn(2, 3),
+    }
+    labels = {
+        "encoder_attention_mask": "attention_mask",
+        "input_ids": "decoder_ids",
+        "attention_mask": "decoder_attention_mask",
+    }
+    axes = {"encoder_attention_mask": {1: "source"}, "attention_mask": {1: "length"}, "input_ids": {1: "length"}}
+    with fxonnx.installed():
+        torch.onnx.export(model, (given,), path, input_names=[*labels], dynamic_axes=axes, dynamo=False)
+    assert graph_inputs(path) == [*labels]
+    other = {name: torch.randn(2, 7 if name == "attention_mask" else 4) for name in given}
+    feeds = {label: other[name] for label, name in labels.items()}
+    torch.testing.assert_close(run(path, feeds)[0], model(**other))
+
+
 class WithOptions(nn.Module):
     def forward(
         self, ids: torch.Tensor, mask: torch.Tensor | None = None, scale: float = 2.0, both: bool | None = None

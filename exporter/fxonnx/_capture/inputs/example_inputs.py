@@ -168,7 +168,7 @@ def bind_example_inputs(
     """Bind the example inputs to ``forward``.
 
     Keyword inputs keep the order that the user gave them, but those with their own names among ``names`` come at the
-    places of these.
+    places of these. With ``by_signature``, this is so only if nothing else in ``names`` is the name of a tensor.
 
     As in torch.onnx, a dict at the end of ``args`` may hold the keyword inputs if ``kwargs`` is empty. It does if all
     of its keys are parameters without a value, or if only this reading matches the signature.
@@ -223,7 +223,9 @@ def bind_example_inputs(
     given = (positional, keywords)
     _check_rebuilt(given)
     args, tensor_kwargs = plain = flatten_objects(given)
-    order = _keyword_order(tensor_kwargs, names[_tensor_count(args) :])
+    labels = names[_tensor_count(args) :]
+    in_order = by_signature and _are_in_order(tensor_kwargs, labels)
+    order = [*tensor_kwargs] if in_order else _keyword_order(tensor_kwargs, labels)
     keywords, ordered = ({name: inputs[name] for name in order} for inputs in (keywords, tensor_kwargs))
     objects = None if plain is given else (positional, keywords)
     return BoundInputs(args, ordered, *expand_var_keyword(signature, keywords), InputTable(objects))
@@ -251,6 +253,15 @@ def _unset_options(signature: Signature, own: Signature, count: int) -> dict[str
 
 def _tensor_count(inputs: Any) -> int:
     return sum(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(inputs))
+
+
+def _are_in_order(keywords: Mapping[str, Any], names: Sequence[str]) -> bool:
+    """Whether names are labels in the order of the signature, since they have other names for tensors.
+
+    In optimum's names for Pix2Struct, "attention_mask" is the parameter ``decoder_attention_mask``.
+    """
+    has_others = any(name.partition(".")[0] not in keywords for name in names)
+    return has_others and any(isinstance(value, torch.Tensor) and key not in names for key, value in keywords.items())
 
 
 def _keyword_order(keywords: Mapping[str, Any], names: Sequence[str]) -> list[str]:
