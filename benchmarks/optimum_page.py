@@ -18,7 +18,25 @@ __all__ = ["PAGE", "REASONS", "page", "rows_of_page"]
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "optimum-types.md"
 
-REASONS: Mapping[tuple[str, str], str] = MappingProxyType({})
+REASONS: Mapping[tuple[str, str], str] = MappingProxyType(
+    {
+        (
+            "gemma3",
+            "text-generation-with-past",
+        ): "optimum's own: its comparison calls the model without a cache; the file generates PyTorch's tokens",
+        (
+            "imagegpt",
+            "image-classification",
+        ): "transformers' own: the model fails without a cache, which optimum turns off",
+        ("vit_mae", "feature-extraction"): "the model draws a random mask in each call",
+        ("metaclip_2", "image-classification"): "optimum's own: it passes `input_ids`, which the class does not have",
+        (
+            "metaclip_2",
+            "zero-shot-image-classification",
+        ): "optimum's own: the model returns the outputs of its two parts "
+        "as well, which its configuration does not list",
+    }
+)
 """Type and task to the reason why the pair is not valid."""
 
 _HEAD = """# Model types of optimum-onnx
