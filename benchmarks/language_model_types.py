@@ -3,7 +3,7 @@
     python -m benchmarks.language_model_types [--types llama,gemma2] [--missing] [--processes 2]
 
 Each type is exported in a process of its own, without the comparison of the export. Then 24 greedy tokens are compared
-with those of each prompt alone in ``generate`` of transformers: one prompt, a batch of prompts of one length, prompts
+with ``generate`` of transformers for each prompt alone: one prompt, a batch of prompts of one length, prompts
 of unequal lengths, and the same beyond the windows of the configuration. Where any differ, the export is repeated with
 its comparison. Results go to benchmarks/results/language_model_types.json, from which --page writes the table of
 docs/reference/language-model-types.md; a run of some types replaces their rows only.
@@ -201,8 +201,8 @@ def page(rows: Mapping[str, Row]) -> str:
     return f"""# Model types of `fxonnx genai`
 
 Small models with random weights of the {len(rows)} types of `AutoModelForCausalLM` in transformers 5.23, exported by
-`fxonnx.genai.export` without its comparison. Then 24 greedy tokens in onnxruntime-genai 0.18 are compared with those
-of each prompt alone in `generate` of transformers: one prompt, a batch, prompts of unequal lengths, and the same beyond
+`fxonnx.genai.export` without its comparison. Then 24 greedy tokens in onnxruntime-genai 0.18 are compared with
+`generate` of transformers for each prompt alone: one prompt, a batch, prompts of unequal lengths, and the same beyond
 the window of the configuration, which has 8 tokens where the type has one. Where tokens differ, or onnxruntime-genai
 does not run the model, the export is repeated with its comparison.
 
