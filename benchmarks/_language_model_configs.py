@@ -210,6 +210,7 @@ _OVERRIDES: Mapping[str, Options] = {
     "gemma4_text": _GEMMA4,
     "gemma4": {"text_config": _GEMMA4, "vision_config": None, "audio_config": None},
     "gemma4_unified": {"text_config": _BOTH},
+    "fuyu": {"text_config": {"model_type": "persimmon"}},
     "git": {"vision_config": _VISION},
     "got_ocr2": {"text_config": {}, "vision_config": {**_VISION, "output_channels": 16}},
     "emu3": {"text_config": {}},
