@@ -72,7 +72,7 @@ PARTS_OF_OTHERS: Mapping[str, str] = {
     **dict.fromkeys(("gemma4_assistant", "gemma4_unified_assistant"), _DRAFT),
     **dict.fromkeys(("musicgen", "musicgen_melody"), _COMPOSED),
 }
-"""Types that are no models of their own, with the reason."""
+"""Types that are not models of their own, with the reason."""
 
 _PARTS = ("text_config", "encoder_config", "decoder_config", "global_config", "patcher_config")
 """Configurations that are parts of another one, and that have the same settings."""
@@ -179,9 +179,9 @@ _OVERRIDES: Mapping[str, Options] = {
     "opt": {"ffn_dim": 64, "word_embed_proj_dim": 64},
     "biogpt": {},
     "xglm": {"d_model": 64, "num_layers": 2, "attention_heads": 4, "ffn_dim": 64},
-    "xlm": {"emb_dim": 64, "n_layers": 2, "n_heads": 4, "is_encoder": False, "causal": True, "pad_index": 0},
-    "xlnet": {"d_model": 64, "n_layer": 2, "n_head": 4, "d_inner": 64},
-    "xlstm": {"num_blocks": 2, "num_heads": 4, "qk_dim_factor": 0.5},
+    "xlm": {"emb_dim": 64, "n_layers": 2, "n_heads": 4, "causal": True, "pad_index": 0},
+    "xlnet": {"d_model": 64, "n_layer": 2, "n_head": 4, "d_inner": 64, "max_position_embeddings": ...},
+    "xlstm": {"num_blocks": 2, "num_heads": 4, "qk_dim_factor": 0.5, "v_head_dim": ...},
     "rwkv": {"attention_hidden_size": 64},
     "modernbert-decoder": {"local_attention": 8, "global_attn_every_n_layers": 2},
     "phi4_multimodal": {
@@ -194,7 +194,11 @@ _OVERRIDES: Mapping[str, Options] = {
         **{"attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0}},
         **{"ffn_config": {"ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": 64}},
     },
-    "gemma3": {"text_config": _BOTH, "vision_config": _VISION},
+    "gemma3": {
+        "text_config": {**_BOTH, "max_position_embeddings": 600},
+        "vision_config": {**_VISION, "image_size": 64, "patch_size": 4},
+        **{"mm_tokens_per_image": 256, "image_token_id": 299},
+    },
     "gemma3n_text": _GEMMA3N,
     "gemma3n": {
         "text_config": _GEMMA3N,
@@ -206,6 +210,7 @@ _OVERRIDES: Mapping[str, Options] = {
     "gemma4_text": _GEMMA4,
     "gemma4": {"text_config": _GEMMA4, "vision_config": None, "audio_config": None},
     "gemma4_unified": {"text_config": _BOTH},
+    "fuyu": {"text_config": {"model_type": "persimmon"}},
     "git": {"vision_config": _VISION},
     "got_ocr2": {"text_config": {}, "vision_config": {**_VISION, "output_channels": 16}},
     "emu3": {"text_config": {}},
@@ -252,7 +257,7 @@ def make_type(model_type: str) -> Any:
 
 
 def _settings(default: Any, overrides: Options) -> dict[str, Any]:
-    """The settings of a configuration, and those of the configurations of its parts.
+    """The settings of a configuration, with its parts.
 
     Args:
         default: The configuration without settings.

@@ -3,7 +3,7 @@
     pip install tensorrt_rtx_cu13_bindings tensorrt_rtx_cu13_libs
     python -m benchmarks.tensorrt_probe model.onnx ...
 
-The bindings are those of TensorRT for RTX, whose parser is TensorRT's and whose builder works ahead of time, for a
+The bindings belong to TensorRT for RTX, whose parser is TensorRT's and whose builder works ahead of time, for a
 compute capability instead of the GPU at hand. For each file its answer is printed beside the findings of
 ``fxonnx check``. ``python -m benchmarks.target_kernels tensorrt`` writes the table of TensorRT with it: it builds the
 models of one node by which onnx tests an operator, in each element type.

@@ -354,3 +354,8 @@ def test_other_towers_are_refused(name: str, match: str, tmp_path: Path) -> None
     with pytest.raises(fxonnx.ArgumentError, match=match):
         fxonnx.genai.export(model, tmp_path / "out", tokenizer=make_tokenizer())
     assert not list(tmp_path.iterdir())
+
+
+def test_a_window_that_counts_padding(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="prompts of unequal lengths may have other tokens"):
+        fxonnx.genai.export(make_gemma3(), tmp_path / "out", tokenizer=make_tokenizer(), verify=False)

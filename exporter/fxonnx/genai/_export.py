@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -49,7 +48,6 @@ _PLAIN_TARGETS: Mapping[str, Target] = MappingProxyType({"cpu": "onnxruntime", "
 _PLAIN = frozenset({"embedding", "encoder-decoder", "reranker"})
 """Families that ONNX Runtime runs without onnxruntime-genai."""
 _MODEL_FILE = "model.onnx"
-_LONG = 8192
 _WRITTEN = (LAST, "genai", "model.onnx", "encoder", "decoder", "embedding", "vision", "audio", "weights")
 """Beginnings of the names of files that replace others in the directory of the checkpoint."""
 
@@ -176,7 +174,7 @@ def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, 
         Whether batches of prompts of unequal lengths are right: by masks and positions, and the comparison.
     """
     program = _program(loaded, adapters, request, has_batches=has_batches)
-    if has_batches and not ignores_padding(program, _past_beyond_windows(loaded.config)):
+    if has_batches and not ignores_padding(program, loaded.config):
         return False
     save_adapters(program, adapters, request.directory)
     config = genai_config(loaded.model, loaded.tokenizer, program.model.graph, request.device, _MODEL_FILE)
@@ -193,12 +191,6 @@ def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, 
     # The weights of a quantized checkpoint are not rounded again.
     with nullcontext() if loaded.is_packed else rounded_weights(loaded.model, program):
         return compare_tokens(loaded, request.directory, adapters, request.tolerance, has_batches=has_batches)
-
-
-def _past_beyond_windows(config: Any) -> int:
-    """A number of cached tokens, more than twice as large as the windows of a model where its context allows that."""
-    sizes = [size for name, size in vars(config).items() if isinstance(size, int) and re.search("window|chunk", name)]
-    return min(context_length(config) - 1, max([_LONG, *(2 * size + 2 for size in sizes)]))
 
 
 def _plan_of_checkpoint(loaded: LanguageModel, plan: PrecisionPlan, has_adapters: bool) -> PrecisionPlan:

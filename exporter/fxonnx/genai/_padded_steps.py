@@ -6,6 +6,7 @@ a padded prompt and after the same prompt alone, they must be equal but for the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -16,6 +17,7 @@ import onnxruntime
 import torch
 
 from .. import ONNXProgram
+from ._config import context_length
 
 __all__ = ["ignores_padding"]
 
@@ -23,6 +25,9 @@ _Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _READ = ("attention_mask", "position_ids")
 """Inputs whose elements are read; of others, only the sizes are."""
+
+_LONG = 8192
+"""Number of cached tokens of which half is padding."""
 
 _LARGE = 1 << 26
 """Number of elements of constants that no mask has."""
@@ -38,13 +43,14 @@ _SIZES: Mapping[str, Collection[int]] = MappingProxyType(
 """Operator to the positions of inputs that are sizes of tensors, which padding changes."""
 
 
-def ignores_padding(program: ONNXProgram, past: int) -> bool:
+def ignores_padding(program: ONNXProgram, config: Any) -> bool:
     """Whether the masks and positions of a step are the same with and without padding of the prompt before it.
 
     Args:
         program: An exported decoder.
-        past: Number of cached tokens of which half is padding; more than twice the window of the model.
+        config: The configuration of its language model.
     """
+    past = _past_beyond_windows(config)
     graph = program.model.graph
     results = _results(graph, _names_without_values(program))
     if not results:
@@ -61,6 +67,12 @@ def ignores_padding(program: ONNXProgram, past: int) -> bool:
     padded, plain = (session.run(None, _feeds(part.inputs, prompt, length)) for length in (past, prompt))
     kept = {past: [*range(prompt)], past + 1: [*range(prompt), past]}
     return all(_are_equal(*pair, kept) for pair in zip(padded, plain, strict=True))
+
+
+def _past_beyond_windows(config: Any) -> int:
+    """A number of cached tokens, more than twice as large as the windows of a model where its context allows that."""
+    sizes = [size for name, size in vars(config).items() if isinstance(size, int) and re.search("window|chunk", name)]
+    return min(context_length(config) - 1, max([_LONG, *(2 * size + 2 for size in sizes)]))
 
 
 def _names_without_values(program: ONNXProgram) -> set[str]:
@@ -118,12 +130,13 @@ def _feeds(inputs: Sequence[ir.Value], prompt: int, past: int) -> dict[str, _Arr
     sizes = {"batch": 1, "tokens": 1, "past": past, "total": past + 1}
     mask = np.ones((1, past + 1), np.int64)
     mask[:, prompt:past] = 0
-    read = {"attention_mask": mask, "position_ids": np.full((1, 1), prompt)}
     shapes = {
         str(value.name): [size if isinstance(size, int) else sizes[str(size)] for size in value.shape or ()]
         for value in inputs
     }
-    return {name: read[name] if name in read else np.zeros(shape, np.uint8) for name, shape in shapes.items()}
+    feeds = {name: np.zeros(shape, np.uint8) for name, shape in shapes.items()}
+    read = {"attention_mask": mask, "position_ids": np.full(shapes.get("position_ids", ()), prompt)}
+    return feeds | {name: array for name, array in read.items() if name in feeds}
 
 
 def _are_equal(padded: _Array, plain: _Array, kept: Mapping[int, list[int]]) -> bool:

@@ -23,7 +23,7 @@ def counts_places(model: Any) -> bool:
     """Whether windows or positions of a model may count places, in a way that ``counting_tokens`` changes.
 
     Args:
-        model: A decoder-only model of transformers.
+        model: A language model of transformers.
     """
     known = vars(sys.modules[type(model).__module__])
     has_windows = "create_sliding_window_causal_mask" in known or "create_chunked_causal_mask" in known
@@ -35,7 +35,7 @@ def counting_tokens(model: Any) -> Iterator[None]:
     """In the body, windows, chunks and learned positions are those of a row without its padding.
 
     Args:
-        model: A decoder-only model of transformers; its hooks are removed and transformers restored afterwards.
+        model: A language model of transformers; its hooks are removed and transformers restored afterwards.
     """
     utils = import_extra("transformers").masking_utils
     masks: list[Tensor | None] = [None]
@@ -52,7 +52,7 @@ def counting_tokens(model: Any) -> Iterator[None]:
         return originals[1](size, left_padding) if mask is None else partial(_in_chunk, mask.cumsum(1) - 1, size)
 
     originals: tuple[Callable[..., _Mask], ...] = utils.sliding_window_overlay, utils.chunked_overlay
-    hooks = [model.get_decoder().register_forward_pre_hook(keep_mask, with_kwargs=True)]
+    hooks = [model.register_forward_pre_hook(keep_mask, with_kwargs=True)]
     embedding = _position_embedding(model)
     if embedding is not None:
         hooks.append(embedding.register_forward_pre_hook(partial(_give_positions, masks), with_kwargs=True))

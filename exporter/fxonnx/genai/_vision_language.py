@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._warnings import warn_user
 from ..errors import ArgumentError
 from ._config import context_length, genai_config
 from ._directory import write_json
@@ -22,6 +23,7 @@ from ._image_tiles import ImageTiles, MaskedTiles, PaliGemma
 from ._input_verification import compare_generation
 from ._last_logits import last_logits_only
 from ._loading import LanguageModel
+from ._padded_steps import ignores_padding
 from ._parts import Part, Request, export_parts, rounded_parts, save_parts
 from ._sizes import decoder_calls
 from ._vision_towers import Gemma3, LightOnOcr, Mistral3, Pixtral, Qwen, Qwen2_5, Qwen3, VisionTower
@@ -121,6 +123,11 @@ def export_vision_language(loaded: LanguageModel, request: Request) -> None:
     tower = (Pixtral if has_pixtral else VISION_TOWERS[model_type])(loaded.model)
     parts = _parts(loaded.model, tower, request)
     programs = export_parts(parts, request)
+    if not ignores_padding(programs["decoder"], loaded.model.config.get_text_config(decoder=True)):
+        warn_user(
+            "in a batch, prompts of unequal lengths may have other tokens than in transformers, as padding counts as "
+            "a part of windows or positions; generate from prompts of one length"
+        )
     decoder = programs["decoder"].model.graph
     save_parts(programs, request)
     config = genai_config(loaded.model, loaded.tokenizer, decoder, request.device, "decoder.onnx")
