@@ -15,6 +15,7 @@ import argparse
 import json
 import logging
 import multiprocessing
+import re
 import resource
 import sys
 import tempfile
@@ -71,7 +72,7 @@ def result_of(model_type: str) -> Row:
         row = _exported(model, verify)
         if verify and row["result"] == "error":
             row["reason"] = f"with the comparison: {row['reason']}"
-        if row["result"] != "wrong" and "does not run" not in row.get("reason", ""):
+        if row["result"] != "wrong":
             break
     return row
 
@@ -97,7 +98,7 @@ def _exported(model: Any, verify: bool) -> Row:
         needs_one_length = any(_UNEQUAL in text for text in texts)
         if needs_one_length and not takes_one:
             notes.append("or prompts of one length")
-        notes += [text for text in texts if "valid only" in text]
+        notes += [_short(text) for text in texts if "valid only" in text]
         cases = {
             name: lengths
             for name, lengths in CASES.items()
@@ -165,8 +166,13 @@ def _are_equally_good(model: Any, ids: torch.Tensor, found: list[int], expected:
     return gap <= _TOLERANCE * float(logits.max() - logits.min())
 
 
+def _short(text: str) -> str:
+    """One line, without the directories of libraries."""
+    return re.sub(r"[^\s(]*/site-packages/", "", " ".join(text.split()))
+
+
 def _line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    text = _short(str(error))
     return text if isinstance(error, ExportError) else f"{type(error).__name__}: {text[:300]}"
 
 
@@ -225,7 +231,7 @@ new exports.
 
 def _cell(row: Row) -> str:
     notes = ["with `text_only`" if note == "text_only" else note for note in row.get("notes", ())]
-    reason = str(row.get("reason", "")).removeprefix("error[FX001]: ").removeprefix("model: ")
+    reason = re.sub(r"error\[FX\d+\]: (model: )?", "", str(row.get("reason", "")))
     return "; ".join(filter(None, [*notes, reason])).replace("|", "\\|")
 
 
