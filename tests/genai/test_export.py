@@ -22,7 +22,7 @@ from fxonnx._cli.commands import app
 from fxonnx.genai._chat_template import with_chat_template
 from fxonnx.genai._config import INPUT_KEYS, genai_keys
 
-from .small_models import generated, generated_by_transformers, make_model, make_tokenizer, padded, prompt
+from .small_models import PADDING, generated, generated_by_transformers, make_model, make_tokenizer, padded, prompt
 
 og = pytest.importorskip("onnxruntime_genai")
 
@@ -328,20 +328,12 @@ DECODER = {"d_model": 64, "decoder_layers": 1, "decoder_attention_heads": 4, "de
     ("model_type", "sizes"),
     [
         ("gpt_neo", {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 4}),
-        ("granite_swa", {"sliding_window": 4}),
         ("roformer", {"is_decoder": True, "embedding_size": 64}),
-        (
-            "llama4_text",
-            {"num_local_experts": 2, "intermediate_size_mlp": 64, "head_dim": 16, "attention_chunk_size": 4},
-        ),
         (
             "git",
             {"num_hidden_layers": 1, "vision_config": {"hidden_size": 24, "image_size": 32, "num_hidden_layers": 1}},
         ),
         ("mpt", {"d_model": 64, "n_heads": 4, "n_layers": 1, "max_seq_len": 128}),
-        ("bigbird_pegasus", DECODER),
-        ("mvp", DECODER),
-        ("trocr", DECODER),
     ],
 )
 def test_prompts_of_unequal_lengths_that_onnxruntime_genai_pads_into_the_window(
@@ -357,6 +349,32 @@ def test_prompts_of_unequal_lengths_that_onnxruntime_genai_pads_into_the_window(
         assert generated(tmp_path, prompt(1)) == generated_by_transformers(model, prompt(1))
     with pytest.raises(RuntimeError, match="input_ids"):
         generated(tmp_path, padded(left=False))
+
+
+@pytest.mark.filterwarnings("error:the model takes one prompt at a time")
+@pytest.mark.parametrize("precision", ["fp32", "int4"])
+@pytest.mark.parametrize(
+    ("model_type", "sizes"),
+    [
+        ("granite_swa", {"sliding_window": 4}),
+        (
+            "llama4_text",
+            {"num_local_experts": 2, "intermediate_size_mlp": 64, "head_dim": 16, "attention_chunk_size": 4},
+        ),
+        ("bigbird_pegasus", DECODER),
+        ("mvp", DECODER),
+        ("trocr", DECODER),
+    ],
+)
+def test_windows_and_positions_without_padding(model_type: str, sizes: Any, precision: Any, tmp_path: Path) -> None:
+    """They are not fused; in a padded batch, each row has the tokens of its prompt alone."""
+    model = make_model(model_type, **sizes)
+    model.generation_config.forced_eos_token_id = None
+    fxonnx.genai.export(model, tmp_path, tokenizer=make_tokenizer(), precision=precision, verify=precision == "int4")
+    if precision == "fp32":
+        rows = zip(padded(left=True).split(1), PADDING, strict=True)
+        expected = [generated_by_transformers(model, row[:, count:])[0] for row, count in rows]
+        assert generated(tmp_path, padded(left=False)) == expected
 
 
 @pytest.mark.parametrize("tied", [False, True])
