@@ -27,7 +27,7 @@ QUIRKS = {
     ", too": (r", too\b", 0.0),
     "leave out for omit": (r"\b(leaves?|left|leaving) out\b", 3.0),
     "tells if for reports whether": (r"\btells (if|whether)\b", 0.1),
-    "question for a data-dependent guard": (r"\b(questions?|rungs?|ladders?|known values)\b", 1.9),
+    "question for a data-dependent guard": (r"\b(questions?(?!-answering)|rungs?|ladders?|known values)\b", 1.9),
     "that of for a possessive": (r"\b(that|those) of\b", 6.0),
     "another number of for a different number of": (r"\banother number of\b", 0.5),
 }

@@ -17,7 +17,7 @@ _OWN = ("fxonnx.", "fxonnx_translations.")
 
 @dataclass
 class CompilingState:
-    """The questions of a model.
+    """Whether a model asks if it is compiled.
 
     Attributes:
         is_asked: Whether the model, or a library other than torch, has asked.
