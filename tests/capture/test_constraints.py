@@ -455,6 +455,8 @@ RELATIONS = [
     (Mod(n, 3) + FloorDiv(n, 3) > 1, ["(n // 3) + (n % 3) > 1"]),
     (sympy.Eq(n * m + m, n * m + 3), ["batch size == 3"]),
     (Max(3, n) < m * n, ["max(3, n) < batch size*n"]),
+    (sympy.Eq(n, Max(0, Min(128, n) - Max(0, Min(128, n) - n))), ["n <= 128"]),
+    (sympy.Eq(n, Max(0, Min(128, n) - 3)), ["n == max(0, min(128, n) - 3)"]),
     (sympy.true, []),
 ]
 

@@ -17,6 +17,8 @@ _SEQ2SEQ, _T5, _VISION, _DETR, _AUDIO = (MODELS[name] for name in ("bart", "t5",
 NEWER_TYPES: Mapping[str, Mapping[str, Any]] = {
     # Text.
     **dict.fromkeys(("ernie", "xlm-roberta-xl", "roberta-prelayernorm", "roc_bert", "fnet", "nomic_bert"), _TEXT),
+    # As published: as many landmarks as tokens in a segment. With fewer ones it takes texts of one length only.
+    "nystromformer": {**_TEXT, "num_landmarks": 8, "segment_means_seq_len": 8},
     "xmod": {**_TEXT, "languages": ["en"], "default_language": "en"},
     "eurobert": {**_DECODER, "num_key_value_heads": 4},
     # Decoders.

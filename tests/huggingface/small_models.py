@@ -21,8 +21,6 @@ __all__ = ["TYPES", "main_task", "make_model", "tasks_of"]
 
 _UNKNOWN = {
     "mctct",
-    "xlm",
-    "nystromformer",
     "perceiver",
     "pix2struct",
     "decision_transformer",
@@ -30,10 +28,10 @@ _UNKNOWN = {
     "vitpose",
     "colpali",
 }
-"""Types that transformers 5 does not have any more, or without a class for a task of this package; Nystromformer
-takes texts of one length only."""
+"""Types that transformers 5 does not have any more, without a class for a task of this package, or with inputs that have
+no example."""
 
-TYPES = tuple(name for name in (*MODELS, *NEWER_TYPES) if name not in _UNKNOWN)
+TYPES = tuple(name for name in {**MODELS, **NEWER_TYPES} if name not in _UNKNOWN)
 
 
 def _plain(options: Any) -> Any:

@@ -52,7 +52,7 @@ def normal_forms(expression: sympy.Basic) -> Iterator[sympy.Basic]:
         for part in expression.args[0].args:
             yield from normal_forms(sympy.Not(part))
     elif expression not in (sympy.true, True):
-        form = _normal_form(_without_rounding(expression))
+        form = _normal_form(_without_clamps(_without_rounding(expression)))
         if form != sympy.true:
             yield form
 
@@ -70,6 +70,26 @@ def _without_rounding(expression: sympy.Basic) -> sympy.Basic:
         return int(factor) * rest if whole else rounding
 
     found = expression.replace(lambda part: isinstance(part, _ROUNDINGS), exact)
+    return found if isinstance(found, sympy.Basic) else expression
+
+
+def _without_clamps(expression: sympy.Basic) -> sympy.Basic:
+    """Remove clamps that have no effect: ``max(min(s, 128) - s, 0)``, a slice of a slice, is 0."""
+
+    def never_positive(value: sympy.Expr) -> bool:
+        least = [part for part in sympy.Add.make_args(value) if isinstance(part, Min)]
+        return any(sympy.expand(part - one - value) == 0 for part in least for one in part.args)
+
+    def plain(clamp: sympy.Expr) -> sympy.Expr:
+        if 0 not in clamp.args:
+            return clamp
+        others = [one for one in clamp.args if one != 0 and not never_positive(one)]
+        is_plain = (
+            len(others) == 1 and isinstance(others[0], Min) and all(part.is_nonnegative for part in others[0].args)
+        )
+        return others[0] if is_plain else Max(0, *others)
+
+    found = expression.replace(lambda part: isinstance(part, Max), plain)
     return found if isinstance(found, sympy.Basic) else expression
 
 
