@@ -107,7 +107,7 @@ def test_the_sdist_has_the_suite_with_the_files_that_it_reads(built: Path, tmp_p
     files = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
     files = {name for name in files if not name.startswith(left) and ".egg-info" not in name}
     results = {name for name in files if Path(name).match("benchmarks/results/*.json")}
-    kept = {"benchmarks/results/operator_nodes_peer.json"}
+    kept = {f"benchmarks/results/{name}.json" for name in ("language_model_types", "operator_nodes_peer")}
     assert files - results | kept <= names
     assert not (results - kept) & names
     assert not any("node_modules" in name or name.endswith((".onnx", ".pyc")) for name in names)

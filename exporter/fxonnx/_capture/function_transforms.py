@@ -126,8 +126,11 @@ def reject_gradients(original: Callable[..., Any], *args: Any, **kwargs: Any) ->
     Raises:
         CaptureError: If the gradients are those of traced tensors.
     """
-    if recording_mode() is not None and pytree.tree_any(_is_fake, (args, kwargs)):
-        line = user_line(sys._getframe(2))
+    caller = sys._getframe(2)
+    # torch computes gradients itself, of the branches of a cond and of the body of a scan.
+    is_own = caller.f_globals.get("__name__", "").partition(".")[0] == "torch"
+    if not is_own and recording_mode() is not None and pytree.tree_any(_is_fake, (args, kwargs)):
+        line = user_line(caller)
         place = "" if line is None else f"\n  at: {line}"
         raise CaptureError(
             f"forward computes gradients with {original.__name__}(), which torch.export does not record{place}",
