@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.onnx import TrainingMode
@@ -17,12 +15,7 @@ from fxonnx_translations._optional_names import MissingNameError
 from ._public import public
 from .errors import UntestedTorchError
 
-__all__ = ["exporting", "in_mode", "is_in_onnx_export", "outside_of_export", "run_uncompiled", "without_wrappers"]
-
-_T = TypeVar("_T")
-
-_COMPILING = ("_higher_order_ops", "flex_attention")
-"""Parts of the names of torch's files that compile functions of the model."""
+__all__ = ["exporting", "in_mode", "is_in_onnx_export", "outside_of_export", "without_wrappers"]
 
 _depth: ContextVar[int] = ContextVar("fxonnx_exports", default=0)
 
@@ -63,28 +56,6 @@ def outside_of_export() -> Iterator[None]:
         yield
     finally:
         _depth.reset(token)
-
-
-def run_uncompiled(run: Callable[[], _T]) -> _T:
-    """Call a function that runs a model without TorchDynamo, and with it if that fails.
-
-    In eager mode, torch compiles the branches and bodies of ``cond``, ``while_loop`` and ``scan``, and flex attention,
-    for each kind of input again, which takes seconds and gives the same values. Some bodies need it: those that read
-    tensors from outside, with gradients.
-
-    Args:
-        run: The function, which leaves everything as it was if it fails.
-    """
-    # torch.export has imported it; its import takes longer than most models.
-    if "torch._dynamo" in sys.modules:
-        try:
-            with torch.compiler.set_stance("force_eager"):
-                return run()
-        except Exception as error:
-            files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
-            if not any(part in file for file in files for part in _COMPILING):
-                raise
-    return run()
 
 
 @public

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import date
@@ -40,6 +41,7 @@ from fxonnx._capture.patches import (
 from fxonnx._capture.patches.libraries.transformers_vision import TRANSFORMERS_VISION_PATCHES
 from fxonnx.errors import CaptureError
 
+from ..functions import Function
 from ..models.torchvision_shim import import_torchvision
 
 import_torchvision()
@@ -314,6 +316,35 @@ def test_overlapping_exports_take_turns() -> None:
     for program in programs.values():
         program.verify((torch.randn(2, 4),))
     assert_untouched(before)
+
+
+class Slow(nn.Module):
+    """Its calls by ``verify`` overlap in two threads unless they take turns."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_compiling():
+            time.sleep(0.2)
+        return x + 1
+
+
+def test_verifications_in_threads_do_not_affect_later_captures() -> None:
+    program = fxonnx.export(Slow().eval(), (torch.randn(2, 4),))
+
+    def verify(delay: float) -> None:
+        time.sleep(delay)
+        program.verify((torch.randn(2, 4),))
+
+    threads = [threading.Thread(target=verify, args=(delay,)) for delay in (0.0, 0.1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT)
+
+    model = Function(lambda x: torch.cond(x.sum() > 0, lambda y: y * 2, lambda y: y - 3, (x,))).eval()
+    later = fxonnx.export(model, (torch.randn(2, 3),))
+    for sign in (1.0, -1.0):
+        x = torch.full((2, 3), sign)
+        torch.testing.assert_close(later(x)[0], model(x))
 
 
 def test_tables_of_functions_are_cleared_after_overlapping_captures() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,8 +17,45 @@ from fxonnx_translations._torch_compat import FakeTensor, pytree
 
 from .._inner_tensors import is_wrapper
 from .inputs.preserve import preserve_model
+from .patches.patch import one_at_a_time
 
-__all__ = ["copies_of_inputs", "has_same_bits", "is_plain", "preserved_random_states", "preserved_state"]
+__all__ = [
+    "copies_of_inputs",
+    "has_same_bits",
+    "is_plain",
+    "preserved_random_states",
+    "preserved_state",
+    "run_uncompiled",
+]
+
+_T = TypeVar("_T")
+
+_COMPILING = ("_higher_order_ops", "flex_attention")
+"""Parts of the names of torch's files that compile functions of the model."""
+
+
+def run_uncompiled(run: Callable[[], _T]) -> _T:
+    """Call a function that runs a model without TorchDynamo, and with it if that fails.
+
+    In eager mode, torch compiles the branches and bodies of ``cond``, ``while_loop`` and ``scan``, and flex attention,
+    for each kind of input again, which takes seconds and gives the same values. Some bodies need it: those that read
+    tensors from outside, with gradients.
+
+    Args:
+        run: The function, which leaves everything as it was if it fails.
+    """
+    # A capture in another thread may replace the weights of the model, and needs TorchDynamo: its stance is global.
+    with one_at_a_time():
+        # torch.export has imported it; its import takes longer than most models.
+        if "torch._dynamo" in sys.modules:
+            try:
+                with torch.compiler.set_stance("force_eager"):
+                    return run()
+            except Exception as error:
+                files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
+                if not any(part in file for file in files for part in _COMPILING):
+                    raise
+        return run()
 
 
 def copies_of_inputs(inputs: Any) -> Any:

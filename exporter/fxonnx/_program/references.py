@@ -16,12 +16,11 @@ from fxonnx_translations._torch_compat import FakeTensor, pytree
 
 from .._callers_autocast import in_autocast
 from .._capture.autograd_functions import recorded_function_calls
-from .._capture.eager_state import copies_of_inputs, has_same_bits, preserved_state
+from .._capture.eager_state import copies_of_inputs, has_same_bits, preserved_state, run_uncompiled
 from .._capture.global_hooks import without_global_hooks
 from .._capture.inputs.pytree_objects import flatten_objects
-from .._capture.patches import one_at_a_time
 from .._comparison import REFERENCE_TEXTS, ReferenceName
-from .._export_context import outside_of_export, run_uncompiled
+from .._export_context import outside_of_export
 from .._extensions import add_on
 from .._inner_tensors import rewrapped, unwrapped
 from ..errors import ArgumentError, SaveError, kind_of
@@ -218,9 +217,7 @@ def _run_model(
     args, kwargs = copies_of_inputs((args, kwargs))
     written = written_parameters(program.exported_program) | replaced.keys()
     grad_mode = torch.is_grad_enabled() if capture.grad_mode is None else capture.grad_mode
-    # Capture in another thread may replace the weights of the same model temporarily.
     with (
-        one_at_a_time(),
         outside_of_export(),
         preserved_state(model, capture.training, written),
         torch.set_grad_enabled(grad_mode),

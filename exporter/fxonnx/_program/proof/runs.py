@@ -27,11 +27,11 @@ from ..._capture.eager_state import (
     is_plain,
     preserved_random_states,
     preserved_state,
+    run_uncompiled,
 )
 from ..._capture.function_transforms import unwound_transforms
 from ..._capture.inputs.pytree_objects import flatten_objects
-from ..._capture.patches import one_at_a_time
-from ..._export_context import exporting, outside_of_export, run_uncompiled
+from ..._export_context import exporting, outside_of_export
 from ..assumption_checks import placeholder_values
 from ..call_binding import bind_call
 from ..written_parameters import written_parameters
@@ -117,8 +117,6 @@ class ModelRunner:
         state = self._state()
         before = {name: copy_of(tensor) for name, tensor in state.items()}
         with (
-            # Another thread may replace the weights of the same model temporarily, in order to capture it.
-            one_at_a_time(),
             exporting() if is_export else outside_of_export(),
             torch.set_grad_enabled(torch.is_grad_enabled() if capture.grad_mode is None else capture.grad_mode),
             in_autocast(capture.autocast),
