@@ -177,7 +177,7 @@ def wider_type(
 
 
 def wider_types(op_type: str, dtype: ir.DataType) -> tuple[ir.DataType, ...]:
-    """Return the types to compute an operator in if there is no kernel for an element type, the preferred one first."""
+    """Return the wider types in which an operator without a kernel for an element type is computed, the preferred first."""
     if op_type == "NonZero":
         return (_BOOL, _FLOAT)
     if dtype == _UINT64 and op_type in _BITWISE:
