@@ -199,6 +199,7 @@ INVALID: list[tuple[Any, dict[str, Any], str]] = [
     (QuantizeConfig(block_size=48), {}, "block_size: 48 is not a power of two"),
     (QuantizeConfig(accuracy_level=5), {}, "accuracy_level: expected one of 0, 1, 2, 3, 4, got 5"),
     (QuantizeConfig(symmetric=None), {}, "symmetric: expected one of True, False"),  # type: ignore[arg-type]
+    (QuantizeConfig(rounding="serach"), {}, "rounding: expected one of 'nearest', 'search', got 'serach'"),  # type: ignore[arg-type]
     (QuantizeConfig(include="inner"), {}, "include: expected a list of names, got 'inner'"),
     (QuantizeConfig(exclude=["iner"]), {}, "exclude: 'iner' matches no linear layer or embedding\n.*'inner'"),
     (QuantizeConfig(embeddings="int4"), {}, 'embeddings="int4" requires an operator of ONNX Runtime'),

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import torch
 
-from .._quantize_config import Activations, QuantizeConfig, WeightDtype
+from .._quantize_config import Activations, QuantizeConfig, Rounding, WeightDtype
 from .._targets import TargetProfile
 from ..errors import ArgumentError, did_you_mean, kind_of
 from .packed_weights import METHODS, packed_modules, read_packed_format
@@ -110,6 +110,7 @@ def _check(config: QuantizeConfig) -> None:
         ("lm_head", config.lm_head, (None, "float", *choices)),
         ("accuracy_level", config.accuracy_level, (0, 1, 2, 3, 4)),
         ("symmetric", config.symmetric, (True, False)),
+        ("rounding", config.rounding, get_args(Rounding)),
         ("activations", config.activations, (None, *get_args(Activations))),
     ):
         if value not in allowed:

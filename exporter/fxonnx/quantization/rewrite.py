@@ -332,7 +332,8 @@ class WeightQuantizer:
         if size:
             # MatMulNBits completes the last block of a row with bytes without a meaning.
             size = max(16, min(size, 1 << (weight.in_features - 1).bit_length()))
-        return WeightScheme(bits, size, self.config.symmetric, to_torch_dtype(dtype), self.has_matmul_nbits)
+        searches = self.config.rounding == "search"
+        return WeightScheme(bits, size, self.config.symmetric, to_torch_dtype(dtype), self.has_matmul_nbits, searches)
 
     def _initializers(self, weight: Weight, scheme: WeightScheme, layout: Layout) -> list[ir.Value | None]:
         """Codes, scales and, unless the scheme is symmetric, zero points; equal ones are shared."""
