@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -33,6 +33,8 @@ class QuantizeConfig:
         dtype: Element type of the weights, "int4" or "int8".
         block_size: Number of weights that share a scale, a power of two from 16 on. None: 32 for int4; for int8, 128
             in ONNX Runtime from opset 21 on, otherwise a column.
+        block_sizes: Names of modules or parameters, or patterns for them as in ``include``, to the ``block_size`` of
+            their weights; the first that matches decides.
         symmetric: Whether blocks have no zero points.
         rounding: "nearest": the scale of a block represents all of its weights. "search": of some scales for 4-bit
             weights, the one with the least squared error is used, with an error that is about 6 percent smaller.
@@ -61,6 +63,7 @@ class QuantizeConfig:
     dtype: WeightDtype = "int4"
     _: KW_ONLY
     block_size: int | None = None
+    block_sizes: Mapping[str, int] = field(default_factory=dict)
     symmetric: bool = True
     rounding: Rounding = "nearest"
     accuracy_level: int = 4
