@@ -78,22 +78,23 @@ def build(name: str) -> Any:
     return AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **SIZES)).eval()
 
 
-def export_ours(model: Any, path: Path, precision: Any) -> None:
+def export_ours(model: Any, path: Path, precision: Any = "fp32", **options: Any) -> None:
     """Export with fxonnx, with the logits of all tokens as the builder does."""
     from tests.genai.small_models import make_tokenizer
 
-    tokenizer = make_tokenizer()
-    genai.export(model, path.parent, tokenizer=tokenizer, precision=precision, last_logits=False, verify=False)
+    options |= {"tokenizer": make_tokenizer(), "last_logits": False, "verify": False}
+    genai.export(model, path.parent, precision=precision, **options)
 
 
-def export_builder(model: Any, path: Path, precision: str) -> None:
-    """Build with onnxruntime-genai's model builder."""
+def export_builder(model: Any, path: Path, precision: str, *options: str) -> None:
+    """Build with onnxruntime-genai's model builder, with options for ``--extra_options``."""
     from tests.genai.small_models import make_tokenizer
 
     source = path.parent / "transformers"
     model.save_pretrained(source)
     make_tokenizer().save_pretrained(source)
     arguments = ["-i", source, "-o", path.parent, "-p", precision, "-e", "cpu", "-c", path.parent / "cache"]
+    arguments += ["--extra_options", *options] if options else []
     # In this process, where import_torchvision() has repaired an incomplete torchvision.
     with patch.object(sys, "argv", ["builder", *map(str, arguments)]):
         runpy.run_module("onnxruntime_genai.models.builder", run_name="__main__")
@@ -185,13 +186,12 @@ class Runner:
         return self._binding.get_outputs()[-1].numpy()  # type: ignore[no-any-return]
 
 
-def measure(paths: Mapping[str, Path], new: int, past: int, runs: int) -> dict[str, Any]:
-    """Measure one step of all graphs.
+def seconds_of(graphs: Mapping[str, Path], new: int, past: int, runs: int) -> tuple[dict[str, list[float]], Any]:
+    """Run one step of all graphs alternately, in sessions that are made several times.
 
     Returns:
-        Milliseconds of each, the tokens per second of ours, and ratios to the builder.
+        CPU seconds of all runs of each graph, in the order of time, and the last sessions.
     """
-    graphs = {**paths, _AGAIN: paths["builder"]}
     seconds: dict[str, list[float]] = {name: [] for name in graphs}
     for turn in range(_SESSIONS):
         names = [*graphs][turn % len(graphs) :] + [*graphs][: turn % len(graphs)]
@@ -201,6 +201,21 @@ def measure(paths: Mapping[str, Path], new: int, past: int, runs: int) -> dict[s
         for index in range(-(-runs // _SESSIONS)):
             for name in names[:: 1 if index % 2 else -1]:
                 seconds[name].append(runners[name].seconds())
+    return seconds, runners
+
+
+def ratio(own: Sequence[float], theirs: Sequence[float]) -> float:
+    """The median of the ratios of runs that followed each other."""
+    return statistics.median(one / other for one, other in zip(own, theirs, strict=True))
+
+
+def measure(paths: Mapping[str, Path], new: int, past: int, runs: int) -> dict[str, Any]:
+    """Measure one step of all graphs.
+
+    Returns:
+        Milliseconds of each, the tokens per second of ours, and ratios to the builder.
+    """
+    seconds, runners = seconds_of({**paths, _AGAIN: paths["builder"]}, new, past, runs)
     if "int4" not in str(paths["fxonnx"]):
         for name, runner in runners.items():
             error = np.abs(runner.logits() - runners["builder"].logits()).max()
@@ -211,8 +226,7 @@ def measure(paths: Mapping[str, Path], new: int, past: int, runs: int) -> dict[s
     row["tokens/s"] = new / least["fxonnx"]
     for name in ("fxonnx", "torch.onnx", _AGAIN):
         if name in least:
-            pairs = zip(seconds[name], seconds["builder"], strict=True)
-            row[f"{name}/builder"] = statistics.median(own / theirs for own, theirs in pairs)
+            row[f"{name}/builder"] = ratio(seconds[name], seconds["builder"])
     return row
 
 

@@ -373,6 +373,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "dynamic_int4": ({"dtype": "int4", "activations": "dynamic"}, {}, r'activations="dynamic" requires 8-bit weights'),
     "embeddings": ({"calibration": IMAGES, "embeddings": "int4"}, {}, 'got embeddings="int4"'),
     "blocks": ({"calibration": IMAGES, "block_size": 32}, {}, "block_size=32: with 8-bit activations"),
+    "some_blocks": ({"calibration": IMAGES, "block_sizes": {"0": 32}}, {}, "block_sizes: with 8-bit activations"),
     "asymmetric": ({"calibration": IMAGES, "symmetric": False}, {}, "symmetric=False: with 8-bit activations"),
     "no_calibration": ({"activations": "static"}, {}, 'activations="static" requires calibration'),
     "unused": ({"activations": "dynamic", "calibration": IMAGES}, {}, "activations='dynamic' does not use it"),
@@ -414,9 +415,9 @@ def test_layers_of_half_precision() -> None:
         fxonnx.export(model.half(), (ROWS[0].half(),), quantize=config)
 
 
-def test_language_models_for_genai_keep_floating_point_activations(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="onnxruntime-genai have floating-point activations"):
-        fxonnx.genai.export(tmp_path, tmp_path / "out", quantize=QuantizeConfig("int8", activations="dynamic"))
+def test_language_models_for_genai_have_no_constant_scales(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="onnxruntime-genai have no activations with constant scales"):
+        fxonnx.genai.export(tmp_path, tmp_path / "out", quantize=QuantizeConfig("int8", calibration=[ROWS]))
 
 
 def test_batches_with_other_answers_to_questions_of_the_model() -> None:

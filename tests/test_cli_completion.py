@@ -43,6 +43,7 @@ COMPLETIONS = [
     ("genai d --precision b", ["bf16"]),
     ("genai d --precision int", ["int4", "int8"]),
     ("genai d --target ", ["cpu", "cuda"]),
+    ("genai d --recipe ", ["exact", "balanced", "fast", "prefill"]),
     ("genai d --pooling mean", ["mean", "mean_sqrt_len"]),
     ("verify m.onnx m:f --", ["--json", "--debug", "--help"]),
 ]
@@ -101,6 +102,7 @@ def values_of(kind: str) -> tuple[Any, ...]:
         "layout": get_args(huggingface["layout"]),
         "dtype": tuple(VARIANTS),
         "precision": get_args(genai["precision"]),
+        "recipe": get_args(get_args(genai["recipe"])[0]),
         "embeddings": get_args(_Choice),
         "lm_head": get_args(_Choice),
         "pooling": get_args(get_args(genai["pooling"])[0]),

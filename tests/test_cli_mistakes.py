@@ -164,6 +164,13 @@ MISTAKES: list[tuple[str, int, str, str]] = [
         WRONG,
         "--lm-head: weights in fp32 are not quantized\nhint: pass --precision int4 or int8",
     ),
+    (
+        "genai broken_model -o out --recipe fast --block-size 32",
+        2,
+        WRONG,
+        "--block-size: the recipe 'fast' includes it\nhint: leave --block-size out, or pass --precision int4 or int8 in",
+    ),
+    ("genai broken_model -o out --recipe fast --precision int8", 2, WRONG, "recipe: 'fast' includes the quantization,"),
     ("genai broken_model -o out --pooling meen", 2, WRONG, "got 'meen'\nhint: did you mean 'mean'?"),
     ("genai broken_model -o out --adapter adapter", 2, USAGE, "'adapter' is not NAME=DIRECTORY"),
     ("hf broken_model -o out --task text-clasification", 2, WRONG, "hint: did you mean 'text-classification'?"),

@@ -197,8 +197,17 @@ INVALID: list[tuple[Any, dict[str, Any], str]] = [
     ("int5", {}, "dtype: expected one of 'int4', 'int8', got 'int5'"),
     (4, {}, 'expected "int4", "int8" or a QuantizeConfig, got 4'),
     (QuantizeConfig(block_size=48), {}, "block_size: 48 is not a power of two"),
+    (QuantizeConfig(block_sizes={"inner": 48}), {}, r"block_sizes\['inner'\]: 48 is not a power of two"),
+    (
+        QuantizeConfig(block_sizes={"iner": 64}),
+        {},
+        "block_sizes: 'iner' matches no linear layer or embedding\n.*'inner'",
+    ),
+    (QuantizeConfig(block_sizes=32), {}, "block_sizes: expected names with sizes, got an int"),  # type: ignore[arg-type]
+    (QuantizeConfig("int8", block_sizes={"inner": 32}), {"opset_version": 20}, "weights in blocks require opset 21"),
     (QuantizeConfig(accuracy_level=5), {}, "accuracy_level: expected one of 0, 1, 2, 3, 4, got 5"),
     (QuantizeConfig(symmetric=None), {}, "symmetric: expected one of True, False"),  # type: ignore[arg-type]
+    (QuantizeConfig(rounding="serach"), {}, "rounding: expected one of 'nearest', 'search', got 'serach'"),  # type: ignore[arg-type]
     (QuantizeConfig(include="inner"), {}, "include: expected a list of names, got 'inner'"),
     (QuantizeConfig(exclude=["iner"]), {}, "exclude: 'iner' matches no linear layer or embedding\n.*'inner'"),
     (QuantizeConfig(embeddings="int4"), {}, 'embeddings="int4" requires an operator of ONNX Runtime'),
@@ -315,6 +324,14 @@ def test_layers_are_selected_by_module_or_parameter_name() -> None:
     assert quantized(exclude=["*.gate"]) == {"query", "key"}
     assert quantized(include=["layers.0.query.weight", "*.gate"], exclude=["*.gate"]) == {"query"}
     assert quantized(exclude=["layers"]) == set()
+
+
+@pytest.mark.parametrize("target", [None, "onnxruntime-genai"])
+def test_blocks_of_some_layers_have_another_size(target: Any) -> None:
+    config = QuantizeConfig("int4", block_size=64, block_sizes={"*inner": 16, "lm_head.weight": 32, "lm_*": 64})
+    program = fxonnx.export(Language(tied=False).eval(), (IDS,), quantize=config, target=target, verify=True)
+    sizes = [node.attributes["block_size"].as_int() for node in program.model.graph if "block_size" in node.attributes]
+    assert sizes == [16, 32]
 
 
 def test_the_same_bytes_as_onnxruntimes_own_quantization(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import onnx
 import pytest
 import torch
+from transformers import AutoModel, BertConfig
 from typer.testing import CliRunner
 
 import fxonnx.genai
-from fxonnx import QuantizeConfig, VerificationError
+from fxonnx import ArgumentError, QuantizeConfig, VerificationError
 from fxonnx._cli.commands import app
 from fxonnx.genai import _verification
 
@@ -108,3 +109,51 @@ def test_no_file_is_written_if_tokens_differ(
     with pytest.raises(VerificationError, match="onnxruntime-genai generates other tokens than transformers in row 0"):
         fxonnx.genai.export(models["llama"], tmp_path, tokenizer=make_tokenizer())
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+SIZES: dict[Any, set[tuple[int, int]]] = {
+    "exact": set(),
+    "balanced": {(4, 128), (4, 32), (8, 128)},
+    "fast": {(4, 128)},
+    "prefill": set(),
+}
+
+
+@pytest.mark.parametrize("recipe", SIZES)
+def test_recipes(recipe: Any, tmp_path: Path) -> None:
+    model = make_model("llama", hidden_size=128, intermediate_size=128)
+    fxonnx.genai.export(model, tmp_path, tokenizer=make_tokenizer(), recipe=recipe)
+    products = attributes_of_products(tmp_path)
+    assert set(products) == SIZES[recipe]
+    if recipe == "balanced":
+        # Queries, keys and values are one product; then the output of attention, gate, up and down, and the logits.
+        assert products == 2 * [(4, 32), (4, 128), (4, 128), (4, 128), (4, 32)] + [(8, 128)]
+    operators = [node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node]
+    assert ("MatMulInteger" in operators) == (recipe == "prefill")
+    assert operators.count("GatherBlockQuantized") == (recipe in ("balanced", "fast"))
+
+
+def test_recipes_of_models_without_their_layers(models: dict[str, Any], tmp_path: Path) -> None:
+    fxonnx.genai.export(models["gpt2"], tmp_path, tokenizer=make_tokenizer(), recipe="balanced")
+    assert {size for bits, size in attributes_of_products(tmp_path) if bits == 4} == {64, 32}
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"recipe": "fats"}, "recipe: expected 'exact', 'balanced', .*, got 'fats'\nhint: did you mean 'fast'"),
+        ({"recipe": "fast", "precision": "int8"}, "recipe: 'fast' includes the quantization, and excludes precision"),
+        ({"recipe": "exact", "quantize": "int8"}, "recipe: 'exact' includes the quantization, and excludes quantize"),
+    ],
+)
+def test_arguments_that_a_recipe_excludes(options: Any, match: str, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=match):
+        fxonnx.genai.export(tmp_path, tmp_path / "out", **options)
+
+
+def test_recipes_are_for_decoders(tmp_path: Path) -> None:
+    model = AutoModel.from_config(
+        BertConfig(vocab_size=300, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
+    )
+    with pytest.raises(ArgumentError, match="recipe: supported for decoder-only models only"):
+        fxonnx.genai.export(model, tmp_path / "out", tokenizer=make_tokenizer(), recipe="fast", pooling="mean")

@@ -178,7 +178,7 @@ def test_bfloat16(whisper: Any, tmp_path: Path) -> None:
 
 
 def test_adapters_are_refused(whisper: Any, tmp_path: Path) -> None:
-    with pytest.raises(fxonnx.ArgumentError, match="adapters: they are supported for decoder-only models only"):
+    with pytest.raises(fxonnx.ArgumentError, match="adapters: supported for decoder-only models only"):
         fxonnx.genai.export(whisper, tmp_path / "out", tokenizer=make_tokenizer(), adapters={"a": tmp_path})
 
 

@@ -221,6 +221,7 @@ def genai_command(
         bool, typer.Option("--no-chat-template", help="Write no chat template: the model does not chat.")
     ] = False,
     precision: Annotated[str, choice("precision", "fp32, fp16, bf16, or for the weights only int4 or int8.")] = "fp32",
+    recipe: Annotated[str | None, choice("recipe", "In place of --precision and its details: {}.")] = None,
     block_size: Annotated[
         int | None, typer.Option(help="With int4 or int8, the number of weights that share a scale.")
     ] = None,
@@ -263,7 +264,7 @@ def genai_command(
         from ..genai import export as export_for_genai  # imports torch
         from .loading import read_weight_quantization
 
-        choices: dict[str, Any] = {"precision": precision, "target": target, "pooling": pooling}
+        choices: dict[str, Any] = {"precision": precision, "recipe": recipe, "target": target, "pooling": pooling}
         export_for_genai(
             directory,
             output,
@@ -273,7 +274,7 @@ def genai_command(
             text_only=text_only,
             adapters=adapters,
             quantize=read_weight_quantization(
-                precision, {"block_size": block_size, "embeddings": embeddings, "lm_head": lm_head}
+                recipe or precision, {"block_size": block_size, "embeddings": embeddings, "lm_head": lm_head}
             ),
             verify=verify,
             on_stage=on_stage,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._paths import is_file, missing_file
 from ..errors import ArgumentError, UntestedTorchError, did_you_mean, kind_of
+from .choices import CHOICES
 
 if TYPE_CHECKING:
     import torch
@@ -186,19 +187,22 @@ def read_weight_quantization(precision: str, options: Mapping[str, Any]) -> Any:
     """Return the argument ``quantize`` of ``genai.export`` for the options of the command line.
 
     Args:
-        precision: The option ``--precision``.
+        precision: The option ``--precision``, or ``--recipe`` in place of it.
         options: Attribute of ``QuantizeConfig`` to the option of that name; None for those that were not given.
 
     Raises:
-        ArgumentError: If the weights of the precision are not quantized.
+        ArgumentError: If the weights of the precision are not quantized, or a recipe specifies how.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if not given:
         return None
     from .._quantize_config import QuantizeConfig  # imports torch
 
+    option = f"--{next(iter(given)).replace('_', '-')}"
+    if precision in CHOICES["recipe"]:
+        hint = f"leave {option} out, or pass --precision int4 or int8 in place of --recipe"
+        raise ArgumentError(option, f"the recipe {precision!r} includes it", hint=hint)
     if precision in ("fp32", "fp16", "bf16"):
-        option = f"--{next(iter(given)).replace('_', '-')}"
         raise ArgumentError(option, f"weights in {precision} are not quantized", hint="pass --precision int4 or int8")
     return QuantizeConfig(**{"dtype": precision, **given})
 

@@ -32,6 +32,7 @@ from ._padding import assume_right_padding
 from ._parts import Request
 from ._places import counting_tokens, counts_places
 from ._precision import Precision, PrecisionPlan, read_precision, with_quantization
+from ._recipes import RECIPES, Recipe, check_recipe, config_of_recipe
 from ._recurrent_states import states_as_tensors
 from ._rotary_scaling import traceable_rotary_embeddings, warn_about_long_sequences
 from ._rounded_weights import rounded_weights
@@ -61,6 +62,7 @@ def export(
     precision: Precision = "fp32",
     target: Literal["cpu", "cuda"] = "cpu",
     quantize: QuantizeConfig | Literal["int4", "int8"] | None = None,
+    recipe: Recipe | None = None,
     opset_version: int | None = None,
     last_logits: bool = True,
     adapters: Mapping[str, str | os.PathLike[str]] = MappingProxyType({}),
@@ -88,6 +90,10 @@ def export(
         target: The device that onnxruntime-genai runs the model on.
         quantize: Quantization of the weights in more detail, as for ``fxonnx.export``. By default, a checkpoint of
             GPTQ, AWQ or compressed-tensors keeps its integers.
+        recipe: In place of ``precision`` and ``quantize``, for decoder-only models: "exact", float32; "balanced", 4-bit
+            weights in blocks of 128, of sensitive layers in blocks of 32, with 8-bit embeddings and logits; "fast",
+            4-bit weights in blocks of 128, with 8-bit embeddings; "prefill", 8-bit weights and activations, the fastest
+            for long prompts.
         opset_version: The opset; by default the target's.
         last_logits: Compute the logits of the last token of each row only, which generation needs.
         adapters: Name to directory of LoRA adapters, as PEFT writes them. Each becomes a file ``<name>.onnx_adapter``
@@ -114,6 +120,10 @@ def export(
         if value not in known and (argument, value) != ("pooling", None):
             expected = ", ".join(map(repr, known))
             raise ArgumentError(argument, f"expected {expected}, got {value!r}", hint=did_you_mean(value, known))
+    if recipe is not None:
+        check_recipe(recipe, precision, quantize)
+        quantize = RECIPES[recipe]
+        precision = "fp32" if quantize is None else "int4"
     plan = read_precision(precision, quantize, target)
     announce = on_stage or _ignore
 
@@ -134,8 +144,11 @@ def export(
         loaded = replace(loaded, is_packed=loaded.is_packed and quantize is None)
         if loaded.is_packed:
             plan = _plan_of_checkpoint(loaded, plan, bool(adapters))
-        if adapters and loaded.family != "decoder":
-            raise ArgumentError("adapters", "they are supported for decoder-only models only")
+        for argument, is_given in (("adapters", bool(adapters)), ("recipe", recipe is not None)):
+            if is_given and loaded.family != "decoder":
+                raise ArgumentError(argument, "supported for decoder-only models only")
+        if recipe is not None and quantize is not None:
+            plan = replace(plan, quantize=config_of_recipe(recipe, loaded.model))
         _write_tokenizer(loaded, staging)
         options = {
             "target": (_PLAIN_TARGETS if loaded.family in _PLAIN else _TARGETS)[target],

@@ -25,6 +25,8 @@ _TOLERANCES: Mapping[torch.dtype, float] = MappingProxyType(
 )
 # MatMulNBits rounds activations to int8.
 _QUANTIZED_TOLERANCE = 0.1
+# A whole tensor of activations has one scale.
+_DYNAMIC_TOLERANCE = 0.3
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,14 @@ def read_precision(precision: str, quantize: Any, target: str) -> PrecisionPlan:
         target: "cpu" or "cuda".
 
     Raises:
-        ArgumentError: If the precision does not exist, or activations are to be quantized.
+        ArgumentError: If the precision does not exist, or activations are to have constant scales.
     """
-    if isinstance(quantize, QuantizeConfig) and quantize.activation_mode != "float":
+    mode = quantize.activation_mode if isinstance(quantize, QuantizeConfig) else "float"
+    if mode == "static":
         raise ArgumentError(
             "quantize",
-            "language models for onnxruntime-genai have floating-point activations",
-            hint="leave activations and calibration out: MatMulNBits rounds activations by itself",
+            "language models for onnxruntime-genai have no activations with constant scales",
+            hint='pass activations="dynamic", or leave it out: MatMulNBits rounds activations by itself',
         )
     known = get_args(Precision)
     if precision not in known:
@@ -68,8 +71,8 @@ def read_precision(precision: str, quantize: Any, target: str) -> PrecisionPlan:
         # The kernels of CUDA for quantized weights and for attention compute in half precision.
         dtype = torch.float32 if target == "cpu" else torch.float16
         quantize = precision if quantize is None else quantize
-    tolerance = _TOLERANCES[dtype]
-    return PrecisionPlan(dtype, quantize, tolerance if quantize is None else max(tolerance, _QUANTIZED_TOLERANCE))
+    rounding = 0.0 if quantize is None else _DYNAMIC_TOLERANCE if mode == "dynamic" else _QUANTIZED_TOLERANCE
+    return PrecisionPlan(dtype, quantize, max(_TOLERANCES[dtype], rounding))
 
 
 def with_quantization(plan: PrecisionPlan, quantize: Any) -> PrecisionPlan:

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import torch
 
-from .._quantize_config import Activations, QuantizeConfig, WeightDtype
+from .._quantize_config import Activations, QuantizeConfig, Rounding, WeightDtype
 from .._targets import TargetProfile
 from ..errors import ArgumentError, did_you_mean, kind_of
 from .packed_weights import METHODS, packed_modules, read_packed_format
@@ -77,7 +77,7 @@ def read_quantize(
         )
     if profile.has_matmul_nbits:
         return config, opset_version
-    is_blocked = "int4" in (config.dtype, config.lm_head) or config.block_size is not None
+    is_blocked = "int4" in (config.dtype, config.lm_head) or bool(config.block_size or config.block_sizes)
     least = INT4_OPSET if is_blocked else _INT8_OPSET
     if opset_version is None:
         # ONNX Runtime is faster with blocks than with columns, which it divides into shorter blocks by itself.
@@ -110,14 +110,19 @@ def _check(config: QuantizeConfig) -> None:
         ("lm_head", config.lm_head, (None, "float", *choices)),
         ("accuracy_level", config.accuracy_level, (0, 1, 2, 3, 4)),
         ("symmetric", config.symmetric, (True, False)),
+        ("rounding", config.rounding, get_args(Rounding)),
         ("activations", config.activations, (None, *get_args(Activations))),
     ):
         if value not in allowed:
             problem = f"{name}: expected one of {', '.join(map(repr, allowed))}, got {value!r}"
             raise ArgumentError("quantize", problem, hint=did_you_mean(value, [str(one) for one in allowed]))
-    size: Any = config.block_size
-    if size is not None and (not isinstance(size, int) or size < 16 or size & (size - 1)):
-        raise ArgumentError("quantize", f"block_size: {size!r} is not a power of two from 16 on", hint="pass 32 or 128")
+    if not isinstance(config.block_sizes, Mapping):
+        problem = f"block_sizes: expected names with sizes, got {kind_of(config.block_sizes)}"
+        raise ArgumentError("quantize", problem, hint='write {"*.down_proj": 32}')
+    sizes: dict[str, Any] = {} if config.block_size is None else {"block_size": config.block_size}
+    for name, size in (sizes | {f"block_sizes[{name!r}]": size for name, size in config.block_sizes.items()}).items():
+        if not isinstance(size, int) or size < 16 or size & (size - 1):
+            raise ArgumentError("quantize", f"{name}: {size!r} is not a power of two from 16 on", hint="pass 32 or 128")
     for name, patterns in (("include", config.include), ("exclude", config.exclude)):
         if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
             raise ArgumentError(
@@ -145,8 +150,12 @@ def _check_activations(config: QuantizeConfig) -> None:
                 f'{subject} requires 8-bit weights, got {name}="int4"',
                 hint=f'pass {name}="int8", or leave {subject.partition("=")[0]} out to quantize only weights',
             )
-    if config.block_size is not None or not config.symmetric:
-        name = "symmetric=False" if config.block_size is None else f"block_size={config.block_size}"
+    unusable = {
+        f"block_size={config.block_size}": config.block_size is not None,
+        "block_sizes": bool(config.block_sizes),
+        "symmetric=False": not config.symmetric,
+    }
+    for name in (name for name, is_given in unusable.items() if is_given):
         raise ArgumentError(
             "quantize",
             f"{name}: with 8-bit activations, weights have one scale for each output and no zero points",

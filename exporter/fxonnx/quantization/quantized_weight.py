@@ -1,4 +1,4 @@
-"""The representation of a quantized weight, and rounding to nearest."""
+"""The representation of a quantized weight, and its rounding."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+
+from .scale_search import searched_scales
 
 __all__ = ["QuantizedWeight", "WeightScheme", "blocks_of", "quantize_rows"]
 
@@ -25,6 +27,7 @@ class WeightScheme:
         negative_scales: Whether the scale of a symmetric block may be negative, so that the weight with the largest
             magnitude always has the smallest code, as in ONNX Runtime's own quantization. Other runtimes than
             ONNX Runtime require positive scales.
+        searches_scales: Whether scales of 4-bit blocks are searched: ``searched_scales``.
     """
 
     bits: int
@@ -32,6 +35,7 @@ class WeightScheme:
     symmetric: bool
     scale_dtype: torch.dtype
     negative_scales: bool = False
+    searches_scales: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ def blocks_of(columns: int, block_size: int) -> tuple[int, int]:
 
 
 def quantize_rows(weight: torch.Tensor, scheme: WeightScheme, *, codes: bool = True) -> Iterator[QuantizedWeight]:
-    """Round a weight to nearest and yield consecutive groups of rows, an even number of rows in all but the last.
+    """Round a weight and yield consecutive groups of rows, an even number of rows in all but the last.
 
     Args:
         weight: The weight, of shape (out_features, in_features).
@@ -114,10 +118,13 @@ def _quantize(weight: torch.Tensor, scheme: WeightScheme, wants_codes: bool) -> 
     # A block of zeros, or of numbers too small for the dtype of the scales. With a larger scale, kernels that sum codes
     # and zero points separately would return rounding errors.
     scales = torch.where(scales == 0, torch.finfo(scheme.scale_dtype).tiny, scales)
-    exact = scales.to(blocks.dtype)
     zero_points = None
     if not scheme.symmetric:
-        zero_points = (-low / exact).round_().clamp_(0, largest).to(torch.uint8)
+        zero_points = (-low / scales.to(blocks.dtype)).round_().clamp_(0, largest).to(torch.uint8)
+    if scheme.searches_scales and scheme.bits == 4:
+        points = torch.tensor(middle, dtype=torch.uint8) if zero_points is None else zero_points
+        scales = searched_scales(blocks, scales, points, scheme.bits)
+    exact = scales.to(blocks.dtype)
     codes = torch.empty(0, dtype=torch.uint8)
     if wants_codes:
         rounded = (blocks * (1 / exact).unsqueeze(2)).round_()

@@ -192,9 +192,10 @@ class WeightQuantizer:
     def _check_names(self, has_head: bool) -> None:
         choices = [(pattern, "include") for pattern in self.config.include if pattern != "*"]
         choices += [(pattern, "exclude") for pattern in self.config.exclude]
+        choices += [(pattern, "block_sizes") for pattern in self.config.block_sizes]
         modules = [name.rpartition(".")[0] for name in self.known]
         for pattern, name in choices:
-            if not any(_matches(known, pattern) for known in self.known):
+            if not _matches_any(self.known, pattern):
                 raise ArgumentError(
                     "quantize",
                     f"{name}: {pattern!r} matches no linear layer or embedding",
@@ -217,7 +218,7 @@ class WeightQuantizer:
         """Whether all parameters are included, and none is excluded, under one of their names."""
 
         def matches(names: Sequence[str], patterns: Collection[str]) -> bool:
-            return any(_matches(name, pattern) for name in names for pattern in patterns)
+            return any(_matches_any(names, pattern) for pattern in patterns)
 
         is_included = all(matches(tied, self.config.include) for tied in weight.tied_names)
         return is_included and not matches(weight.names, self.config.exclude)
@@ -325,14 +326,16 @@ class WeightQuantizer:
         )
 
     def _scheme(self, weight: Weight, choice: _Choice, dtype: ir.DataType) -> WeightScheme:
-        size = self.config.block_size
+        sizes = (size for pattern, size in self.config.block_sizes.items() if _matches_any(weight.names, pattern))
+        size = next(sizes, self.config.block_size)
         bits = 4 if choice == "int4" else 8
         if size is None:
             size = 32 if bits == 4 else self.int8_block_size
         if size:
             # MatMulNBits completes the last block of a row with bytes without a meaning.
             size = max(16, min(size, 1 << (weight.in_features - 1).bit_length()))
-        return WeightScheme(bits, size, self.config.symmetric, to_torch_dtype(dtype), self.has_matmul_nbits)
+        searches = self.config.rounding == "search"
+        return WeightScheme(bits, size, self.config.symmetric, to_torch_dtype(dtype), self.has_matmul_nbits, searches)
 
     def _initializers(self, weight: Weight, scheme: WeightScheme, layout: Layout) -> list[ir.Value | None]:
         """Codes, scales and, unless the scheme is symmetric, zero points; equal ones are shared."""
@@ -401,7 +404,7 @@ class WeightQuantizer:
         node.attributes.pop("transB", None)
 
     def _is_permuted(self, weight: Weight) -> bool:
-        return any(_matches(name, pattern) for name in weight.names for pattern in self.config.permuted)
+        return any(_matches_any(weight.names, pattern) for pattern in self.config.permuted)
 
     def _permute_inputs(self, node: ir.Node, order: ir.Value, dtype: ir.DataType) -> None:
         """Select the inputs of a product in the order of the weight's input features."""
@@ -568,10 +571,10 @@ def _keys_of_sources(tensor: Any) -> Iterator[Any]:
         yield storage_key(source.raw, str(source.name))
 
 
-def _matches(name: str, pattern: str) -> bool:
+def _matches_any(names: Iterable[str], pattern: str) -> bool:
     """Whether a pattern matches the name of a parameter, of its module, or of a module that contains it."""
-    parts = name.split(".")
-    return any(fnmatchcase(".".join(parts[:count]), pattern) for count in range(1, len(parts) + 1))
+    parts = (name.split(".") for name in names)
+    return any(fnmatchcase(".".join(each[:count]), pattern) for each in parts for count in range(1, len(each) + 1))
 
 
 def _has_name_of_head(weight: Weight) -> bool:
