@@ -42,6 +42,11 @@ NEWER_TYPES: Mapping[str, Mapping[str, Any]] = {
         _MIXTURE,
     ),
     "llama4_text": {**_MIXTURE, "intermediate_size_mlp": 64, "attention_chunk_size": 8},
+    # The decoder of image-to-text models of the type vision-encoder-decoder.
+    "trocr": {
+        **{"vocab_size": 128, "d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 64},
+        **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 128},
+    },
     # Encoders and decoders.
     **dict.fromkeys(("plbart", "mvp"), _SEQ2SEQ),
     "switch_transformers": {

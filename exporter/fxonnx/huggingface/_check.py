@@ -202,8 +202,6 @@ def _prompts(source: Source) -> Inputs:
         return {**image_text_inputs(model, sizes)}
     inputs: Inputs = {**sample_inputs(model, input_names(model, source.processors), sizes)}
     if model.config.is_encoder_decoder:
-        if "input_ids" not in inputs:
-            inputs.pop("attention_mask", None)
         return inputs
     mask = torch.ones_like(inputs["input_ids"])
     mask[-1, :2] = 0

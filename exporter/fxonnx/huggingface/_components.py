@@ -17,7 +17,7 @@ from ..errors import ArgumentError
 from ..genai._meta import has_weights, runnable
 from ._cross_attention import TRANSLATIONS, reusing_cache
 from ._extra import import_extra
-from ._image_text import image_axes, image_features, image_inputs, module_of_features
+from ._image_text import example_inputs, image_axes, image_features, image_inputs, module_of_features
 from ._samples import Sizes, axes_of, cast, input_names, sample_inputs, text_config
 from ._source import Source
 
@@ -87,11 +87,15 @@ def with_forward(model: Any, forward: Callable[..., Any]) -> Any:
 def _single(source: Source) -> Component:
     model = source.model
     names = input_names(model, source.processors)
-    example = sample_inputs(model, names, Sizes())
-    axes = {name: axes_of(name, value, model) for name, value in example.items()}
+    inputs = functools.partial(example_inputs, model, names)
+    axes = {name: axes_of(name, value, model) for name, value in inputs(Sizes()).items()}
     outputs = source.task.outputs
+    # Processors of PaliGemma return token types of 0, whose tokens see each other in both directions.
+    has_zero_types = model.base_model.config.model_type == "paligemma"
 
     def forward(**inputs: Tensor) -> dict[str, Tensor]:
+        if has_zero_types:
+            inputs["token_type_ids"] = torch.zeros_like(inputs["input_ids"])
         found = model(**cast(inputs, model.dtype), return_dict=True)
         tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
         chosen = {name: tensors[name] for name in outputs if name in tensors}
@@ -104,7 +108,7 @@ def _single(source: Source) -> Component:
         }
         return _float32(chosen or tensors or parts)
 
-    return Component("model", with_forward(model, forward), functools.partial(sample_inputs, model, names), axes)
+    return Component("model", with_forward(model, forward), inputs, axes)
 
 
 def _float32(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -186,10 +190,20 @@ def _embed(model: Any, ids: Tensor) -> Tensor:
     return found
 
 
-def _present(layers: Any, kind: str = "") -> dict[str, Tensor]:
+def _present(layers: Any) -> dict[str, Tensor]:
     return {
-        f"present.{index}.{kind}{name}": state
+        f"present.{index}.{name}": state
         for index, layer in enumerate(layers)
+        for name, state in (("key", layer.keys), ("value", layer.values))
+    }
+
+
+def _present_of_both(cache: Any) -> dict[str, Tensor]:
+    layers = zip(cache.self_attention_cache.layers, cache.cross_attention_cache.layers, strict=True)
+    return {
+        f"present.{index}.{part}.{name}": state
+        for index, both in enumerate(layers)
+        for part, layer in zip(("decoder", "encoder"), both, strict=True)
         for name, state in (("key", layer.keys), ("value", layer.values))
     }
 
@@ -223,8 +237,6 @@ def _encoder_and_decoder(source: Source) -> list[Component]:
     model = source.model
     encoder = model.get_encoder()
     names = input_names(model, source.processors)
-    if "input_ids" not in names and "input_values" not in names:
-        names = [name for name in names if name != "attention_mask"]
     parameters = inspect.signature(encoder.forward).parameters
     names = [name for name in names if name in parameters or "kwargs" in parameters]
     example = sample_inputs(model, names, Sizes())
@@ -246,6 +258,7 @@ def _merged_decoder(source: Source, encoder: Component, has_mask: bool) -> Compo
     encoded = _encode(model, encoder.inputs(Sizes()))
     output_class = type(encoded)
     shapes = _cross_shapes(model, encoded, has_mask)
+    has_decoder_mask = model.main_input_name == "flattened_patches"  # Pix2Struct continues padded texts
 
     def forward(
         input_ids: Tensor,
@@ -253,27 +266,19 @@ def _merged_decoder(source: Source, encoder: Component, has_mask: bool) -> Compo
         past_key_values: list[dict[str, dict[str, Tensor]]],
         use_cache_branch: Tensor,
         encoder_attention_mask: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
     ) -> dict[str, Tensor]:
         past = [(layer["decoder"]["key"], layer["decoder"]["value"]) for layer in past_key_values]
         cross = [(layer["encoder"]["key"], layer["encoder"]["value"]) for layer in past_key_values]
         cache = transformers.EncoderDecoderCache(transformers.DynamicCache(past), transformers.DynamicCache())
         cache.cross_attention_cache = reusing_cache(cross, use_cache_branch)
         hidden = output_class(encoder_hidden_states.to(model.dtype))
-        mask = {} if encoder_attention_mask is None else {"attention_mask": encoder_attention_mask}
+        masks = {"attention_mask": encoder_attention_mask, "decoder_attention_mask": decoder_attention_mask}
+        given = {name: mask for name, mask in masks.items() if mask is not None}
         logits = model(
-            decoder_input_ids=input_ids, encoder_outputs=hidden, past_key_values=cache, use_cache=True, **mask
+            decoder_input_ids=input_ids, encoder_outputs=hidden, past_key_values=cache, use_cache=True, **given
         ).logits
-        present = {
-            **_present(cache.self_attention_cache.layers, "decoder."),
-            **_present(cache.cross_attention_cache.layers, "encoder."),
-        }
-        order = [
-            f"present.{index}.{part}.{kind}"
-            for index in range(len(past))
-            for part in ("decoder", "encoder")
-            for kind in ("key", "value")
-        ]
-        return {"logits": logits.float(), **{name: present[name] for name in order}}
+        return {"logits": logits.float(), **_present_of_both(cache)}
 
     @functools.cache
     def encoded_states(sizes: Sizes) -> Tensor:
@@ -303,6 +308,8 @@ def _merged_decoder(source: Source, encoder: Component, has_mask: bool) -> Compo
         found["use_cache_branch"] = torch.tensor([use_cache])
         if has_mask:
             found["encoder_attention_mask"] = encoder.inputs(sizes)["attention_mask"]
+        if has_decoder_mask:
+            found["decoder_attention_mask"] = torch.ones(batch, past + found["input_ids"].shape[1], dtype=torch.int64)
         return found
 
     source_axes = {0: "batch_size", 1: "encoder_sequence_length"}
@@ -314,6 +321,8 @@ def _merged_decoder(source: Source, encoder: Component, has_mask: bool) -> Compo
     }
     if has_mask:
         axes["encoder_attention_mask"] = source_axes
+    if has_decoder_mask:
+        axes["decoder_attention_mask"] = {0: "batch_size", 1: "total_decoder_sequence_length"}
     return Component("decoder_model_merged", with_forward(model, forward), inputs, axes, TRANSLATIONS, True, True)
 
 

@@ -228,6 +228,10 @@ def _decode_with_encoder(model: Any, session: Session, **inputs: Any) -> Any:
     mask = inputs.get("attention_mask")
     if "encoder_attention_mask" in session.inputs:
         feeds["encoder_attention_mask"] = torch.ones(states.shape[:2], dtype=torch.int64) if mask is None else mask
+    if "decoder_attention_mask" in session.inputs:
+        length = ids.shape[1] + (past["decoder"][0][0].shape[2] if past["decoder"] else 0)
+        given_mask = inputs.get("decoder_attention_mask")
+        feeds["decoder_attention_mask"] = torch.ones(len(ids), length) if given_mask is None else given_mask
     for name in session.caches:
         _, index, part, kind = name.split(".")
         known = past[part]
