@@ -19,7 +19,7 @@ with suppress(ModuleNotFoundError):  # the environment of optimum has none
 
 __all__ = ["TYPES", "main_task", "make_model", "tasks_of"]
 
-_UNKNOWN = {"mctct", "musicgen"}
+_UNKNOWN = {"mctct"}
 """Types that transformers 5 does not have any more, or whose files are not written."""
 
 TYPES = tuple(name for name in {**MODELS, **NEWER_TYPES} if name not in _UNKNOWN)
@@ -67,7 +67,10 @@ def make_model(model_type: str, task: Task) -> Any:
         config = config.text_config
     model = model_class(config).eval()
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1 and not name.startswith("audio_encoder."):  # whose weights have norms of their own
                 parameter.normal_(0, 0.2)
+        for name, buffer in model.named_buffers():
+            if name.endswith("codebook.embed"):  # zeros would decode any tokens to the same sound
+                buffer.normal_()
     return model

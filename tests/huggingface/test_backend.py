@@ -19,6 +19,7 @@ from benchmarks._optimum_models import MODELS
 from fxonnx import ExportError
 from fxonnx.huggingface import _register
 from fxonnx.huggingface._image_text import example_inputs
+from fxonnx.huggingface._music import codebooks_of
 from fxonnx.huggingface._samples import Sizes, input_names, sample_inputs
 
 from .small_models import TYPES, main_task, make_model
@@ -60,7 +61,7 @@ def inputs_of(model: Any, sizes: Sizes, past: int) -> dict[str, Any]:
 
     if model.config.is_encoder_decoder and model.can_generate():
         given = sample_inputs(model, input_names(model, []), sizes)
-        return {**given, "decoder_input_ids": torch.randint(5, 10, (sizes.batch, past))}
+        return {**given, "decoder_input_ids": torch.randint(5, 10, (sizes.batch * codebooks_of(model), past))}
     if not model.can_generate() or "input_ids" not in input_names(model, []):
         return example_inputs(model, input_names(model, []), sizes)
     ids = sample_inputs(model, ["input_ids"], sizes)["input_ids"]

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError, VerificationError
-from ._components import Component, Inputs
+from ._component import Component, Inputs
 from ._extra import import_extra
 from ._image_text import image_text_inputs
+from ._music import codebooks_of
 from ._samples import Sizes, cast, input_names, sample_inputs
 from ._source import Source
 from ._variants import Variant
@@ -182,16 +183,21 @@ def compare_generation(source: Source, expected: Tensor, loaded: Any, variant: V
         variant: Element types of the files.
     """
     found = _generate(loaded, _prompts(source))
+    limit = 0.0 if variant.name == "fp32" else None
     length = min(expected.shape[1], found.shape[1])
     different = float((expected[:, :length] != found[:, :length]).double().mean())
-    limit = 0.0 if variant.name == "fp32" else None
+    if expected.is_floating_point():
+        limit = variant.tolerance if variant.name == "fp32" else None
+        return FileCheck("sound", f"{_NEW} steps, batch {len(expected)}", _difference(expected, found), limit)
     return FileCheck(f"generate{variant.suffix}", f"{_NEW} tokens, batch {len(expected)}", different, limit)
 
 
 def _generate(model: Any, inputs: Inputs) -> Tensor:
     options = {"max_new_tokens": _NEW, "min_new_tokens": _NEW, "do_sample": False, "num_beams": 1}
+    plain = import_extra("transformers").GenerationMixin.generate
+    generate = type(model).generate if codebooks_of(model) > 1 else plain
     with torch.no_grad():
-        found: Tensor = import_extra("transformers").GenerationMixin.generate(model, **inputs, **options)
+        found: Tensor = generate(model, **inputs, **options)
     return found
 
 

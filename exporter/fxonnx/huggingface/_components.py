@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,42 +12,17 @@ from torch import Tensor
 
 from ..errors import ArgumentError
 from ..genai._meta import has_weights, runnable
+from ._component import Component, Inputs, with_forward
 from ._cross_attention import TRANSLATIONS, reusing_cache
 from ._extra import import_extra
 from ._image_text import example_inputs, image_axes, image_features, image_inputs, module_of_features
+from ._music import codebooks_of, music_components
 from ._samples import Sizes, axes_of, cast, input_names, sample_inputs, text_config
 from ._source import Source
 
-__all__ = ["Component", "Inputs", "components_of"]
+__all__ = ["components_of"]
 
-Inputs = dict[str, Any]
 _PAST = 5
-
-
-@dataclass(frozen=True)
-class Component:
-    """A module that becomes one file.
-
-    Attributes:
-        name: Name of the file, without suffix.
-        model: The module; its parameters have the names that they have in the whole model.
-        inputs: Makes keyword inputs of given ``Sizes``; for a step of generation, also of a given ``past`` length, and
-            with or without ``use_cache``.
-        dynamic_shapes: Dynamic dims by graph input name or glob pattern.
-        translations: Translations of operators that only this component has.
-        generates: Whether it is a step of generation, with a cache.
-        has_branch: Whether ``use_cache_branch`` decides if the file computes the keys and values of the encoder.
-        has_products: Whether it has layers that can be quantized.
-    """
-
-    name: str
-    model: Any
-    inputs: Callable[..., Inputs]
-    dynamic_shapes: Mapping[str, Mapping[int, str]]
-    translations: Mapping[Any, Any] = field(default_factory=lambda: MappingProxyType({}))
-    generates: bool = False
-    has_branch: bool = False
-    has_products: bool = True
 
 
 def components_of(source: Source) -> list[Component]:
@@ -70,18 +42,6 @@ def components_of(source: Source) -> list[Component]:
     if form == "image-text":
         return [_embedded_tokens(source), _encoded_images(source), _decoder(source, "decoder_model_merged")]
     return _encoder_and_decoder(source) if form == "encoder-decoder" else [_single(source)]
-
-
-def with_forward(model: Any, forward: Callable[..., Any]) -> Any:
-    """A module with the same parameters and another forward; the model is left unchanged.
-
-    Args:
-        model: The model.
-        forward: Receives the keyword inputs of the component.
-    """
-    replaced = copy.copy(model)
-    replaced.forward = forward
-    return replaced
 
 
 def _single(source: Source) -> Component:
@@ -246,10 +206,14 @@ def _encoder_and_decoder(source: Source) -> list[Component]:
         hidden = encoder(**cast(inputs, model.dtype), return_dict=True).last_hidden_state
         return {"last_hidden_state": hidden.float()}
 
+    more = music_components(model) if codebooks_of(model) > 1 else []
     first = Component(
-        "encoder_model", with_forward(model, encode), functools.partial(sample_inputs, model, names), axes
+        "text_encoder" if more else "encoder_model",
+        with_forward(model, encode),
+        functools.partial(sample_inputs, model, names),
+        axes,
     )
-    return [first, _merged_decoder(source, first, has_mask="attention_mask" in names)]
+    return [first, _merged_decoder(source, first, has_mask="attention_mask" in names), *more]
 
 
 def _merged_decoder(source: Source, encoder: Component, has_mask: bool) -> Component:
@@ -258,6 +222,7 @@ def _merged_decoder(source: Source, encoder: Component, has_mask: bool) -> Compo
     encoded = _encode(model, encoder.inputs(Sizes()))
     output_class = type(encoded)
     shapes = _cross_shapes(model, encoded, has_mask)
+    rows = codebooks_of(model)
     has_decoder_mask = model.main_input_name == "flattened_patches"  # Pix2Struct continues padded texts
 
     def forward(
@@ -291,8 +256,8 @@ def _merged_decoder(source: Source, encoder: Component, has_mask: bool) -> Compo
         if states.is_meta:
             states = torch.randn(states.shape, generator=generator)
         batch, source_length = states.shape[:2]
-        vocabulary = text_config(model).vocab_size
-        found: Inputs = {"input_ids": torch.randint(vocabulary, (batch, 3), generator=generator)}
+        vocabulary = model.config.get_text_config(decoder=True).vocab_size
+        found: Inputs = {"input_ids": torch.randint(vocabulary, (batch * rows, 3), generator=generator)}
         found["encoder_hidden_states"] = states
 
         def state(shape: tuple[int, int], length: int) -> Tensor:
@@ -314,7 +279,10 @@ def _merged_decoder(source: Source, encoder: Component, has_mask: bool) -> Compo
 
     source_axes = {0: "batch_size", 1: "encoder_sequence_length"}
     axes: dict[str, Mapping[int, str]] = {
-        "input_ids": {0: "batch_size", 1: "decoder_sequence_length"},
+        "input_ids": {
+            0: "batch_size" if rows == 1 else "total_batch_size_x_num_codebooks",
+            1: "decoder_sequence_length",
+        },
         "encoder_hidden_states": source_axes,
         "past_key_values*decoder*": {0: "batch_size", 2: "past_decoder_sequence_length"},
         "past_key_values*encoder*": {0: "batch_size", 2: "encoder_sequence_length_out"},
@@ -345,7 +313,7 @@ def _cross_shapes(model: Any, output: Any, has_mask: bool) -> list[tuple[tuple[i
     transformers = import_extra("transformers")
     cache = transformers.EncoderDecoderCache(transformers.DynamicCache(), transformers.DynamicCache())
     called, hidden = runnable(model), output[0]
-    ids = torch.ones(len(hidden), 1, dtype=torch.int64, device=hidden.device)
+    ids = torch.ones(len(hidden) * codebooks_of(model), 1, dtype=torch.int64, device=hidden.device)
     mask = (
         {"attention_mask": torch.ones(hidden.shape[:2], dtype=torch.int64)} if has_mask and has_weights(model) else {}
     )

@@ -30,7 +30,8 @@ from ._check import (
     generated_tokens,
     raise_on_failure,
 )
-from ._components import Component, components_of
+from ._component import Component
+from ._components import components_of
 from ._cross_attention import merge_branches
 from ._diffusers import has_adapters, pipeline_of, prepared_pipeline, write_pipeline
 from ._diffusion_components import components_of_pipeline

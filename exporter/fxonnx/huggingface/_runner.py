@@ -25,6 +25,8 @@ __all__ = ["load"]
 
 _SINGLE, _ENCODER, _DECODER = "model", "encoder_model", "decoder_model_merged"
 _EMBEDDINGS, _IMAGES = "embed_tokens", "vision_encoder"
+_TEXT_ENCODER, _SOUND, _DELAYS = "text_encoder", "encodec_decode", "build_delay_pattern_mask"
+_NAMES = (_DECODER, _ENCODER, _EMBEDDINGS, _IMAGES, _TEXT_ENCODER, _SOUND, _DELAYS, _SINGLE)
 
 
 def load(
@@ -73,7 +75,11 @@ def load(
         model.base_model.get_image_features = like(model.base_model.get_image_features, encode)
         replace_forward(model, functools.partial(_decode_with_images, model.config, sessions))
     elif _DECODER in sessions:
-        replace_forward(model.get_encoder(), functools.partial(_encode, sessions[_ENCODER]))
+        encoder = sessions[_TEXT_ENCODER if _SOUND in sessions else _ENCODER]
+        replace_forward(model.get_encoder(), functools.partial(_encode, encoder))
+        if _SOUND in sessions:
+            decode = functools.partial(_decode_sound, sessions[_SOUND])
+            model.audio_encoder.decode = like(model.audio_encoder.decode, decode)
         replace_forward(model, functools.partial(_decode_with_encoder, model, sessions[_DECODER]))
     elif sessions[_SINGLE].caches:
         replace_forward(model, functools.partial(_decode, sessions[_SINGLE]))
@@ -106,9 +112,7 @@ def _files(root: Path, suffix: str | None) -> dict[str, Path]:
     }
     by_suffix: dict[str, dict[str, Path]] = {}
     for stem, path in found.items():
-        name = next(
-            (each for each in (_DECODER, _ENCODER, _EMBEDDINGS, _IMAGES, _SINGLE) if stem.startswith(each)), None
-        )
+        name = next((each for each in _NAMES if stem.startswith(each)), None)
         if name is not None:
             by_suffix.setdefault(stem.removeprefix(name), {})[name] = path
     if not by_suffix:
@@ -142,6 +146,10 @@ def _encode(session: Session, **inputs: Any) -> Any:
     transformers = import_extra("transformers")
     found = _call(session, **inputs)
     return transformers.modeling_outputs.BaseModelOutput(found["last_hidden_state"])
+
+
+def _decode_sound(session: Session, audio_codes: Tensor, **_scales: Any) -> Any:
+    return import_extra("transformers").utils.ModelOutput(session({"audio_codes": audio_codes}))
 
 
 def _states(cache: Any) -> list[tuple[Tensor, Tensor]]:
@@ -235,7 +243,7 @@ def _decode_with_encoder(model: Any, session: Session, **inputs: Any) -> Any:
     for name in session.caches:
         _, index, part, kind = name.split(".")
         known = past[part]
-        feeds[name] = known[int(index)][kind == "value"] if known else session.empty(name, len(ids))
+        feeds[name] = known[int(index)][kind == "value"] if known else session.empty(name, len(states))
     found = session(feeds)
     for layer in range(len(session.caches) // 4):
         for part, stored in (("decoder", cache.self_attention_cache), ("encoder", cache.cross_attention_cache)):

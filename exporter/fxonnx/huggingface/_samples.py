@@ -99,8 +99,8 @@ def _compares_images_with_texts(model: Any) -> bool:
 
 
 def text_config(model: Any) -> Any:
-    """The configuration of the text model of a model."""
-    return model.config.get_text_config()
+    """The configuration of the model that takes the texts of a model."""
+    return getattr(model.config, "text_encoder", None) or model.config.get_text_config()
 
 
 def cast(inputs: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
@@ -133,6 +133,8 @@ def input_names(model: Any, processors: Iterable[Any]) -> list[str]:
     for processor in [*processors] or _usual_processors(model.config):
         wanted.update(processor.model_input_names)
     wanted.discard("inputs")  # of Perceiver, another name of its tokens or pixels
+    if hasattr(model, "audio_encoder"):
+        wanted -= {"input_values", "padding_mask"}  # MusicGen also continues a sound, which optimum's files do not
     for name, others in _TOGETHER.items():
         if name in wanted:
             wanted.update(others)
