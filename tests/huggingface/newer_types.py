@@ -94,6 +94,13 @@ NEWER_TYPES: Mapping[str, Mapping[str, Any]] = {
     "blip": {"text_config": _TEXT, "vision_config": _VISION},
     "altclip": {"text_config": {**_TEXT, "project_dim": 32}, "vision_config": _VISION},
     # Audio.
+    "speecht5": {
+        **{"vocab_size": 40, "hidden_size": 32, "encoder_layers": 2, "encoder_attention_heads": 4},
+        **{"encoder_ffn_dim": 64, "decoder_layers": 2, "decoder_ffn_dim": 64, "decoder_attention_heads": 4},
+        **{"num_mel_bins": 8, "speech_decoder_prenet_units": 16, "speaker_embedding_dim": 6},
+        **{"speech_decoder_postnet_units": 16, "conv_dim": [16] * 7, "num_conv_pos_embeddings": 16},
+        "num_conv_pos_embedding_groups": 2,
+    },
     "wav2vec2-bert": {**_AUDIO, "feature_projection_input_dim": 160},
     "parakeet_ctc": {"vocab_size": 32, "encoder_config": {**_AUDIO}},
 }

@@ -17,7 +17,7 @@ from .newer_types import NEWER_TYPES
 with suppress(ModuleNotFoundError):  # the environment of optimum has none
     import_torchvision()
 
-__all__ = ["TYPES", "main_task", "make_model", "tasks_of"]
+__all__ = ["TYPES", "main_task", "make_model", "make_vocoder", "tasks_of"]
 
 _UNKNOWN = {"mctct"}
 """Types that transformers 5 does not have any more, or whose files are not written."""
@@ -50,6 +50,8 @@ def main_task(model_type: str) -> Task:
     found = tasks_of(model_type)
     if generates == "decoder" and TASKS["fill-mask"] in found:
         return found[0]
+    if model_type == "speecht5":
+        return TASKS["text-to-audio"]  # as optimum exports it
     speech = [task for task in found if task.name == "automatic-speech-recognition" and generates == "encoder-decoder"]
     return next(iter([*speech, *(task for task in found if task.form == generates), *found]))
 
@@ -74,3 +76,15 @@ def make_model(model_type: str, task: Task) -> Any:
             if name.endswith("codebook.embed"):  # zeros would decode any tokens to the same sound
                 buffer.normal_()
     return model
+
+
+def make_vocoder() -> Any:
+    """A vocoder of spectrograms of 8 mel bins."""
+    from transformers import SpeechT5HifiGan, SpeechT5HifiGanConfig
+
+    torch.manual_seed(0)
+    sizes = {"upsample_rates": [2, 2], "upsample_kernel_sizes": [4, 4], "resblock_kernel_sizes": [3]}
+    config = SpeechT5HifiGanConfig(
+        **sizes, model_in_dim=8, upsample_initial_channel=16, resblock_dilation_sizes=[[1, 3]], initializer_range=0.2
+    )
+    return SpeechT5HifiGan(config).eval()

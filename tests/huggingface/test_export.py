@@ -42,7 +42,8 @@ def test_types(tmp_path: Path, model_type: str) -> None:
     exported = export_small(model_type, tmp_path)
     assert all(check.passed for check in exported.checks)
     generates = any("past_key_values" in value.name for file in exported.files for value in onnx.load(file).graph.input)
-    assert generates == (exported.checks[-1].file in ("generate", "sound"))
+    is_compared = generates and model_type != "speecht5"  # which draws random numbers
+    assert is_compared == (exported.checks[-1].file in ("generate", "sound"))
     assert rows_of_page()[model_type] == row_of(model_type, exported)
 
 

@@ -1,4 +1,4 @@
-"""Models that make sound of text: MusicGen."""
+"""Models that make sound of text: MusicGen and SpeechT5."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 
@@ -14,7 +15,7 @@ from fxonnx import ArgumentError
 from fxonnx.huggingface._samples import Sizes, sample_inputs
 from fxonnx.huggingface._tasks import TASKS
 
-from .small_models import make_model
+from .small_models import make_model, make_vocoder
 
 TASK = TASKS["text-to-audio"]
 OPTIONS: dict[str, Any] = {"max_new_tokens": 14, "min_new_tokens": 14, "do_sample": False}
@@ -76,3 +77,63 @@ def test_sound_in_chunks(tmp_path: Path) -> None:
     message = "MusicgenForConditionalGeneration decodes sound with 'encodec' in chunks of 1.0 seconds(?s:.*)one chunk"
     with pytest.raises(ArgumentError, match=message):
         fxonnx.huggingface.export(model, tmp_path)
+
+
+STEP = ["output_sequence", "speaker_embeddings", "encoder_hidden_states", "encoder_attention_mask", "use_cache_branch"]
+SPEECH = {
+    "encoder_model": (["input_ids"], ["encoder_outputs", "encoder_attention_mask"]),
+    "decoder_model_merged": (STEP, ["output_sequence_out", "spectrum", "prob"]),
+    "decoder_postnet_and_vocoder": (["spectrogram"], ["waveform"]),
+}
+"""Inputs and outputs of optimum's files, without the keys and values of the cache."""
+
+
+def test_speecht5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its random numbers, each file and the sound of a text are compared."""
+    from transformers.models.speecht5.modeling_speecht5 import SpeechT5SpeechDecoderPrenet
+
+    monkeypatch.setattr(SpeechT5SpeechDecoderPrenet, "_consistent_dropout", lambda _self, states, _rate: states)
+    model, vocoder = make_model("speecht5", TASK), make_vocoder()
+    vocoder.save_pretrained(tmp_path / "vocoder")
+    exported = fxonnx.huggingface.export(model, tmp_path / "out", vocoder=tmp_path / "vocoder")
+    assert all(check.difference is not None for check in exported.checks)
+    found = {}
+    for file in exported.files:
+        graph = onnx.load(file).graph
+        names = ([value.name for value in values] for values in (graph.input, graph.output))
+        found[file.stem] = tuple([each for each in side if not each.startswith(("past", "present"))] for side in names)
+    assert found == SPEECH
+    loaded = fxonnx.huggingface.load(tmp_path / "out")
+    speaker = torch.randn(1, 6)
+    options = {"speaker_embeddings": speaker, "minlenratio": 1.0, "maxlenratio": 3.0}
+    for length in (9, 4):
+        ids = torch.randint(3, 30, (1, length))
+        expected = model.generate(ids, vocoder=vocoder, **options)
+        assert expected.std() > 1e-3
+        for name in ("generate", "generate_speech"):
+            torch.testing.assert_close(getattr(loaded, name)(ids, **options), expected, atol=1e-5, rtol=1e-3)
+
+
+def test_speecht5_draws_random_numbers(tmp_path: Path) -> None:
+    """From a directory, without the comparison; the sound of a text differs from call to call, as in transformers."""
+    make_model("speecht5", TASK).save_pretrained(tmp_path / "checkpoint")
+    fxonnx.huggingface.export(tmp_path / "checkpoint", tmp_path / "out", vocoder=make_vocoder(), verify=False)
+    loaded, ids = fxonnx.huggingface.load(tmp_path / "out"), torch.randint(3, 30, (1, 9))
+    options = {"speaker_embeddings": torch.randn(1, 6), "minlenratio": 1.0, "maxlenratio": 1.0}
+    first, second = (loaded.generate(ids, **options) for _ in range(2))
+    assert first.shape == second.shape
+    assert not torch.equal(first, second)
+
+
+def test_vocoders(tmp_path: Path) -> None:
+    model = make_model("speecht5", TASK)
+    with pytest.raises(ArgumentError, match=r"vocoder: SpeechT5 requires one, .*spectrogram(?s:.*)pass a SpeechT5Hifi"):
+        fxonnx.huggingface.export(model, tmp_path / "out")
+    with pytest.raises(ArgumentError, match="vocoder: got a Linear"):
+        fxonnx.huggingface.export(model, tmp_path / "out", vocoder=torch.nn.Linear(2, 2))
+    with pytest.raises(ArgumentError, match=r"vocoder: .*nowhere cannot be loaded: "):
+        fxonnx.huggingface.export(model, tmp_path / "out", vocoder=tmp_path / "nowhere")
+    message = "vocoder: MusicgenForConditionalGeneration takes none"
+    with pytest.raises(ArgumentError, match=message):
+        fxonnx.huggingface.export(make_model("musicgen", TASK), tmp_path / "out", vocoder=make_vocoder())
+    assert not (tmp_path / "out").exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 import fxonnx.huggingface
 from fxonnx.huggingface import ExportedModel
 
-from .small_models import TYPES, main_task, make_model
+from .small_models import TYPES, main_task, make_model, make_vocoder
 
 __all__ = ["PAGE", "export_small", "row_of", "rows_of_page"]
 
@@ -32,7 +32,8 @@ small configuration.
 def export_small(model_type: str, directory: Path) -> ExportedModel:
     """Export and check a small model of a type."""
     task = main_task(model_type)
-    return fxonnx.huggingface.export(make_model(model_type, task), directory, task=task.name)
+    vocoder = make_vocoder() if model_type == "speecht5" else None
+    return fxonnx.huggingface.export(make_model(model_type, task), directory, task=task.name, vocoder=vocoder)
 
 
 def row_of(model_type: str, exported: ExportedModel) -> str:

@@ -13,12 +13,13 @@ from torch import Tensor
 from ..errors import ArgumentError
 from ..genai._meta import has_weights, runnable
 from ._component import Component, Inputs, with_forward
-from ._cross_attention import TRANSLATIONS, reusing_cache
+from ._cross_attention import TRANSLATIONS, present_of_both, reusing_cache
 from ._extra import import_extra
 from ._image_text import example_inputs, image_axes, image_features, image_inputs, module_of_features
 from ._music import codebooks_of, music_components
 from ._samples import Sizes, axes_of, cast, input_names, sample_inputs, text_config
 from ._source import Source
+from ._speech import is_speech, load_vocoder, speech_components
 
 __all__ = ["components_of"]
 
@@ -32,9 +33,13 @@ def components_of(source: Source) -> list[Component]:
         source: The model.
 
     Raises:
-        ArgumentError: If a model that generates text does not run with a cache.
+        ArgumentError: If a model that generates text does not run with a cache, or SpeechT5 has no vocoder.
     """
     form = source.task.form
+    if is_speech(source.model.config) and source.task.name == "text-to-audio":
+        return speech_components(source.model, load_vocoder(source.vocoder))
+    if source.vocoder is not None:
+        raise ArgumentError("vocoder", f"{type(source.model).__name__} takes none", hint="only SpeechT5 does")
     if form == "single" and source.model.config.is_encoder_decoder and source.model.can_generate():
         form = "encoder-decoder"  # speech recognition has both forms
     if form == "decoder":
@@ -158,16 +163,6 @@ def _present(layers: Any) -> dict[str, Tensor]:
     }
 
 
-def _present_of_both(cache: Any) -> dict[str, Tensor]:
-    layers = zip(cache.self_attention_cache.layers, cache.cross_attention_cache.layers, strict=True)
-    return {
-        f"present.{index}.{part}.{name}": state
-        for index, both in enumerate(layers)
-        for part, layer in zip(("decoder", "encoder"), both, strict=True)
-        for name, state in (("key", layer.keys), ("value", layer.values))
-    }
-
-
 def _cache_shapes(model: Any) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Heads and head size of the keys and of the values of each layer.
 
@@ -243,7 +238,7 @@ def _merged_decoder(source: Source, encoder: Component, has_mask: bool) -> Compo
         logits = model(
             decoder_input_ids=input_ids, encoder_outputs=hidden, past_key_values=cache, use_cache=True, **given
         ).logits
-        return {"logits": logits.float(), **_present_of_both(cache)}
+        return {"logits": logits.float(), **present_of_both(cache)}
 
     @functools.cache
     def encoded_states(sizes: Sizes) -> Tensor:

@@ -20,13 +20,15 @@ from ._diffusion_runner import load_pipeline
 from ._extra import import_extra
 from ._image_text import merged_embeddings
 from ._sessions import Session, like, on_cpu, parameters, replace_forward
+from ._speech import replace_speech
 
 __all__ = ["load"]
 
 _SINGLE, _ENCODER, _DECODER = "model", "encoder_model", "decoder_model_merged"
 _EMBEDDINGS, _IMAGES = "embed_tokens", "vision_encoder"
 _TEXT_ENCODER, _SOUND, _DELAYS = "text_encoder", "encodec_decode", "build_delay_pattern_mask"
-_NAMES = (_DECODER, _ENCODER, _EMBEDDINGS, _IMAGES, _TEXT_ENCODER, _SOUND, _DELAYS, _SINGLE)
+_VOCODER = "decoder_postnet_and_vocoder"
+_NAMES = (_DECODER, _ENCODER, _EMBEDDINGS, _IMAGES, _TEXT_ENCODER, _SOUND, _DELAYS, _VOCODER, _SINGLE)
 
 
 def load(
@@ -74,6 +76,8 @@ def load(
         # generate calls it before the first step
         model.base_model.get_image_features = like(model.base_model.get_image_features, encode)
         replace_forward(model, functools.partial(_decode_with_images, model.config, sessions))
+    elif _VOCODER in sessions:
+        replace_speech(model, sessions[_ENCODER], sessions[_DECODER], sessions[_VOCODER])
     elif _DECODER in sessions:
         encoder = sessions[_TEXT_ENCODER if _SOUND in sessions else _ENCODER]
         replace_forward(model.get_encoder(), functools.partial(_encode, encoder))

@@ -40,12 +40,14 @@ class Source:
         task: Its task.
         processors: Tokenizer, image processor and feature extractor, as far as it has them.
         directory: The checkpoint, if it was loaded from one.
+        vocoder: The user's argument: the model that makes sound of its spectrograms.
     """
 
     model: Any
     task: Task
     processors: tuple[Any, ...]
     directory: Path | None
+    vocoder: Any = None
 
 
 def load_source(
@@ -94,7 +96,8 @@ def load_source(
     architecture = next(iter(getattr(config, "architectures", None) or ()), None)
     found = task_of(config, architecture) if task is None else task_by_name(task)
     loader = _loader(config, found, architecture, trust_remote_code)
-    with_weights = with_weights or trust_remote_code or found.form == "image-text"  # whose features are compared
+    needs_weights = found.form == "image-text" or config.model_type == "speecht5"  # to compare, or join a vocoder's
+    with_weights = with_weights or trust_remote_code or needs_weights
     loaded = None if with_weights else without_weights(directory, config, loader)
     if loaded is None:
         loaded = _load(directory, config, found, loader, trust_remote_code)
