@@ -1,4 +1,4 @@
-"""Small configurations of model types of transformers 5 that optimum-onnx does not export."""
+"""Small configurations of model types of transformers 5 that optimum-onnx does not export, or not alone."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ NEWER_TYPES: Mapping[str, Mapping[str, Any]] = {
         "num_experts": 4,
     },
     "umt5": _T5,
+    "siglip_text_model": _TEXT,
     # Images and video.
     **dict.fromkeys(("dinov2_with_registers", "ijepa", "dinov3_vit"), _VISION),
     "dinov3_convnext": {"hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1]},

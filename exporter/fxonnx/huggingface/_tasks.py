@@ -87,7 +87,11 @@ _ROWS = (
     Task("automatic-speech-recognition", ("AutoModelForCTC", "AutoModelForSpeechSeq2Seq")),
     Task("text-to-audio", ("AutoModelForTextToWaveform", "AutoModelForTextToSpectrogram"), ("waveform",)),
     Task("time-series-forecasting", ("AutoModelForTimeSeriesPrediction",), ("prediction_outputs",)),
-    Task("feature-extraction", ("AutoModel", "ColPaliForRetrieval"), (*_PREDICTIONS, *_HIDDEN, *_IMAGE_TEXT)),
+    Task(
+        "feature-extraction",
+        ("AutoModel", "ColPaliForRetrieval", "SiglipTextModel"),
+        (*_PREDICTIONS, *_HIDDEN, *_IMAGE_TEXT),
+    ),
 )
 
 TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in _ROWS})
