@@ -65,7 +65,7 @@ def make_model(model_type: str, task: Task) -> Any:
     config = _config(model_type)
     torch.manual_seed(0)
     (model_class, *_) = _classes(task, config)
-    if model_class.config_class is not type(config):
+    if model_class.config_class is config.sub_configs.get("text_config"):
         config = config.text_config
     model = model_class(config).eval()
     with torch.no_grad():

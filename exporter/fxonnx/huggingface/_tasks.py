@@ -208,11 +208,13 @@ def model_classes(name: str, config: Any) -> tuple[Any, ...]:
     if found is None:  # auto classes come and go with the version of transformers
         return ()
     mapping = getattr(found, "_model_mapping", None)
-    classes = found if mapping is None else mapping.get(type(config), ())
-    # MusicGen has classes that take the configuration of its decoder only
-    possible = (type(config), getattr(config, "sub_configs", {}).get("text_config"))
+    if mapping is None:
+        return (found,) if found.config_class is type(config) else ()
+    classes = mapping.get(type(config), ())
+    # MusicGen has classes that take the configuration of its decoder only.
+    parts = [part for name, part in getattr(config, "sub_configs", {}).items() if name != "text_config"]
     flat = classes if isinstance(classes, tuple) else (classes,)
-    return tuple(each for each in flat if each.config_class in possible)
+    return tuple(each for each in flat if getattr(each, "config_class", None) not in parts)
 
 
 def _tasks_of(config: Any, architecture: str | None) -> list[Task]:
