@@ -18,6 +18,7 @@ from fxonnx.huggingface._tasks import TASKS
 from .small_models import make_model, make_vocoder
 
 TASK = TASKS["text-to-audio"]
+pytestmark = pytest.mark.filterwarnings("error:the model is in training mode")
 OPTIONS: dict[str, Any] = {"max_new_tokens": 14, "min_new_tokens": 14, "do_sample": False}
 
 

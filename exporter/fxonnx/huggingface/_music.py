@@ -58,7 +58,7 @@ def music_components(model: Any) -> list[Component]:
 
     code_axes: Mapping[str, Mapping[int, str]] = {"audio_codes": {1: "batch_size", 3: "chunk_length"}}
     prompt_axes = {"input_ids": {0: "batch_size_x_num_codebooks", 1: "sequence_length"}}
-    pattern = with_forward(torch.nn.Module(), _delay_pattern(codebooks, channels))
+    pattern = with_forward(torch.nn.Module().eval(), _delay_pattern(codebooks, channels))
     return [
         Component("encodec_decode", with_forward(model, decode), codes, code_axes, has_products=False),
         Component("build_delay_pattern_mask", pattern, prompt, prompt_axes, has_products=False),

@@ -19,7 +19,7 @@ from ..genai._meta import without_weights
 from ._extra import import_extra
 from ._tasks import TASKS, Task, check_class, check_modalities, model_classes, task_by_name, task_of
 
-__all__ = ["Source", "find_checkpoint", "is_hub_id", "load_source"]
+__all__ = ["Source", "find_checkpoint", "is_hub_id", "load_source", "without_progress"]
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _DOWNLOADED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.py", "*.spm", "*.tiktoken")
@@ -186,7 +186,7 @@ def _load(directory: Path, config: Any, task: Task, loader: Any, trust_remote_co
     options = {"config": config, "dtype": torch.float32, "ignore_mismatched_sizes": True, "output_loading_info": True}
     state = None if own_code else dequantized_checkpoint(directory, config, torch.float32)
     try:
-        with _without_progress():
+        with without_progress():
             if state is None:
                 loaded, report = loader.from_pretrained(directory, local_files_only=True, **options, **own_code)
             else:
@@ -246,7 +246,7 @@ def _stored_processors(directory: Path) -> Iterator[Any]:
 
 
 @contextmanager
-def _without_progress() -> Iterator[None]:
+def without_progress() -> Iterator[None]:
     """transformers would show its progress also where the output is not a terminal."""
     logging = import_extra("transformers").utils.logging
     shown = logging.is_progress_bar_enabled()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from ._cross_attention import TRANSLATIONS, present_of_both, reusing_cache
 from ._extra import import_extra
 from ._samples import Sizes, sample_inputs
 from ._sessions import Session, replace_forward
+from ._source import without_progress
 
 __all__ = ["is_speech", "load_vocoder", "replace_speech", "speech_components"]
 
@@ -43,14 +45,15 @@ def load_vocoder(vocoder: Any) -> Any:
     hint = "pass a SpeechT5HifiGan, or its directory: vocoder=, --vocoder"
     if isinstance(vocoder, (str, os.PathLike)):
         try:
-            vocoder = transformers.SpeechT5HifiGan.from_pretrained(vocoder)
+            with without_progress():
+                vocoder = transformers.SpeechT5HifiGan.from_pretrained(vocoder)
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise ArgumentError("vocoder", f"{vocoder} cannot be loaded: {reason}", hint=hint) from error
     if not isinstance(vocoder, transformers.SpeechT5HifiGan):
         problem = "SpeechT5 requires one, which makes sound of its spectrogram"
         raise ArgumentError("vocoder", problem if vocoder is None else f"got {kind_of(vocoder)}", hint=hint)
-    return vocoder.eval()
+    return copy.deepcopy(vocoder).eval() if vocoder.training else vocoder
 
 
 def speech_components(model: Any, vocoder: Any) -> list[Component]:
@@ -77,7 +80,7 @@ def speech_components(model: Any, vocoder: Any) -> list[Component]:
         generator = torch.Generator().manual_seed(sizes.seed)
         return {"spectrogram": torch.randn(2 * sizes.tokens, model.config.num_mel_bins, generator=generator)}
 
-    both = torch.nn.Module()
+    both = torch.nn.Module().eval()
     both.model, both.vocoder = model, vocoder
     length: Mapping[str, Mapping[int, str]] = {"input_ids": {1: "encoder_sequence_length"}}
     frames = {"spectrogram": {0: "n_spectrums_x_reduction_factor"}}
