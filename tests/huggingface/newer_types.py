@@ -1,4 +1,4 @@
-"""Small configurations of model types of transformers 5 that optimum-onnx does not export."""
+"""Small configurations of model types of transformers 5 that optimum-onnx does not export, or not alone."""
 
 from __future__ import annotations
 
@@ -42,6 +42,11 @@ NEWER_TYPES: Mapping[str, Mapping[str, Any]] = {
         _MIXTURE,
     ),
     "llama4_text": {**_MIXTURE, "intermediate_size_mlp": 64, "attention_chunk_size": 8},
+    # The decoder of image-to-text models of the type vision-encoder-decoder.
+    "trocr": {
+        **{"vocab_size": 128, "d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 64},
+        **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 128},
+    },
     # Encoders and decoders.
     **dict.fromkeys(("plbart", "mvp"), _SEQ2SEQ),
     "switch_transformers": {
@@ -49,6 +54,7 @@ NEWER_TYPES: Mapping[str, Mapping[str, Any]] = {
         "num_experts": 4,
     },
     "umt5": _T5,
+    "siglip_text_model": _TEXT,
     # Images and video.
     **dict.fromkeys(("dinov2_with_registers", "ijepa", "dinov3_vit"), _VISION),
     "dinov3_convnext": {"hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1]},
@@ -89,6 +95,13 @@ NEWER_TYPES: Mapping[str, Mapping[str, Any]] = {
     "blip": {"text_config": _TEXT, "vision_config": _VISION},
     "altclip": {"text_config": {**_TEXT, "project_dim": 32}, "vision_config": _VISION},
     # Audio.
+    "speecht5": {
+        **{"vocab_size": 40, "hidden_size": 32, "encoder_layers": 2, "encoder_attention_heads": 4},
+        **{"encoder_ffn_dim": 64, "decoder_layers": 2, "decoder_ffn_dim": 64, "decoder_attention_heads": 4},
+        **{"num_mel_bins": 8, "speech_decoder_prenet_units": 16, "speaker_embedding_dim": 6},
+        **{"speech_decoder_postnet_units": 16, "conv_dim": [16] * 7, "num_conv_pos_embeddings": 16},
+        "num_conv_pos_embedding_groups": 2,
+    },
     "wav2vec2-bert": {**_AUDIO, "feature_projection_input_dim": 160},
     "parakeet_ctc": {"vocab_size": 32, "encoder_config": {**_AUDIO}},
 }

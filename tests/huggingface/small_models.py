@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from benchmarks._optimum_models import MODELS
-from fxonnx.huggingface._tasks import TASKS, Task
+from fxonnx.huggingface._tasks import TASKS, Task, model_classes
 from tests.models.torchvision_shim import import_torchvision
 
 from .newer_types import NEWER_TYPES
@@ -17,19 +17,10 @@ from .newer_types import NEWER_TYPES
 with suppress(ModuleNotFoundError):  # the environment of optimum has none
     import_torchvision()
 
-__all__ = ["TYPES", "main_task", "make_model", "tasks_of"]
+__all__ = ["TYPES", "main_task", "make_model", "make_vocoder", "tasks_of"]
 
-_UNKNOWN = {
-    "mctct",
-    "perceiver",
-    "pix2struct",
-    "decision_transformer",
-    "musicgen",
-    "vitpose",
-    "colpali",
-}
-"""Types that transformers 5 does not have any more, without a class for a task of this package, or with inputs that have
-no example."""
+_UNKNOWN = {"mctct"}
+"""Types that transformers 5 does not have any more, or whose files are not written."""
 
 TYPES = tuple(name for name in {**MODELS, **NEWER_TYPES} if name not in _UNKNOWN)
 
@@ -50,7 +41,7 @@ def _config(model_type: str) -> Any:
 
 def tasks_of(model_type: str) -> list[Task]:
     """The tasks that transformers has a class of this type for."""
-    return [task for task in TASKS.values() if _auto_class(task, _config(model_type)) is not None]
+    return [task for task in TASKS.values() if _classes(task, _config(model_type))]
 
 
 def main_task(model_type: str) -> Task:
@@ -59,24 +50,41 @@ def main_task(model_type: str) -> Task:
     found = tasks_of(model_type)
     if generates == "decoder" and TASKS["fill-mask"] in found:
         return found[0]
+    if model_type == "speecht5":
+        return TASKS["text-to-audio"]  # as optimum exports it
     speech = [task for task in found if task.name == "automatic-speech-recognition" and generates == "encoder-decoder"]
     return next(iter([*speech, *(task for task in found if task.form == generates), *found]))
 
 
-def _auto_class(task: Task, config: Any) -> Any:
-    import transformers
-
-    found = [getattr(transformers, name, None) for name in task.auto_classes]
-    return next((each for each in found if each is not None and type(config) in each._model_mapping), None)
+def _classes(task: Task, config: Any) -> list[Any]:
+    return [each for name in task.auto_classes for each in model_classes(name, config)]
 
 
 def make_model(model_type: str, task: Task) -> Any:
     """A model with random weights, of a size that makes its outputs depend on its inputs."""
     config = _config(model_type)
     torch.manual_seed(0)
-    model = _auto_class(task, config).from_config(config).eval()
+    (model_class, *_) = _classes(task, config)
+    if model_class.config_class is config.sub_configs.get("text_config"):
+        config = config.text_config
+    model = model_class(config).eval()
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1 and not name.startswith("audio_encoder."):  # whose weights have norms of their own
                 parameter.normal_(0, 0.2)
+        for name, buffer in model.named_buffers():
+            if name.endswith("codebook.embed"):  # zeros would decode any tokens to the same sound
+                buffer.normal_()
     return model
+
+
+def make_vocoder() -> Any:
+    """A vocoder of spectrograms of 8 mel bins."""
+    from transformers import SpeechT5HifiGan, SpeechT5HifiGanConfig
+
+    torch.manual_seed(0)
+    sizes = {"upsample_rates": [2, 2], "upsample_kernel_sizes": [4, 4], "resblock_kernel_sizes": [3]}
+    config = SpeechT5HifiGanConfig(
+        **sizes, model_in_dim=8, upsample_initial_channel=16, resblock_dilation_sizes=[[1, 3]], initializer_range=0.2
+    )
+    return SpeechT5HifiGan(config).eval()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,14 @@ import fxonnx.huggingface
 from benchmarks._optimum_models import MODELS
 from fxonnx import ExportError
 from fxonnx.huggingface import _register
+from fxonnx.huggingface._image_text import example_inputs
+from fxonnx.huggingface._music import codebooks_of
 from fxonnx.huggingface._samples import Sizes, input_names, sample_inputs
 
 from .small_models import TYPES, main_task, make_model
 
 RANDOM = {"vit_mae": "it hides random patches", "vits": "it draws the lengths of the sounds"}
+COMPARED = [name for name in TYPES if name in MODELS]
 OTHER = Sizes(batch=3, tokens=6, seed=1)
 
 
@@ -57,9 +61,9 @@ def inputs_of(model: Any, sizes: Sizes, past: int) -> dict[str, Any]:
 
     if model.config.is_encoder_decoder and model.can_generate():
         given = sample_inputs(model, input_names(model, []), sizes)
-        return {**given, "decoder_input_ids": torch.randint(5, 10, (sizes.batch, past))}
+        return {**given, "decoder_input_ids": torch.randint(5, 10, (sizes.batch * codebooks_of(model), past))}
     if not model.can_generate() or "input_ids" not in input_names(model, []):
-        return sample_inputs(model, input_names(model, []), sizes)
+        return example_inputs(model, input_names(model, []), sizes)
     ids = sample_inputs(model, ["input_ids"], sizes)["input_ids"]
     cache = DynamicCache(config=model.config.get_text_config(decoder=True))
     with torch.no_grad():
@@ -84,7 +88,7 @@ def call(model: Any, inputs: dict[str, Any]) -> Any:
         return model(**copy.deepcopy(inputs))
 
 
-@pytest.mark.parametrize("model_type", [name for name in TYPES if name in MODELS and name not in RANDOM])
+@pytest.mark.parametrize("model_type", [name for name in COMPARED if name not in RANDOM])
 def test_types(tmp_path: Path, model_type: str) -> None:
     model = make_model(model_type, main_task(model_type))
     exported = exporter().export(model, inputs_of(model, Sizes(), 5), {"export_format": "fxonnx", "dynamic": True})
@@ -92,6 +96,12 @@ def test_types(tmp_path: Path, model_type: str) -> None:
     for sizes, past in ((Sizes(), 5), (OTHER, 7)):
         inputs = inputs_of(model, sizes, past)
         assert_same(loaded(**copy.deepcopy(inputs)), call(model, inputs))
+
+
+def test_the_page_has_the_numbers() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "hugging-face.md").read_text(encoding="utf-8")
+    (found,) = re.findall(r"Of (\d+) types of the \[table\]\(../reference/huggingface-types.md\),\s+(\d+) give", page)
+    assert [*map(int, found)] == [len(COMPARED), len(COMPARED) - len(RANDOM)]
 
 
 @pytest.mark.parametrize("model_type", ["llama", "gemma2", "mistral", "qwen3_moe", "t5", "bart", "whisper"])

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import fxonnx.huggingface
+from benchmarks._optimum_models import MODELS
 from fxonnx import ArgumentError, VerificationError
 from fxonnx.huggingface._external_data import split_external_data
 from fxonnx.huggingface._tasks import TASKS
@@ -42,13 +43,14 @@ def test_types(tmp_path: Path, model_type: str) -> None:
     exported = export_small(model_type, tmp_path)
     assert all(check.passed for check in exported.checks)
     generates = any("past_key_values" in value.name for file in exported.files for value in onnx.load(file).graph.input)
-    assert generates == exported.checks[-1].file.startswith("generate")
+    is_compared = generates and model_type != "speecht5"  # which draws random numbers
+    assert is_compared == (exported.checks[-1].file in ("generate", "sound"))
     assert rows_of_page()[model_type] == row_of(model_type, exported)
 
 
 def test_the_page_lists_all_types() -> None:
     assert list(rows_of_page()) == list(TYPES)
-    assert len(TYPES) >= 120
+    assert {*MODELS} - {*TYPES} == {"mctct"}  # which transformers 5 does not have
 
 
 def test_the_directory_of_transformers_js(checkpoint: Path, tmp_path: Path) -> None:
@@ -321,6 +323,16 @@ def test_the_layout_of_onnxruntime_genai(tmp_path: Path) -> None:
         fxonnx.huggingface.export(model, tmp_path, layout="genai", target="onnxruntime", processor=make_tokenizer())
 
 
+def test_weights_in_4_bits_of_a_merged_decoder(tmp_path: Path) -> None:
+    """ONNX Runtime does not find weights of 4 bits from inside of a branch."""
+    exported = fxonnx.huggingface.export(make_model("bart", TASKS["text2text-generation"]), tmp_path, dtype="q4")
+    decoder, _encoder = (onnx.load(file).graph for file in exported.files)
+    assert {init.data_type for init in decoder.initializer} >= {onnx.TensorProto.INT4}
+    (check,) = (check for check in exported.checks if check.file == "generate_q4")
+    assert check.difference is not None
+    assert check.difference < 0.5
+
+
 def test_a_target(checkpoint: Path, tmp_path: Path) -> None:
     """Weights in 4 bits as WebGPU reads them, at the opset of the target."""
     exported = fxonnx.huggingface.export(checkpoint, tmp_path, dtype="q4", target="onnxruntime-web-webgpu")
@@ -411,7 +423,7 @@ def test_differences_of_numbers_that_are_not_finite() -> None:
 
 def test_nan_of_the_model_is_not_taken_for_a_random_number() -> None:
     from fxonnx.huggingface._check import compare_component
-    from fxonnx.huggingface._components import Component
+    from fxonnx.huggingface._component import Component
     from fxonnx.huggingface._variants import read_variants
 
     class Session:

@@ -170,6 +170,9 @@ def hf_command(
     task: Annotated[str | None, choice("task", "The task; by default the task of the model's class.")] = None,
     layout: Annotated[str, choice("layout", "The library that loads the directory: {}.")] = "optimum",
     dtype: Annotated[str, choice("dtype", "Comma-separated: {}.", several=True)] = "fp32",
+    vocoder: Annotated[
+        str | None, typer.Option(help="Of SpeechT5: the model that makes sound, a directory or id of the Hub.")
+    ] = None,
     opset: Opset = None,
     target: Target = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")] = None,
@@ -198,6 +201,7 @@ def hf_command(
             output,
             task=task,
             dtype=dtype,
+            vocoder=vocoder,
             opset_version=opset,
             verify=verify,
             revision=revision,

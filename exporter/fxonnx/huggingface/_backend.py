@@ -32,7 +32,7 @@ from fxonnx_translations._torch_compat import pytree
 
 from .. import export
 from .._capture.inputs.pytree_objects import COUNTERS, flatten_objects
-from ._components import with_forward
+from ._component import with_forward
 from ._shared_weights import save_with_shared_weights
 
 __all__ = ["FORMAT", "FxonnxConfig", "FxonnxExporter", "FxonnxRunner"]

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError, VerificationError
-from ._components import Component, Inputs
+from ._component import Component, Inputs
 from ._extra import import_extra
 from ._image_text import image_text_inputs
+from ._music import codebooks_of
 from ._samples import Sizes, cast, input_names, sample_inputs
 from ._source import Source
 from ._variants import Variant
@@ -40,7 +41,7 @@ class FileCheck:
     """The result of one comparison.
 
     Attributes:
-        file: Name of the file; "generate" or "image" for the whole model or pipeline.
+        file: Name of the file; "generate", "sound" or "image" for the whole model or pipeline.
         inputs: The sizes of the inputs, or the kind of generation.
         difference: Largest difference of an output, relative to its largest value; the share of different tokens; None
             if the model draws random numbers, so that its own results differ from call to call.
@@ -158,7 +159,7 @@ def _difference(expected: Tensor, found: Tensor) -> float:
 
 
 def generated_tokens(source: Source) -> Tensor:
-    """Tokens that a model generates greedily from a padded batch, INT64 (batch, length).
+    """Tokens that a model generates greedily from a padded batch, INT64 (batch, length); sound of MusicGen, FLOAT.
 
     Raises:
         ArgumentError: If it does not generate.
@@ -181,17 +182,22 @@ def compare_generation(source: Source, expected: Tensor, loaded: Any, variant: V
         loaded: The exported directory, loaded by ``load``.
         variant: Element types of the files.
     """
-    found = _generate(loaded, _prompts(source))
+    found, is_exact = _generate(loaded, _prompts(source)), variant.name == "fp32"
+    if expected.is_floating_point():
+        name, limit = f"sound{variant.suffix}", variant.tolerance if is_exact else None
+        return FileCheck(name, f"{_NEW} steps, batch {len(expected)}", _difference(expected, found), limit)
     length = min(expected.shape[1], found.shape[1])
     different = float((expected[:, :length] != found[:, :length]).double().mean())
-    limit = 0.0 if variant.name == "fp32" else None
+    limit = 0.0 if is_exact else None
     return FileCheck(f"generate{variant.suffix}", f"{_NEW} tokens, batch {len(expected)}", different, limit)
 
 
 def _generate(model: Any, inputs: Inputs) -> Tensor:
     options = {"max_new_tokens": _NEW, "min_new_tokens": _NEW, "do_sample": False, "num_beams": 1}
+    plain = import_extra("transformers").GenerationMixin.generate
+    generate = type(model).generate if codebooks_of(model) > 1 else plain
     with torch.no_grad():
-        found: Tensor = import_extra("transformers").GenerationMixin.generate(model, **inputs, **options)
+        found: Tensor = generate(model, **inputs, **options)
     return found
 
 
@@ -202,8 +208,6 @@ def _prompts(source: Source) -> Inputs:
         return {**image_text_inputs(model, sizes)}
     inputs: Inputs = {**sample_inputs(model, input_names(model, source.processors), sizes)}
     if model.config.is_encoder_decoder:
-        if "input_ids" not in inputs:
-            inputs.pop("attention_mask", None)
         return inputs
     mask = torch.ones_like(inputs["input_ids"])
     mask[-1, :2] = 0

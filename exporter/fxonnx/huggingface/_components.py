@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,42 +12,18 @@ from torch import Tensor
 
 from ..errors import ArgumentError
 from ..genai._meta import has_weights, runnable
-from ._cross_attention import TRANSLATIONS, reusing_cache
+from ._component import Component, Inputs, with_forward
+from ._cross_attention import TRANSLATIONS, present_of_both, reusing_cache
 from ._extra import import_extra
-from ._image_text import image_axes, image_features, image_inputs, module_of_features
+from ._image_text import example_inputs, image_axes, image_features, image_inputs, module_of_features
+from ._music import codebooks_of, music_components
 from ._samples import Sizes, axes_of, cast, input_names, sample_inputs, text_config
 from ._source import Source
+from ._speech import is_speech, load_vocoder, speech_components
 
-__all__ = ["Component", "Inputs", "components_of"]
+__all__ = ["components_of"]
 
-Inputs = dict[str, Any]
 _PAST = 5
-
-
-@dataclass(frozen=True)
-class Component:
-    """A module that becomes one file.
-
-    Attributes:
-        name: Name of the file, without suffix.
-        model: The module; its parameters have the names that they have in the whole model.
-        inputs: Makes keyword inputs of given ``Sizes``; for a step of generation, also of a given ``past`` length, and
-            with or without ``use_cache``.
-        dynamic_shapes: Dynamic dims by graph input name or glob pattern.
-        translations: Translations of operators that only this component has.
-        generates: Whether it is a step of generation, with a cache.
-        has_branch: Whether ``use_cache_branch`` decides if the file computes the keys and values of the encoder.
-        has_products: Whether it has layers that can be quantized.
-    """
-
-    name: str
-    model: Any
-    inputs: Callable[..., Inputs]
-    dynamic_shapes: Mapping[str, Mapping[int, str]]
-    translations: Mapping[Any, Any] = field(default_factory=lambda: MappingProxyType({}))
-    generates: bool = False
-    has_branch: bool = False
-    has_products: bool = True
 
 
 def components_of(source: Source) -> list[Component]:
@@ -60,9 +33,13 @@ def components_of(source: Source) -> list[Component]:
         source: The model.
 
     Raises:
-        ArgumentError: If a model that generates text does not run with a cache.
+        ArgumentError: If a model that generates text does not run with a cache, or SpeechT5 has no vocoder.
     """
     form = source.task.form
+    if is_speech(source.model.config) and source.task.name == "text-to-audio":
+        return speech_components(source.model, load_vocoder(source.vocoder))
+    if source.vocoder is not None:
+        raise ArgumentError("vocoder", f"{type(source.model).__name__} takes none", hint="only SpeechT5 does")
     if form == "single" and source.model.config.is_encoder_decoder and source.model.can_generate():
         form = "encoder-decoder"  # speech recognition has both forms
     if form == "decoder":
@@ -72,26 +49,18 @@ def components_of(source: Source) -> list[Component]:
     return _encoder_and_decoder(source) if form == "encoder-decoder" else [_single(source)]
 
 
-def with_forward(model: Any, forward: Callable[..., Any]) -> Any:
-    """A module with the same parameters and another forward; the model is left unchanged.
-
-    Args:
-        model: The model.
-        forward: Receives the keyword inputs of the component.
-    """
-    replaced = copy.copy(model)
-    replaced.forward = forward
-    return replaced
-
-
 def _single(source: Source) -> Component:
     model = source.model
     names = input_names(model, source.processors)
-    example = sample_inputs(model, names, Sizes())
-    axes = {name: axes_of(name, value, model) for name, value in example.items()}
+    inputs = functools.partial(example_inputs, model, names)
+    axes = {name: axes_of(name, value, model) for name, value in inputs(Sizes()).items()}
     outputs = source.task.outputs
+    # Processors of PaliGemma return token types of 0, whose tokens see each other in both directions.
+    has_zero_types = model.base_model.config.model_type == "paligemma"
 
     def forward(**inputs: Tensor) -> dict[str, Tensor]:
+        if has_zero_types:
+            inputs["token_type_ids"] = torch.zeros_like(inputs["input_ids"])
         found = model(**cast(inputs, model.dtype), return_dict=True)
         tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
         chosen = {name: tensors[name] for name in outputs if name in tensors}
@@ -104,7 +73,7 @@ def _single(source: Source) -> Component:
         }
         return _float32(chosen or tensors or parts)
 
-    return Component("model", with_forward(model, forward), functools.partial(sample_inputs, model, names), axes)
+    return Component("model", with_forward(model, forward), inputs, axes)
 
 
 def _float32(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -186,9 +155,9 @@ def _embed(model: Any, ids: Tensor) -> Tensor:
     return found
 
 
-def _present(layers: Any, kind: str = "") -> dict[str, Tensor]:
+def _present(layers: Any) -> dict[str, Tensor]:
     return {
-        f"present.{index}.{kind}{name}": state
+        f"present.{index}.{name}": state
         for index, layer in enumerate(layers)
         for name, state in (("key", layer.keys), ("value", layer.values))
     }
@@ -223,8 +192,6 @@ def _encoder_and_decoder(source: Source) -> list[Component]:
     model = source.model
     encoder = model.get_encoder()
     names = input_names(model, source.processors)
-    if "input_ids" not in names and "input_values" not in names:
-        names = [name for name in names if name != "attention_mask"]
     parameters = inspect.signature(encoder.forward).parameters
     names = [name for name in names if name in parameters or "kwargs" in parameters]
     example = sample_inputs(model, names, Sizes())
@@ -234,10 +201,14 @@ def _encoder_and_decoder(source: Source) -> list[Component]:
         hidden = encoder(**cast(inputs, model.dtype), return_dict=True).last_hidden_state
         return {"last_hidden_state": hidden.float()}
 
+    more = music_components(model) if codebooks_of(model) > 1 else []
     first = Component(
-        "encoder_model", with_forward(model, encode), functools.partial(sample_inputs, model, names), axes
+        "text_encoder" if more else "encoder_model",
+        with_forward(model, encode),
+        functools.partial(sample_inputs, model, names),
+        axes,
     )
-    return [first, _merged_decoder(source, first, has_mask="attention_mask" in names)]
+    return [first, _merged_decoder(source, first, has_mask="attention_mask" in names), *more]
 
 
 def _merged_decoder(source: Source, encoder: Component, has_mask: bool) -> Component:
@@ -246,6 +217,8 @@ def _merged_decoder(source: Source, encoder: Component, has_mask: bool) -> Compo
     encoded = _encode(model, encoder.inputs(Sizes()))
     output_class = type(encoded)
     shapes = _cross_shapes(model, encoded, has_mask)
+    rows = codebooks_of(model)
+    has_decoder_mask = model.main_input_name == "flattened_patches"  # Pix2Struct continues padded texts
 
     def forward(
         input_ids: Tensor,
@@ -253,27 +226,19 @@ def _merged_decoder(source: Source, encoder: Component, has_mask: bool) -> Compo
         past_key_values: list[dict[str, dict[str, Tensor]]],
         use_cache_branch: Tensor,
         encoder_attention_mask: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
     ) -> dict[str, Tensor]:
         past = [(layer["decoder"]["key"], layer["decoder"]["value"]) for layer in past_key_values]
         cross = [(layer["encoder"]["key"], layer["encoder"]["value"]) for layer in past_key_values]
         cache = transformers.EncoderDecoderCache(transformers.DynamicCache(past), transformers.DynamicCache())
         cache.cross_attention_cache = reusing_cache(cross, use_cache_branch)
         hidden = output_class(encoder_hidden_states.to(model.dtype))
-        mask = {} if encoder_attention_mask is None else {"attention_mask": encoder_attention_mask}
+        masks = {"attention_mask": encoder_attention_mask, "decoder_attention_mask": decoder_attention_mask}
+        given = {name: mask for name, mask in masks.items() if mask is not None}
         logits = model(
-            decoder_input_ids=input_ids, encoder_outputs=hidden, past_key_values=cache, use_cache=True, **mask
+            decoder_input_ids=input_ids, encoder_outputs=hidden, past_key_values=cache, use_cache=True, **given
         ).logits
-        present = {
-            **_present(cache.self_attention_cache.layers, "decoder."),
-            **_present(cache.cross_attention_cache.layers, "encoder."),
-        }
-        order = [
-            f"present.{index}.{part}.{kind}"
-            for index in range(len(past))
-            for part in ("decoder", "encoder")
-            for kind in ("key", "value")
-        ]
-        return {"logits": logits.float(), **{name: present[name] for name in order}}
+        return {"logits": logits.float(), **present_of_both(cache)}
 
     @functools.cache
     def encoded_states(sizes: Sizes) -> Tensor:
@@ -286,8 +251,8 @@ def _merged_decoder(source: Source, encoder: Component, has_mask: bool) -> Compo
         if states.is_meta:
             states = torch.randn(states.shape, generator=generator)
         batch, source_length = states.shape[:2]
-        vocabulary = text_config(model).vocab_size
-        found: Inputs = {"input_ids": torch.randint(vocabulary, (batch, 3), generator=generator)}
+        vocabulary = model.config.get_text_config(decoder=True).vocab_size
+        found: Inputs = {"input_ids": torch.randint(vocabulary, (batch * rows, 3), generator=generator)}
         found["encoder_hidden_states"] = states
 
         def state(shape: tuple[int, int], length: int) -> Tensor:
@@ -303,17 +268,24 @@ def _merged_decoder(source: Source, encoder: Component, has_mask: bool) -> Compo
         found["use_cache_branch"] = torch.tensor([use_cache])
         if has_mask:
             found["encoder_attention_mask"] = encoder.inputs(sizes)["attention_mask"]
+        if has_decoder_mask:
+            found["decoder_attention_mask"] = torch.ones(batch, past + found["input_ids"].shape[1], dtype=torch.int64)
         return found
 
     source_axes = {0: "batch_size", 1: "encoder_sequence_length"}
     axes: dict[str, Mapping[int, str]] = {
-        "input_ids": {0: "batch_size", 1: "decoder_sequence_length"},
+        "input_ids": {
+            0: "batch_size" if rows == 1 else "total_batch_size_x_num_codebooks",
+            1: "decoder_sequence_length",
+        },
         "encoder_hidden_states": source_axes,
         "past_key_values*decoder*": {0: "batch_size", 2: "past_decoder_sequence_length"},
         "past_key_values*encoder*": {0: "batch_size", 2: "encoder_sequence_length_out"},
     }
     if has_mask:
         axes["encoder_attention_mask"] = source_axes
+    if has_decoder_mask:
+        axes["decoder_attention_mask"] = {0: "batch_size", 1: "total_decoder_sequence_length"}
     return Component("decoder_model_merged", with_forward(model, forward), inputs, axes, TRANSLATIONS, True, True)
 
 
@@ -336,7 +308,7 @@ def _cross_shapes(model: Any, output: Any, has_mask: bool) -> list[tuple[tuple[i
     transformers = import_extra("transformers")
     cache = transformers.EncoderDecoderCache(transformers.DynamicCache(), transformers.DynamicCache())
     called, hidden = runnable(model), output[0]
-    ids = torch.ones(len(hidden), 1, dtype=torch.int64, device=hidden.device)
+    ids = torch.ones(len(hidden) * codebooks_of(model), 1, dtype=torch.int64, device=hidden.device)
     mask = (
         {"attention_mask": torch.ones(hidden.shape[:2], dtype=torch.int64)} if has_mask and has_weights(model) else {}
     )

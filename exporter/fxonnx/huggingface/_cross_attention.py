@@ -17,7 +17,7 @@ from torch import Tensor
 from ..errors import StateError
 from ._extra import import_extra
 
-__all__ = ["TRANSLATIONS", "merge_branches", "reusing_cache"]
+__all__ = ["TRANSLATIONS", "merge_branches", "present_of_both", "reusing_cache"]
 
 _DOMAIN, _NAME = "fxonnx.huggingface", "Reuse"
 
@@ -68,6 +68,21 @@ def reusing_cache(past: Sequence[tuple[Tensor, Tensor]], use_cache_branch: Tenso
 def _choose(past: Tensor, computed: Tensor, use_cache_branch: Tensor) -> Tensor:
     chosen: Tensor = torch.ops.fxonnx_huggingface.reuse(past, computed, use_cache_branch)
     return chosen
+
+
+def present_of_both(cache: Any) -> dict[str, Tensor]:
+    """The keys and values of a decoder with cross attention by the names of the file's outputs.
+
+    Args:
+        cache: An ``EncoderDecoderCache``.
+    """
+    layers = zip(cache.self_attention_cache.layers, cache.cross_attention_cache.layers, strict=True)
+    return {
+        f"present.{index}.{part}.{name}": state
+        for index, both in enumerate(layers)
+        for part, layer in zip(("decoder", "encoder"), both, strict=True)
+        for name, state in (("key", layer.keys), ("value", layer.values))
+    }
 
 
 def merge_branches(model: ir.Model) -> None:
@@ -131,6 +146,8 @@ def _computed_only_for(choices: Sequence[ir.Node]) -> list[ir.Node]:
         node = pending.pop()
         if node is None or node in kept or any(output.is_graph_output() for output in node.outputs):
             continue
+        if node.op_type == "DequantizeLinear":
+            continue  # of a weight in 4 bits, which ONNX Runtime does not find from inside of a branch
         uses = [use for output in node.outputs for use in output.uses()]
         if all(use.node in kept or (use.node in choices and use.idx == 1) for use in uses):
             kept.add(node)

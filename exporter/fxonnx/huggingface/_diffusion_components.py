@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError
-from ._components import Component, Inputs, with_forward
+from ._component import Component, Inputs, with_forward
 from ._samples import Sizes, cast
 
 __all__ = ["DENOISERS", "TEXT_ENCODERS", "check_denoiser", "components_of_pipeline", "denoiser_of"]

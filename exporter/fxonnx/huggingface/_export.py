@@ -30,7 +30,8 @@ from ._check import (
     generated_tokens,
     raise_on_failure,
 )
-from ._components import Component, components_of
+from ._component import Component
+from ._components import components_of
 from ._cross_attention import merge_branches
 from ._diffusers import has_adapters, pipeline_of, prepared_pipeline, write_pipeline
 from ._diffusion_components import components_of_pipeline
@@ -93,6 +94,7 @@ def export(
     layout: Layout = "optimum",
     dtype: str | Sequence[str] = "fp32",
     processor: Any = None,
+    vocoder: Any = None,
     opset_version: int | None = None,
     target: Target | None = None,
     verify: bool = True,
@@ -114,6 +116,8 @@ def export(
             (weights in 4 bits), also several separated by commas.
         processor: The tokenizer, image processor or feature extractor, or a processor that holds them; by default those
             of the model's directory.
+        vocoder: For SpeechT5, the model that makes sound of its spectrograms: a ``SpeechT5HifiGan``, or
+            its directory or id.
         opset_version: The opset; by default the default of ``fxonnx.export``.
         target: The runtime, as for ``fxonnx.export``; "onnxruntime-web-webgpu" for transformers.js with WebGPU. By
             default a graph for any runtime.
@@ -158,6 +162,7 @@ def export(
     if pipeline is not None:
         return _export_pipeline(pipeline, Path(out), layout, variants, (opset_version, target), verify, announce)
     source = load_source(model, task, processor, revision, token, trust_remote_code, with_weights=verify)
+    source = replace(source, vocoder=vocoder)
     checks: list[FileCheck] = []
     limits: dict[str, tuple[str, ...]] = {}
     with staged_directory(Path(out), _publish) as staging:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -12,11 +12,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..errors import ArgumentError
-from ..genai._meta import has_weights
+from ..genai._meta import has_weights, runnable
 from ._samples import Sizes, axes_of, cast, sample_inputs
 
 __all__ = [
     "check_image_text",
+    "example_inputs",
     "image_axes",
     "image_features",
     "image_inputs",
@@ -43,6 +44,19 @@ def image_inputs(model: Any, sizes: Sizes) -> dict[str, Tensor]:
         return {"pixel_values": pixels}
     mask = torch.ones(len(pixels), 1, *pixels.shape[2:], dtype=torch.bool)
     return {"pixel_values": pixels[:, None], "pixel_attention_mask": mask}
+
+
+def example_inputs(model: Any, names: Collection[str], sizes: Sizes) -> dict[str, Tensor]:
+    """Example inputs of a model; texts with images have the tokens of their images.
+
+    Args:
+        model: The model.
+        names: Names of the inputs.
+        sizes: Their sizes.
+    """
+    if {"input_ids", "pixel_values"} <= {*names} and image_token(model.base_model.config) >= 0:
+        return image_text_inputs(model.base_model, sizes)
+    return sample_inputs(model, names, sizes)
 
 
 def image_token(config: Any) -> int:
@@ -197,9 +211,9 @@ def image_text_inputs(model: Any, sizes: Sizes) -> dict[str, Tensor]:
         model: The model.
         sizes: Sizes of the inputs.
     """
-    pixels = image_inputs(model, sizes)
+    pixels, called = image_inputs(model, sizes), runnable(model)
     with torch.no_grad():
-        features = image_features(model, **pixels)
+        features = image_features(called, **{name: value.to(called.device) for name, value in pixels.items()})
     count = features.numel() // features.shape[-1] // sizes.batch
     text = sample_inputs(model, ["input_ids"], sizes)["input_ids"]
     token = image_token(model.config)

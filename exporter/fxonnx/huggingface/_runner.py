@@ -20,11 +20,15 @@ from ._diffusion_runner import load_pipeline
 from ._extra import import_extra
 from ._image_text import merged_embeddings
 from ._sessions import Session, like, on_cpu, parameters, replace_forward
+from ._speech import replace_speech
 
 __all__ = ["load"]
 
 _SINGLE, _ENCODER, _DECODER = "model", "encoder_model", "decoder_model_merged"
 _EMBEDDINGS, _IMAGES = "embed_tokens", "vision_encoder"
+_TEXT_ENCODER, _SOUND, _DELAYS = "text_encoder", "encodec_decode", "build_delay_pattern_mask"
+_VOCODER = "decoder_postnet_and_vocoder"
+_NAMES = (_DECODER, _ENCODER, _EMBEDDINGS, _IMAGES, _TEXT_ENCODER, _SOUND, _DELAYS, _VOCODER, _SINGLE)
 
 
 def load(
@@ -72,8 +76,14 @@ def load(
         # generate calls it before the first step
         model.base_model.get_image_features = like(model.base_model.get_image_features, encode)
         replace_forward(model, functools.partial(_decode_with_images, model.config, sessions))
+    elif _VOCODER in sessions:
+        replace_speech(model, sessions[_ENCODER], sessions[_DECODER], sessions[_VOCODER])
     elif _DECODER in sessions:
-        replace_forward(model.get_encoder(), functools.partial(_encode, sessions[_ENCODER]))
+        encoder = sessions[_TEXT_ENCODER if _SOUND in sessions else _ENCODER]
+        replace_forward(model.get_encoder(), functools.partial(_encode, encoder))
+        if _SOUND in sessions:
+            decode = functools.partial(_decode_sound, sessions[_SOUND])
+            model.audio_encoder.decode = like(model.audio_encoder.decode, decode)
         replace_forward(model, functools.partial(_decode_with_encoder, model, sessions[_DECODER]))
     elif sessions[_SINGLE].caches:
         replace_forward(model, functools.partial(_decode, sessions[_SINGLE]))
@@ -106,9 +116,7 @@ def _files(root: Path, suffix: str | None) -> dict[str, Path]:
     }
     by_suffix: dict[str, dict[str, Path]] = {}
     for stem, path in found.items():
-        name = next(
-            (each for each in (_DECODER, _ENCODER, _EMBEDDINGS, _IMAGES, _SINGLE) if stem.startswith(each)), None
-        )
+        name = next((each for each in _NAMES if stem.startswith(each)), None)
         if name is not None:
             by_suffix.setdefault(stem.removeprefix(name), {})[name] = path
     if not by_suffix:
@@ -142,6 +150,10 @@ def _encode(session: Session, **inputs: Any) -> Any:
     transformers = import_extra("transformers")
     found = _call(session, **inputs)
     return transformers.modeling_outputs.BaseModelOutput(found["last_hidden_state"])
+
+
+def _decode_sound(session: Session, audio_codes: Tensor, **_scales: Any) -> Any:
+    return import_extra("transformers").utils.ModelOutput(session({"audio_codes": audio_codes}))
 
 
 def _states(cache: Any) -> list[tuple[Tensor, Tensor]]:
@@ -228,10 +240,14 @@ def _decode_with_encoder(model: Any, session: Session, **inputs: Any) -> Any:
     mask = inputs.get("attention_mask")
     if "encoder_attention_mask" in session.inputs:
         feeds["encoder_attention_mask"] = torch.ones(states.shape[:2], dtype=torch.int64) if mask is None else mask
+    if "decoder_attention_mask" in session.inputs:
+        length = ids.shape[1] + (past["decoder"][0][0].shape[2] if past["decoder"] else 0)
+        given_mask = inputs.get("decoder_attention_mask")
+        feeds["decoder_attention_mask"] = torch.ones(len(ids), length) if given_mask is None else given_mask
     for name in session.caches:
         _, index, part, kind = name.split(".")
         known = past[part]
-        feeds[name] = known[int(index)][kind == "value"] if known else session.empty(name, len(ids))
+        feeds[name] = known[int(index)][kind == "value"] if known else session.empty(name, len(states))
     found = session(feeds)
     for layer in range(len(session.caches) // 4):
         for part, stored in (("decoder", cache.self_attention_cache), ("encoder", cache.cross_attention_cache)):

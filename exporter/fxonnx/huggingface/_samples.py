@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -40,7 +41,11 @@ class Sizes:
 AXES: Mapping[str, Mapping[int, str]] = MappingProxyType(
     {
         **dict.fromkeys(
-            ("input_ids", "attention_mask", "token_type_ids", "bbox", "position_ids", "decoder_input_ids"), _TEXT
+            (
+                *("input_ids", "attention_mask", "token_type_ids", "bbox", "position_ids", "decoder_input_ids"),
+                *("states", "actions", "returns_to_go", "timesteps", "flattened_patches"),
+            ),
+            _TEXT,
         ),
         "pixel_values": _IMAGE,
         "pixel_mask": {0: "batch_size", 1: "height", 2: "width"},
@@ -49,6 +54,15 @@ AXES: Mapping[str, Mapping[int, str]] = MappingProxyType(
         "past_values": {0: "batch_size"},
     }
 )
+
+
+_TOGETHER: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        **dict.fromkeys(("input_ids", "flattened_patches"), ("attention_mask",)),
+        "states": ("actions", "returns_to_go", "timesteps", "attention_mask"),
+    }
+)
+"""Inputs that the processors of an input do not name, or that have no processor."""
 
 
 def axes_of(name: str, value: Tensor, model: Any) -> dict[int, str]:
@@ -85,8 +99,8 @@ def _compares_images_with_texts(model: Any) -> bool:
 
 
 def text_config(model: Any) -> Any:
-    """The configuration of the text model of a model."""
-    return model.config.get_text_config()
+    """The configuration of the model that takes the texts of a model."""
+    return getattr(model.config, "text_encoder", None) or model.config.get_text_config()
 
 
 def cast(inputs: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
@@ -118,10 +132,16 @@ def input_names(model: Any, processors: Iterable[Any]) -> list[str]:
     wanted = {model.main_input_name}
     for processor in [*processors] or _usual_processors(model.config):
         wanted.update(processor.model_input_names)
-    if "input_ids" in wanted:
-        wanted.add("attention_mask")
-    if "input_values" in wanted:
-        wanted.discard("attention_mask")  # an utterance without padding, as in optimum's files
+    wanted.discard("inputs")  # of Perceiver, another name of its tokens or pixels
+    if hasattr(model, "audio_encoder"):
+        wanted -= {"input_values", "padding_mask"}  # MusicGen also continues a sound, which optimum's files do not
+    for name, others in _TOGETHER.items():
+        if name in wanted:
+            wanted.update(others)
+    is_image = "pixel_values" in wanted and "input_ids" not in parameters
+    is_speech = "input_features" in wanted and model.config.is_encoder_decoder
+    if "input_values" in wanted or is_image or is_speech:
+        wanted.discard("attention_mask")  # nothing is padded, as in optimum's files
     if "bbox" in parameters:
         wanted.add("bbox")
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -204,12 +224,33 @@ def _bbox(model: Any, sizes: Sizes, generator: torch.Generator) -> Tensor:
 def _pixel_values(model: Any, sizes: Sizes, generator: torch.Generator) -> Tensor:
     config = getattr(model.config, "vision_config", None) or model.config
     config = getattr(config, "encoder", config)
+    if type(model).__name__.endswith("ForPoseEstimation"):  # which also reshapes features to this size
+        config = config.backbone_config
     size = getattr(config, "image_size", None) or getattr(config, "input_size", None) or 64
     height, width = size if isinstance(size, (tuple, list)) else (size, size)
     channels = getattr(config, "num_channels", 3)
-    frames = (config.num_frames,) if hasattr(config, "num_frames") else ()
+    is_video = hasattr(config, "num_frames") and "ForImageClassification" not in type(model).__name__  # Perceiver
+    frames = (config.num_frames,) if is_video else ()
     shape = (sizes.batch, *frames, channels, int(height * sizes.scale), int(width * sizes.scale))
     return torch.randn(shape, generator=generator)
+
+
+def _steps(of: str, model: Any, sizes: Sizes, generator: torch.Generator) -> Tensor:
+    """The states, actions or rewards of each step of an episode, FLOAT (batch, steps, size)."""
+    size = getattr(model.config, of, 1)
+    return torch.randn(sizes.batch, sizes.tokens, size, generator=generator)
+
+
+def _timesteps(model: Any, sizes: Sizes, generator: torch.Generator) -> Tensor:
+    return torch.randint(model.config.max_ep_len, (sizes.batch, sizes.tokens), generator=generator)
+
+
+def _flattened_patches(model: Any, sizes: Sizes, generator: torch.Generator) -> Tensor:
+    """The row, the column and the pixels of each patch, FLOAT (batch, patches, 2 + pixels)."""
+    config = model.config.vision_config
+    pixels = torch.randn(sizes.batch, sizes.tokens, config.patch_embed_hidden_size, generator=generator)
+    places = torch.randint(1, config.seq_len, (sizes.batch, sizes.tokens, 2), generator=generator)
+    return torch.cat([places.to(pixels.dtype), pixels], dim=-1)
 
 
 def _pixel_mask(model: Any, sizes: Sizes, generator: torch.Generator) -> Tensor:
@@ -249,5 +290,10 @@ _MAKERS: Mapping[str, Callable[[Any, Sizes, torch.Generator], Tensor]] = Mapping
         "input_values": _input_values,
         "input_features": _input_features,
         "past_values": _past_values,
+        "states": functools.partial(_steps, "state_dim"),
+        "actions": functools.partial(_steps, "act_dim"),
+        "returns_to_go": functools.partial(_steps, ""),
+        "timesteps": _timesteps,
+        "flattened_patches": _flattened_patches,
     }
 )

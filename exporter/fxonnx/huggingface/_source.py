@@ -17,9 +17,9 @@ from ..errors import ArgumentError, kind_of
 from ..genai._dequantization import check_quantization, check_unused, dequantized_checkpoint
 from ..genai._meta import without_weights
 from ._extra import import_extra
-from ._tasks import TASKS, Task, check_class, check_modalities, task_by_name, task_of
+from ._tasks import TASKS, Task, check_class, check_modalities, model_classes, task_by_name, task_of
 
-__all__ = ["Source", "find_checkpoint", "is_hub_id", "load_source"]
+__all__ = ["Source", "find_checkpoint", "is_hub_id", "load_source", "without_progress"]
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _DOWNLOADED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.py", "*.spm", "*.tiktoken")
@@ -40,12 +40,14 @@ class Source:
         task: Its task.
         processors: Tokenizer, image processor and feature extractor, as far as it has them.
         directory: The checkpoint, if it was loaded from one.
+        vocoder: The user's argument: the model that makes sound of its spectrograms.
     """
 
     model: Any
     task: Task
     processors: tuple[Any, ...]
     directory: Path | None
+    vocoder: Any = None
 
 
 def load_source(
@@ -94,7 +96,8 @@ def load_source(
     architecture = next(iter(getattr(config, "architectures", None) or ()), None)
     found = task_of(config, architecture) if task is None else task_by_name(task)
     loader = _loader(config, found, architecture, trust_remote_code)
-    with_weights = with_weights or trust_remote_code or found.form == "image-text"  # whose features are compared
+    needs_weights = found.form == "image-text" or config.model_type == "speecht5"  # to compare, or join a vocoder's
+    with_weights = with_weights or trust_remote_code or needs_weights
     loaded = None if with_weights else without_weights(directory, config, loader)
     if loaded is None:
         loaded = _load(directory, config, found, loader, trust_remote_code)
@@ -157,15 +160,14 @@ def _loader(config: Any, task: Task, architecture: str | None, trust_remote_code
         ArgumentError: If transformers has no class of this type for the task.
     """
     transformers = import_extra("transformers")
-    own = getattr(transformers, architecture or "", None)
-    auto_classes = [getattr(transformers, name) for name in task.auto_classes if hasattr(transformers, name)]
-    suitable = [each for each in auto_classes if type(config) in each._model_mapping]
-    if own is not None and any(own in _flat(each._model_mapping[type(config)]) for each in suitable):
-        return own
+    found = {name: model_classes(name, config) for name in task.auto_classes if hasattr(transformers, name)}
+    own = [each for classes in found.values() for each in classes if each.__name__ == architecture]
+    if own:
+        return own[0]
+    suitable = [name for name, classes in found.items() if classes]
     if suitable or trust_remote_code:
-        return (suitable or auto_classes)[0]
-    names = [(each.name, auto) for each in TASKS.values() for auto in each.auto_classes if hasattr(transformers, auto)]
-    possible = dict.fromkeys(name for name, auto in names if type(config) in getattr(transformers, auto)._model_mapping)
+        return getattr(transformers, (suitable or [*found])[0])
+    possible = [each.name for each in TASKS.values() if any(model_classes(name, config) for name in each.auto_classes)]
     raise ArgumentError(
         "task",
         f"transformers has no model of type {config.model_type!r} for {task.name}",
@@ -184,11 +186,11 @@ def _load(directory: Path, config: Any, task: Task, loader: Any, trust_remote_co
     options = {"config": config, "dtype": torch.float32, "ignore_mismatched_sizes": True, "output_loading_info": True}
     state = None if own_code else dequantized_checkpoint(directory, config, torch.float32)
     try:
-        with _without_progress():
+        with without_progress():
             if state is None:
                 loaded, report = loader.from_pretrained(directory, local_files_only=True, **options, **own_code)
             else:
-                model_class = _flat(loader._model_mapping[type(config)])[0] if is_auto else loader
+                model_class = model_classes(loader.__name__, config)[0]
                 loaded, report = model_class.from_pretrained(None, state_dict=state, **options)
                 if (directory / "generation_config.json").is_file():
                     generation = import_extra("transformers").GenerationConfig
@@ -208,10 +210,6 @@ def _load(directory: Path, config: Any, task: Task, loader: Any, trust_remote_co
             hint="choose another task, or pass a model object if random weights are intended",
         )
     return loaded.eval()
-
-
-def _flat(classes: Any) -> tuple[Any, ...]:
-    return classes if isinstance(classes, tuple) else (classes,)
 
 
 def _in_float32(model: Any) -> Any:
@@ -248,7 +246,7 @@ def _stored_processors(directory: Path) -> Iterator[Any]:
 
 
 @contextmanager
-def _without_progress() -> Iterator[None]:
+def without_progress() -> Iterator[None]:
     """transformers would show its progress also where the output is not a terminal."""
     logging = import_extra("transformers").utils.logging
     shown = logging.is_progress_bar_enabled()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
@@ -12,7 +12,16 @@ from ..genai._families import other_modalities
 from ._extra import import_extra
 from ._image_text import check_image_text
 
-__all__ = ["ALIASES", "TASKS", "Task", "check_class", "check_modalities", "task_by_name", "task_of"]
+__all__ = [
+    "ALIASES",
+    "TASKS",
+    "Task",
+    "check_class",
+    "check_modalities",
+    "model_classes",
+    "task_by_name",
+    "task_of",
+]
 
 Form = Literal["single", "decoder", "encoder-decoder", "image-text"]
 
@@ -23,7 +32,8 @@ class Task:
 
     Attributes:
         name: The name.
-        auto_classes: Classes of transformers that load its models, the preferred one first.
+        auto_classes: Classes of transformers that load its models, the preferred one first: auto classes, or classes of
+            models that no auto class has.
         outputs: Fields of the model's output that the file has, where the model returns them; all if it returns none.
         form: "single": one file; "decoder": one file with a cache; "encoder-decoder": an encoder and a decoder;
             "image-text": embeddings of tokens, features of images, and a decoder of both.
@@ -35,6 +45,7 @@ class Task:
     form: Form = "single"
 
 
+_PREDICTIONS = ("state_preds", "action_preds", "return_preds", "embeddings")
 _HIDDEN = ("last_hidden_state", "pooler_output")
 _IMAGE_TEXT = ("logits_per_image", "logits_per_text", "text_embeds", "image_embeds")
 _SEGMENTS = ("logits", "pred_boxes", "pred_masks", "class_queries_logits", "masks_queries_logits")
@@ -56,7 +67,7 @@ _ROWS = (
         _SEGMENTS,
     ),
     Task("depth-estimation", ("AutoModelForDepthEstimation",), ("predicted_depth",)),
-    Task("keypoint-detection", ("AutoModelForKeypointDetection",), ("heatmaps",)),
+    Task("keypoint-detection", ("AutoModelForKeypointDetection", "AutoModelForPoseEstimation"), ("heatmaps",)),
     Task("image-to-image", ("AutoModelForImageToImage",), ("reconstruction",)),
     Task("masked-im", ("AutoModelForMaskedImageModeling",), ("reconstruction", "logits")),
     Task("video-classification", ("AutoModelForVideoClassification",)),
@@ -76,7 +87,11 @@ _ROWS = (
     Task("automatic-speech-recognition", ("AutoModelForCTC", "AutoModelForSpeechSeq2Seq")),
     Task("text-to-audio", ("AutoModelForTextToWaveform", "AutoModelForTextToSpectrogram"), ("waveform",)),
     Task("time-series-forecasting", ("AutoModelForTimeSeriesPrediction",), ("prediction_outputs",)),
-    Task("feature-extraction", ("AutoModel",), (*_HIDDEN, *_IMAGE_TEXT)),
+    Task(
+        "feature-extraction",
+        ("AutoModel", "ColPaliForRetrieval", "SiglipTextModel"),
+        (*_PREDICTIONS, *_HIDDEN, *_IMAGE_TEXT),
+    ),
 )
 
 TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in _ROWS})
@@ -92,6 +107,7 @@ ALIASES: Mapping[str, str] = MappingProxyType(
         "sentence-similarity": "feature-extraction",
         "text-to-speech": "text-to-audio",
         "instance-segmentation": "image-segmentation",
+        "reinforcement-learning": "feature-extraction",
     }
 )
 """Other names of tasks, as pipelines have them."""
@@ -181,18 +197,29 @@ def check_modalities(task: Task, model: Any, *, is_requested: bool) -> None:
         raise ArgumentError("model", f"{name} also takes {', '.join(others)}, which {task.name} omits", hint=hint)
 
 
+def model_classes(name: str, config: Any) -> tuple[Any, ...]:
+    """The classes of models that a class of transformers loads for a configuration.
+
+    Args:
+        name: The name of an auto class, or of a model's class, which loads itself.
+        config: The configuration.
+    """
+    found = getattr(import_extra("transformers"), name, None)
+    if found is None:  # auto classes come and go with the version of transformers
+        return ()
+    mapping = getattr(found, "_model_mapping", None)
+    if mapping is None:
+        return (found,) if found.config_class is type(config) else ()
+    classes = mapping.get(type(config), ())
+    # MusicGen has classes that take the configuration of its decoder only.
+    parts = [part for name, part in getattr(config, "sub_configs", {}).items() if name != "text_config"]
+    flat = classes if isinstance(classes, tuple) else (classes,)
+    return tuple(each for each in flat if getattr(each, "config_class", None) not in parts)
+
+
 def _tasks_of(config: Any, architecture: str | None) -> list[Task]:
     return [
         task
         for task in TASKS.values()
-        if architecture is not None and any(architecture in _class_names(each, config) for each in task.auto_classes)
+        if any(each.__name__ == architecture for name in task.auto_classes for each in model_classes(name, config))
     ]
-
-
-def _class_names(auto_class: str, config: Any) -> Iterable[str]:
-    """The classes that an auto class loads for a configuration."""
-    found = getattr(import_extra("transformers"), auto_class, None)
-    if found is None:  # auto classes come and go with the version of transformers
-        return ()
-    names = found._model_mapping._model_mapping.get(config.model_type, ())
-    return (names,) if isinstance(names, str) else tuple(names)
