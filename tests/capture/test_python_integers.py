@@ -1,4 +1,4 @@
-"""``int(size)`` and ``len(tensor)`` in user code keep dynamic dims dynamic."""
+"""``int(size)``, ``float(size)`` and ``len(tensor)`` in user code keep dynamic dims dynamic."""
 
 from __future__ import annotations
 
@@ -49,6 +49,13 @@ def _checked(x: Tensor) -> Tensor:
     return x * size + int("2") + len([1, 2])
 
 
+def _checked_float(x: Tensor) -> Tensor:
+    scale = float(x.shape[0]) / 2
+    if not isinstance(scale, float) or type(scale) is not float or isinstance(scale, int):
+        raise TypeError("a scale is a float")
+    return x * scale + float("2.5") + float(torch.finfo(torch.float32).eps)
+
+
 def _same_padding(x: Tensor) -> Tensor:
     """TensorFlow's padding for a stride of 1."""
     height, width = int(x.shape[0]), int(x.shape[1])
@@ -60,6 +67,10 @@ CASES: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
         "int of a size": lambda: Function(lambda x: x + torch.ones(int(x.shape[0]), 1)),
         "len of a tensor": lambda: Function(lambda x: torch.cat([x, torch.arange(len(x))[:, None]], 1)),
         "len of a result": lambda: Function(lambda x: torch.zeros(len(x[1:]), 2)),
+        "float of a size": lambda: Function(lambda x: x / float(x.shape[0])),
+        "float of a size in a tensor": lambda: Function(lambda x: x * torch.tensor([float(x.shape[0] - 1) / 2])),
+        "int of a float": lambda: Function(lambda x: torch.zeros(int(float(x.shape[0]) // 2.0), 2) + x.sum()),
+        "float as a type": lambda: Function(_checked_float),
         "int as a type": lambda: Function(_checked),
         "in a function": lambda: Function(_same_padding),
         "math.ceil": lambda: Function(lambda x: x[: math.ceil(x.shape[0] / 2)]),
@@ -82,6 +93,9 @@ def test_dims_stay_dynamic(name: str) -> None:
 
 EXPRESSIONS: Mapping[str, Callable[[int], float]] = MappingProxyType(
     {
+        "float(n) / 3": lambda n: float(n) / 3,
+        "int(float(n) / 0.1)": lambda n: int(float(n) / 0.1),
+        "float(n // 2) ** 0.5": lambda n: float(n // 2) ** 0.5,
         "int(n / 2)": lambda n: int(n / 2),
         "int(n * 0.29)": lambda n: int(n * 0.29),
         "int(n / 0.1)": lambda n: int(n / 0.1),
