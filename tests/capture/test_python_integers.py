@@ -56,6 +56,13 @@ def _checked_float(x: Tensor) -> Tensor:
     return x * scale + float("2.5") + float(torch.finfo(torch.float32).eps)
 
 
+def _half_of_padded(x: Tensor) -> Tensor:
+    """The reshape relates the sizes; the conversion of a size to a number is another line."""
+    padded = F.pad(x[None, None], (1, 1, 1, 1), mode="reflect")
+    padded = padded.reshape(-1, 1, padded.size(-2), padded.size(-1))
+    return F.interpolate(padded, size=[int(float(x.shape[0]) / 2), int(float(x.shape[1]) / 2)])
+
+
 def _same_padding(x: Tensor) -> Tensor:
     """TensorFlow's padding for a stride of 1."""
     height, width = int(x.shape[0]), int(x.shape[1])
@@ -89,6 +96,15 @@ def test_dims_stay_dynamic(name: str) -> None:
     for size in ((5, 4), (7, 3), (2, 6)):
         x = torch.randn(size) * 5
         torch.testing.assert_close(program(x)[0], model(x), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:the model cannot be exported for all requested sizes")  # reflected are two elements
+def test_a_conversion_after_a_reshape_that_relates_the_sizes() -> None:
+    model = Function(_half_of_padded).eval()
+    program = fxonnx.export(model, (torch.rand(8, 12),), dynamic_shapes=({0: "n", 1: "m"},))
+    for size in ((8, 12), (5, 9), (11, 4)):
+        x = torch.rand(size)
+        torch.testing.assert_close(program(x)[0], model(x))
 
 
 EXPRESSIONS: Mapping[str, Callable[[int], float]] = MappingProxyType(
