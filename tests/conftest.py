@@ -34,7 +34,7 @@ def _saturates() -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    text = "give the marker nightly to cases of tables: half of 4 cases and more, eleven of twelve from 100 on"
+    text = "give the marker nightly to cases of tables: half of 4 cases and more, 11 of 12 from 100 on, more of whole models"
     parser.addoption("--sample", action="store_true", help=text)
     parser.addoption("--quick", action="store_true", help="as --sample, also for the tables that otherwise run whole")
 
@@ -45,11 +45,18 @@ _WHOLE = (
     *("tests/test_errors.py", "tests/test_hostile_files.py", "tests/test_language.py", "tests/test_public.py"),
 )
 
+# Tests of whole models, which take seconds each.
+_WHOLE_MODELS = ("tests/genai/", "tests/huggingface/", "tests/models/", "tests/lower/test_functions.py")
+
 
 def _share(name: str, count: int) -> int:
     """Of how many cases one runs in every change, for a function with ``count`` of them."""
     if name.startswith("tests/ordinary/"):  # everyday use
         return 3 if count >= 16 else 1
+    if name.startswith(_WHOLE_MODELS):
+        return 20 if count >= 100 else 12 if count >= 40 else 8 if count >= 16 else 4 if count >= 4 else 1
+    if count >= 1000:  # operators
+        return 24
     return 12 if count >= 100 else 6 if count >= 40 else 4 if count >= 16 else 2 if count >= 4 else 1
 
 

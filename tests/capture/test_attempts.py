@@ -96,7 +96,7 @@ CASES: dict[str, Row] = {
     "transform": (derivative, (X,), {}, ["", TRANSFORMS]),
     "integers": (
         *(halves, (X,), {"dynamic_shapes": ({0: "n"},)}),
-        ["", "int and len keep sizes symbolic in test_attempts.py"],
+        ["", "int, float and len keep sizes symbolic in test_attempts.py"],
     ),
     "strict": (numbers, (X,), {}, ["", "strict mode (TorchDynamo)"]),
     "suggested dims": (

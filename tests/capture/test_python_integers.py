@@ -1,4 +1,4 @@
-"""``int(size)`` and ``len(tensor)`` in user code keep dynamic dims dynamic."""
+"""``int(size)``, ``float(size)`` and ``len(tensor)`` in user code keep dynamic dims dynamic."""
 
 from __future__ import annotations
 
@@ -49,6 +49,20 @@ def _checked(x: Tensor) -> Tensor:
     return x * size + int("2") + len([1, 2])
 
 
+def _checked_float(x: Tensor) -> Tensor:
+    scale = float(x.shape[0]) / 2
+    if not isinstance(scale, float) or type(scale) is not float or isinstance(scale, int):
+        raise TypeError("a scale is a float")
+    return x * scale + float("2.5") + float(torch.finfo(torch.float32).eps)
+
+
+def _half_of_padded(x: Tensor) -> Tensor:
+    """The reshape relates the sizes; the conversion of a size to a number is another line."""
+    padded = F.pad(x[None, None], (1, 1, 1, 1), mode="reflect")
+    padded = padded.reshape(-1, 1, padded.size(-2), padded.size(-1))
+    return F.interpolate(padded, size=[int(float(x.shape[0]) / 2), int(float(x.shape[1]) / 2)])
+
+
 def _same_padding(x: Tensor) -> Tensor:
     """TensorFlow's padding for a stride of 1."""
     height, width = int(x.shape[0]), int(x.shape[1])
@@ -60,6 +74,10 @@ CASES: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
         "int of a size": lambda: Function(lambda x: x + torch.ones(int(x.shape[0]), 1)),
         "len of a tensor": lambda: Function(lambda x: torch.cat([x, torch.arange(len(x))[:, None]], 1)),
         "len of a result": lambda: Function(lambda x: torch.zeros(len(x[1:]), 2)),
+        "float of a size": lambda: Function(lambda x: x / float(x.shape[0])),
+        "float of a size in a tensor": lambda: Function(lambda x: x * torch.tensor([float(x.shape[0] - 1) / 2])),
+        "int of a float": lambda: Function(lambda x: torch.zeros(int(float(x.shape[0]) // 2.0), 2) + x.sum()),
+        "float as a type": lambda: Function(_checked_float),
         "int as a type": lambda: Function(_checked),
         "in a function": lambda: Function(_same_padding),
         "math.ceil": lambda: Function(lambda x: x[: math.ceil(x.shape[0] / 2)]),
@@ -80,8 +98,20 @@ def test_dims_stay_dynamic(name: str) -> None:
         torch.testing.assert_close(program(x)[0], model(x), atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:the model cannot be exported for all requested sizes")  # reflected are two elements
+def test_a_conversion_after_a_reshape_that_relates_the_sizes() -> None:
+    model = Function(_half_of_padded).eval()
+    program = fxonnx.export(model, (torch.rand(8, 12),), dynamic_shapes=({0: "n", 1: "m"},))
+    for size in ((8, 12), (5, 9), (11, 4)):
+        x = torch.rand(size)
+        torch.testing.assert_close(program(x)[0], model(x))
+
+
 EXPRESSIONS: Mapping[str, Callable[[int], float]] = MappingProxyType(
     {
+        "float(n) / 3": lambda n: float(n) / 3,
+        "int(float(n) / 0.1)": lambda n: int(float(n) / 0.1),
+        "float(n // 2) ** 0.5": lambda n: float(n // 2) ** 0.5,
         "int(n / 2)": lambda n: int(n / 2),
         "int(n * 0.29)": lambda n: int(n * 0.29),
         "int(n / 0.1)": lambda n: int(n / 0.1),

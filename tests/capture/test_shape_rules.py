@@ -121,6 +121,14 @@ CASES: dict[str, tuple[Any, Arguments]] = {
         aten.grid_sampler_2d.default,
         lambda mode: (_weights(mode, 2, 6, 4, 5), _weights(mode, 2, 3, 2, 2), 1, 1, True),
     ),
+    "grid_sampler at transposed points": (
+        aten.grid_sampler_2d.default,
+        lambda mode: (x := _image(mode, 2), x.new_empty(7, 3, x.shape[0], 2).transpose(0, 2), 0, 0, False),
+    ),
+    "grid_sampler of channels last": (
+        aten.grid_sampler_2d.default,
+        lambda mode: (_channels_last(mode), _weights(mode, 1, 3, 2, 2), 0, 0, False),
+    ),
     "grid_sampler by cubes": (
         aten.grid_sampler_2d.default,
         lambda mode: (x := _image(mode), x.new_empty(x.shape[0], 1, 7, 2), 2, 0, True),

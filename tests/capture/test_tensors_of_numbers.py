@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, tensor
 
 import fxonnx
 
@@ -27,6 +27,7 @@ FUNCTIONS: tuple[Callable[[Tensor], Any], ...] = (
     lambda x: torch.tensor((x[0, 0].half(), 1.0)),
     lambda x: torch.tensor([x[0, 0].half(), 1]),
     lambda x: torch.tensor([True, x[0, 0] > 0]),
+    lambda x: tensor(x.shape[0], device=x.device) * tensor([x[0, 0], 2.0]),  # imported by its name
 )
 
 

@@ -73,7 +73,7 @@ def test_images(exported: Callable[[str], Exported], name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("StableDiffusionInpaintPipeline", {}),
+        pytest.param("StableDiffusionInpaintPipeline", {}, marks=pytest.mark.nightly),
         ("StableDiffusion3Img2ImgPipeline", {}),
         pytest.param("FluxImg2ImgPipeline", {"guidance_embeds": True}, marks=pytest.mark.nightly),
         pytest.param("FluxInpaintPipeline", {"guidance_embeds": True}, marks=pytest.mark.nightly),
@@ -147,6 +147,7 @@ def test_adapters_are_merged(tmp_path: Path) -> None:
     torch.testing.assert_close(images(loaded, "StableDiffusionPipeline"), expected, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.nightly
 def test_disabled_adapters_are_not_merged(tmp_path: Path) -> None:
     from peft import LoraConfig
 
@@ -183,7 +184,9 @@ def test_layers_of_t5_stay_in_float32(tmp_path: Path) -> None:
     assert {tensor.data_type for tensor in kept} == {onnx.TensorProto.FLOAT}
 
 
-@pytest.mark.parametrize("name", ["FluxPipeline", "PixArtAlphaPipeline", "StableDiffusion3Pipeline"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("PixArtAlphaPipeline", marks=pytest.mark.nightly), "FluxPipeline", "StableDiffusion3Pipeline"]
+)
 def test_any_height_and_width(exported: Callable[[str], Exported], name: str) -> None:
     """The positions of other sizes follow from a formula or are a part of the stored ones."""
     loaded = fxonnx.huggingface.load(exported(name).result.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import onnx
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 import fxonnx
+from fxonnx._capture.eager_state import run_uncompiled
 
 from ..functions import VariadicFunction
 from ..hygiene import check_graph
@@ -66,9 +68,10 @@ def _compare(model: nn.Module, program: fxonnx.ONNXProgram, examples: Sequence[t
     check_graph(program.model_proto)
     run_from_file(program)
     for example in examples:
-        # Eager torch compiles each higher-order operator, and fails if it does so again with symbolic sizes.
+        # Compiled for each size anew, since torch fails if it does so again with symbolic sizes.
         with torch.no_grad(), torch._dynamo.config.patch(automatic_dynamic_shapes=False):
-            expected = [leaf for leaf in torch.utils._pytree.tree_leaves(model(*example)) if leaf is not None]
+            results = run_uncompiled(partial(model, *example))
+        expected = [leaf for leaf in torch.utils._pytree.tree_leaves(results) if leaf is not None]
         found = program(*example)
         assert len(found) == len(expected)
         for ours, theirs in zip(found, expected, strict=True):

@@ -50,7 +50,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class SymbolicIntegers:
-    """Files in which ``int`` and ``len`` keep sizes symbolic.
+    """Files in which ``int``, ``float`` and ``len`` keep sizes symbolic.
 
     Attributes:
         files: The files.
@@ -95,7 +95,7 @@ class CapturePlan:
         unrolls_long_loops: Whether long loops over dynamic dims are unrolled; otherwise they end an attempt.
         has_long_loop: Whether one has ended an attempt.
         loops: The loops that are rewritten since they limit the inputs.
-        integers: The files in which ``int`` and ``len`` keep sizes symbolic.
+        integers: The files in which ``int``, ``float`` and ``len`` keep sizes symbolic.
         resolves_guards: Whether data-dependent guards are resolved by concrete values and by checks that only raise.
         follows_example: Whether they are resolved by the example.
         guard: The failure at a data-dependent guard for which control flow is rewritten.

@@ -194,7 +194,7 @@ def _symbolic_integers(outcome: Outcome, plan: CapturePlan) -> Decision:
         added = set(plan.integers.fewer_files or ())
     if not added:
         return known.best or known.failure or outcome
-    change = f"int and len keep sizes symbolic in {', '.join(sorted(added))}"
+    change = f"int, float and len keep sizes symbolic in {', '.join(sorted(added))}"
     return plan.changed(change, integers=replace(known, files=known.files | added))
 
 
@@ -280,7 +280,7 @@ STRATEGIES = (
         lambda failure, plan: plan.changed(unrolls_long_loops=True),
     ),
     Strategy("control flow is rewritten, of loops that limit the inputs", _may_have_loop, _rewritten_loops),
-    Strategy("int and len keep sizes symbolic", lambda outcome, plan: True, _symbolic_integers),
+    Strategy("int, float and len keep sizes symbolic", lambda outcome, plan: True, _symbolic_integers),
     Strategy(
         "values that depend on no input are known, and checks that only raise are assumed to pass",
         _is_at_guard,

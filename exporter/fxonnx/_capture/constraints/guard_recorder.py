@@ -173,9 +173,12 @@ class GuardLog:
         ]
 
     def specializing_line(self, place: str) -> SourceLine | None:
-        """The first line that specializes a dim, by torch's name of its source, or the last line that bounds it."""
+        """The first line that specializes a dim, by torch's name of its source, or the last line that bounds it.
+
+        A line that relates it to other dims only is the second choice: ``reshape`` compares products of sizes.
+        """
         symbols = {symbol for symbol, source in self.sources.items() if source == place}
-        found = None
+        related, found = None, None
         for guard in self.guards:
             if symbols & guard.expression.free_symbols:
                 if isinstance(guard.expression, sympy.Eq):
@@ -183,9 +186,11 @@ class GuardLog:
                         # Dims with one name are equal: a line that specializes one of them specializes all.
                         symbols |= guard.expression.free_symbols
                         continue
-                    return guard.line
+                    if guard.expression.free_symbols <= symbols:
+                        return guard.line
+                    related = related or guard.line
                 found = guard.line or found
-        return found
+        return related or found
 
 
 def is_user_file(filename: str) -> bool:

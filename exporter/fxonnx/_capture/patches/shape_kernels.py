@@ -25,6 +25,7 @@ __all__ = [
     "cov",
     "ctc_loss",
     "fake_quantize",
+    "fill_diagonal",
     "histogram",
     "histogram_of_edges",
     "kron",
@@ -59,6 +60,12 @@ def batch_norm(original: Callable[..., Any], input: Tensor, *arguments: Any) -> 
     # The last axis, or the channels of channels_last.
     dense = (strides[-1], strides[1]) if len(strides) >= 4 else (strides[-1],)
     return result if any(statically_known_true(step == 1) for step in dense) else result.new_empty(result.shape)
+
+
+def fill_diagonal(original: Callable[..., Any], self: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
+    """``aten::fill_diagonal_``, which fills a strided view of as many elements as the smallest size."""
+    check(self.dim() >= 2, lambda: f"fill_diagonal_ of {self.dim()} axes; it takes at least two")
+    return self
 
 
 def fake_quantize(original: Callable[..., Any], self: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:

@@ -380,7 +380,8 @@ def _addmm(mode: Any, self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1
 def _grid_sampler(
     mode: Any, input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Tensor | None:
-    if not (_is_dense(mode, input) and _is_dense(mode, grid)) or input.device != grid.device:
+    # In any layout: the result of torch's kernel is contiguous.
+    if not (_is_usable(mode, input) and _is_usable(mode, grid)) or input.device != grid.device:
         return None
     if not (input.dim() == grid.dim() == 4 and input.dtype == grid.dtype and _same(input.shape[0], grid.shape[0])):
         return None

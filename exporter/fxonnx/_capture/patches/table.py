@@ -237,9 +237,10 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         )
     ),
     KernelPatch("aten::linalg_lstsq", shape_kernels.lstsq, "the shape of its residuals depends on the ranks"),
+    KernelPatch("aten::fill_diagonal_", shape_kernels.fill_diagonal, "it reads the sizes as plain integers"),
     KernelPatch("aten::narrow.Tensor", shape_kernels.narrow, "it reads the value of a tensor"),
     Patch("torch:as_tensor", functional.as_tensor, "its C++ function specializes sizes in a list", strict=False),
-    Patch("torch:tensor", functional.tensor, "it reads the values of the tensors in a list", strict=False),
+    FunctionPatch("torch:tensor", functional.tensor, "it reads the values of the tensors in a list", strict=False),
     Patch(
         "torch:_debug_has_internal_overlap",
         functional.has_internal_overlap,

@@ -1,56 +1,69 @@
-"""``int(size)`` and ``len(tensor)`` of user code, without the conversion to a number that specializes the size.
+"""``int(size)``, ``float(size)`` and ``len(tensor)`` of user code, without the number that specializes the size.
 
-Python requires both builtins to return an int. Where they specialize a dynamic dim, or restrict it by a constraint such
-as ``int(n / 2) == 3``, the names are replaced in the user's module, and the model is captured again.
+Python requires these builtins to return numbers. Where they specialize a dynamic dim, or restrict it by a constraint
+such as ``int(n / 2) == 3``, the names are replaced in the user's module, and the model is captured again.
 """
 
 from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from fxonnx_translations._torch_compat import sym_int
+from fxonnx_translations._torch_compat import sym_float, sym_int
 
 from ...python_types import replaced_names, type_of
 from ..patch import is_tracing, loaded_namespaces, one_at_a_time
 
 __all__ = ["converting_files", "symbolic_integers"]
 
-_CONVERSION = re.compile(r"\b(int|len)\(")
+_CONVERSION = re.compile(r"\b(int|float|len)\(")
 _PLACE = re.compile(r"(.*?):\d+ in ")
 
 
-class _IntType(type):
-    """Class of ``int`` in user code, of which symbolic sizes are instances."""
+class _NumberType(type):
+    """Class of ``int`` and ``float`` in user code, of which symbolic numbers are instances."""
+
+    builtin: type
+    symbolic: type
+    convert: Callable[[Any], Any]
 
     def __eq__(cls, other: object) -> bool:
-        return other is cls or other is builtins.int
+        return other is cls or other is cls.builtin
 
     def __hash__(cls) -> int:
-        return hash(builtins.int)
+        return hash(cls.builtin)
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, builtins.int | torch.SymInt)
+        return isinstance(instance, (cls.builtin, cls.symbolic))
 
     def __subclasscheck__(cls, subclass: type) -> bool:
-        return issubclass(subclass, builtins.int)
+        return issubclass(subclass, cls.builtin)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if is_tracing() and len(args) == 1 and isinstance(args[0], torch.SymInt | torch.SymFloat):
-            return sym_int(args[0])
-        return builtins.int(*args, **kwargs)
+            return cls.convert(args[0])
+        return cls.builtin(*args, **kwargs)
 
 
-class _Int(int, metaclass=_IntType):
+class _Int(int, metaclass=_NumberType):
     """The builtin ``int``, except that a symbolic size stays symbolic."""
 
+    builtin, symbolic, convert = builtins.int, torch.SymInt, sym_int
 
-_Int.__name__ = _Int.__qualname__ = "int"
+
+class _Float(float, metaclass=_NumberType):
+    """The builtin ``float``, except that a symbolic size becomes a symbolic float."""
+
+    builtin, symbolic, convert = builtins.float, torch.SymFloat, sym_float
+
+
+for _kind in (_Int, _Float):
+    _kind.__name__ = _kind.__qualname__ = _kind.builtin.__name__
 
 
 def _length(value: Any) -> Any:
@@ -65,15 +78,15 @@ def _length(value: Any) -> Any:
 def _type(*args: Any, **kwargs: Any) -> Any:
     """``type``, such that ``type(n) is int`` holds for the ``int`` of user code."""
     found = type_of(*args, **kwargs)
-    return _Int if found is builtins.int else found
+    return _Int if found is builtins.int else _Float if found is builtins.float else found
 
 
-_REPLACEMENTS = {"int": _Int, "len": _length, "type": _type}
+_REPLACEMENTS = {"int": _Int, "float": _Float, "len": _length, "type": _type}
 
 
 @contextmanager
 def symbolic_integers(files: Collection[str], model: torch.nn.Module) -> Iterator[None]:
-    """Keep the sizes symbolic that ``int`` and ``len`` convert in files of user code.
+    """Keep the sizes symbolic that ``int``, ``float`` and ``len`` convert in files of user code.
 
     Args:
         files: The files.
