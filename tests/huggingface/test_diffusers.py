@@ -261,6 +261,8 @@ def test_mistakes(tmp_path: Path) -> None:
         fxonnx.huggingface.export(pipeline, tmp_path / "out", layout="transformers.js")
     with pytest.raises(ArgumentError, match="dtype: expected one for a pipeline of Diffusers"):
         fxonnx.huggingface.export(pipeline, tmp_path / "out", dtype="fp32,fp16")
+    with pytest.raises(ArgumentError, match="vocoder: StableDiffusionPipeline takes none"):
+        fxonnx.huggingface.export(pipeline, tmp_path / "out", vocoder="vocoder")
     scheduler = diffusers.DDPMScheduler()
     other = diffusers.DDPMPipeline(diffusers.UNet2DModel(block_out_channels=(32, 32, 32, 32)), scheduler)
     with pytest.raises(ArgumentError, match="DDPMPipeline is not a pipeline of Stable Diffusion"):

@@ -333,6 +333,13 @@ def test_weights_in_4_bits_of_a_merged_decoder(tmp_path: Path) -> None:
     assert check.difference < 0.5
 
 
+def test_a_decoder_in_half_precision_that_branches_on_infinities(tmp_path: Path) -> None:
+    """Its attention is rounded by another kernel in the model than in the captured program; logits are in float32."""
+    model = make_model("pix2struct", TASKS["image-to-text"])
+    exported = fxonnx.huggingface.export(model, tmp_path, dtype="fp16")
+    assert all(check.passed for check in exported.checks)
+
+
 def test_a_target(checkpoint: Path, tmp_path: Path) -> None:
     """Weights in 4 bits as WebGPU reads them, at the opset of the target."""
     exported = fxonnx.huggingface.export(checkpoint, tmp_path, dtype="q4", target="onnxruntime-web-webgpu")

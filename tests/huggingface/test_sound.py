@@ -134,6 +134,8 @@ def test_vocoders(tmp_path: Path) -> None:
         fxonnx.huggingface.export(model, tmp_path / "out", vocoder=torch.nn.Linear(2, 2))
     with pytest.raises(ArgumentError, match=r"vocoder: .*nowhere cannot be loaded: "):
         fxonnx.huggingface.export(model, tmp_path / "out", vocoder=tmp_path / "nowhere")
+    with pytest.raises(ArgumentError, match='vocoder: layout="genai" takes none'):
+        fxonnx.huggingface.export(model, tmp_path / "out", vocoder=make_vocoder(), layout="genai")
     message = "vocoder: MusicgenForConditionalGeneration takes none"
     with pytest.raises(ArgumentError, match=message):
         fxonnx.huggingface.export(make_model("musicgen", TASK), tmp_path / "out", vocoder=make_vocoder())

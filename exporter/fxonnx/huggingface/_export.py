@@ -151,6 +151,8 @@ def export(
     variants = read_variants(dtype)
     check_directory(Path(out))
     announce = on_stage or _ignore
+    if layout == "genai" and vocoder is not None:
+        raise ArgumentError("vocoder", 'layout="genai" takes none', hint="only SpeechT5 does, in the other layouts")
     if layout == "genai":
         if target is not None:
             raise ArgumentError("target", 'layout="genai" has its own', hint="leave it out, or choose another layout")
@@ -160,6 +162,8 @@ def export(
     announce("load")
     pipeline = pipeline_of(model, revision, token)
     if pipeline is not None:
+        if vocoder is not None:
+            raise ArgumentError("vocoder", f"{type(pipeline).__name__} takes none", hint="only SpeechT5 does")
         return _export_pipeline(pipeline, Path(out), layout, variants, (opset_version, target), verify, announce)
     source = load_source(model, task, processor, revision, token, trust_remote_code, with_weights=verify)
     source = replace(source, vocoder=vocoder)

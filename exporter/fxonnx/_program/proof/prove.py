@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
 from fxonnx_translations._builder.initializers import has_content
 from fxonnx_translations._torch_compat import pytree
@@ -122,6 +123,7 @@ class _Prover:
         self._model = ModelRunner(model, capture)
         self._program = CapturedRunner(capture)
         self.coverage = Coverage(capture.exported_program.graph_module)
+        self._half = _half_dtype(capture.exported_program)
         args, kwargs = capture.exported_program.example_inputs
         self.example: BoundCall = self._bind(args, kwargs)
 
@@ -152,7 +154,7 @@ class _Prover:
             # torch cannot run some operators outside of a capture; an ONNX model that fails is not silently wrong.
             text = f"torch cannot run the captured program: {type(actual).__name__}"
             return ProofRun(variation.label, "skipped", message=text)
-        largest, problem = _compared(expected, actual)
+        largest, problem = self._compared(expected, actual)
         if problem:
             if self._differs_from_itself(variation, expected) or self._is_random(variation, actual):
                 return ProofRun(variation.label, "skipped", message="the results are random")
@@ -169,7 +171,7 @@ class _Prover:
     def _differs_from_itself(self, variation: Variation, expected: Outcome) -> bool:
         """Whether the model returns other values in a second run, with other random numbers."""
         again = self._model.run(variation.args, variation.kwargs, is_seeded=False)
-        return bool(_compared(expected, again)[1])
+        return bool(self._compared(expected, again)[1])
 
     def _is_random(self, variation: Variation, actual: Outcome) -> bool:
         """Whether the captured program returns other values with other random numbers, or other uninitialized memory.
@@ -177,13 +179,34 @@ class _Prover:
         The model may have set the seed itself.
         """
         again = self._program.run(variation.args, variation.kwargs, is_seeded=False)
-        return bool(_compared(actual, again)[1])
+        return bool(self._compared(actual, again)[1])
 
     def _is_equal_in_export(self, variation: Variation, actual: Outcome) -> bool:
         """Whether the model returns these values if ``torch.compiler.is_exporting`` is true, on which it may branch."""
         with applied(_EXPORTING):
             expected = _outcome(lambda: self._model.run(variation.args, variation.kwargs, is_export=True))
-        return isinstance(expected, Outcome) and not _compared(expected, actual)[1]
+        return isinstance(expected, Outcome) and not self._compared(expected, actual)[1]
+
+    def _compared(self, expected: Outcome, actual: Outcome) -> tuple[float, str]:
+        """The largest difference of two outcomes, and a description of the first mismatch or ""."""
+        names = list(dict.fromkeys([*expected.values, *actual.values]))
+        largest = 0.0
+        for name in names:
+            if name not in expected.values or name not in actual.values:
+                which = "the model" if name in expected.values else "the captured program"
+                return largest, f"{name}: only {which} {'returns' if name.startswith('output') else 'changes'} it"
+            one, other = _as_tensors(expected.values[name], actual.values[name])
+            if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+                if one != other:
+                    return largest, f"{name}: {other!r}, the model returns {one!r}"
+                continue
+            if one.dtype == other.dtype == torch.float32 and self._half is not None:
+                one, other = one.to(self._half), other.to(self._half)
+            (row,) = compare([name], [one], [_real(other)])
+            if row.status == "mismatch":
+                return largest, f"{name}: {row.message}{_values(one, other)}"
+            largest = max(largest, row.max_abs or 0.0)
+        return largest, ""
 
     def _error(self, variation: Variation, problem: str) -> CaptureError:
         lines = [f"  {one}" for one in dict.fromkeys(self._capture.departures)]
@@ -203,24 +226,11 @@ def _outcome(run: Callable[[], Outcome]) -> Outcome | BaseException:
         return error
 
 
-def _compared(expected: Outcome, actual: Outcome) -> tuple[float, str]:
-    """The largest difference of two outcomes, and a description of the first mismatch or ""."""
-    names = list(dict.fromkeys([*expected.values, *actual.values]))
-    largest = 0.0
-    for name in names:
-        if name not in expected.values or name not in actual.values:
-            which = "the model" if name in expected.values else "the captured program"
-            return largest, f"{name}: only {which} {'returns' if name.startswith('output') else 'changes'} it"
-        one, other = _as_tensors(expected.values[name], actual.values[name])
-        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-            if one != other:
-                return largest, f"{name}: {other!r}, the model returns {one!r}"
-            continue
-        (row,) = compare([name], [one], [_real(other)])
-        if row.status == "mismatch":
-            return largest, f"{name}: {row.message}{_values(one, other)}"
-        largest = max(largest, row.max_abs or 0.0)
-    return largest, ""
+def _half_dtype(program: ExportedProgram) -> torch.dtype | None:
+    """The dtype of half precision in which a program computes, by which its results in float32 are rounded too."""
+    values = (node.meta.get("val") for node in program.graph.nodes)
+    dtypes = {value.dtype for value in values if isinstance(value, torch.Tensor)}
+    return next((dtype for dtype in (torch.bfloat16, torch.float16) if dtype in dtypes), None)
 
 
 def _as_tensors(one: Any, other: Any) -> tuple[Any, Any]:
