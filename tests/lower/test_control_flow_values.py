@@ -87,6 +87,21 @@ def number_returned(x: Tensor) -> Any:
     return x * torch.cond(x.sum() > 0, lambda x: 2, lambda x: 3, (x,))
 
 
+def first_elements(x: Tensor) -> Tensor:
+    count = (x > 0).sum()
+    if count > 1:
+        return x[:count].sum() * 2
+    return x.sum()
+
+
+def fewer_elements(x: Tensor) -> Tensor:
+    count, total = (x > 0).sum(), x.sum()
+    while count > 0:
+        total = total + x[:count].sum() * x[count % len(x)].sum()
+        count = count - 1
+    return total
+
+
 def two_sizes(x: Tensor) -> Any:
     return torch.cond((x.shape[0] > 1) & (x.shape[1] < 5), lambda x: x + 1, lambda x: x.sin(), (x,))
 
@@ -182,6 +197,8 @@ ROWS = (
     Row("int returned", number_returned, BOTH, N, "If"),
     Row("size", lambda x: torch.cond(x.shape[0] > 3, lambda x: x + 1, lambda x: x.sin(), (x,)), BOTH, N, "If"),
     Row("remainder", lambda x: torch.cond(x.shape[0] % 2 == 0, lambda x: x + 1, lambda x: -x, (x,)), BOTH, N, "If"),
+    Row("index in a branch", first_elements, BOTH, N, "If"),
+    Row("index in a loop", fewer_elements, BOTH, N, "Loop"),
     Row("two sizes", two_sizes, [(torch.randn(*s),) for s in ((3, 2), (1, 1), (2, 5))], ({0: "n", 1: "m"},), "If"),
     Row("size in closure", size_closed_over, BOTH, N, "If"),
     Row("no operands", lambda x: torch.cond(x.sum() > 0, lambda: x + 1, lambda: x * 2), BOTH, N, "If"),

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import onnx_ir as ir
+import sympy
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from fxonnx_translations._builder.op import Op, ResultSpec, Unsupported
 from fxonnx_translations._builder.symbolic_dims import Dim
 
-__all__ = ["CONTROL_FLOW", "LowerSubgraph"]
+__all__ = ["CONTROL_FLOW", "LowerSubgraph", "bound_symbols"]
 
 LowerSubgraph: TypeAlias = "Callable[[Op, torch.fx.Node, Sequence[Any]], list[Any]]"
 """Lowers a subgraph, given by its ``get_attr`` node, with values or sizes for its placeholders; returns its outputs."""
 
 _TypeAndDims: TypeAlias = tuple[ir.DataType, tuple[Dim, ...]]
+
+
+def bound_symbols(node: torch.fx.Node) -> Iterable[sympy.Symbol]:
+    """The symbols of data-dependent numbers that a node defines.
+
+    torch does not record those of a tensor that a branch uses as an index: ``x[:n]`` calls ``n.item()``.
+    """
+    recorded: Mapping[sympy.Symbol, Any] = node.meta.get("unbacked_bindings") or {}
+    if recorded or node.target is not torch.ops.aten.item.default:
+        return recorded
+    return free_unbacked_symbols(node.meta["val"])
 
 
 def _cond(op: Op, node: torch.fx.Node, value: Callable[[Any], Any], lower: LowerSubgraph) -> Sequence[ir.Value]:

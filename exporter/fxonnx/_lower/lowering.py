@@ -30,7 +30,7 @@ from .._options import Options
 from .._prepare import REASON_KEY, Prepared, Update, find_attribute
 from .._provenance import REGIONS_KEY, source_line
 from ..errors import TranslationError, UnsupportedOperator, UnsupportedOperatorError, kind_of
-from .control_flow import CONTROL_FLOW
+from .control_flow import CONTROL_FLOW, bound_symbols
 from .dead_nodes import eliminate_dead_nodes, release_subgraph_uses, subgraphs, trim_unused_outputs
 from .dispatch import arguments_by_name, find_translation
 from .lowest_opset import lowest_opset
@@ -261,7 +261,7 @@ class _GraphLowering:
                 {
                     symbol: sympy.Symbol(op.builder.names.helper(), integer=symbol.is_integer)
                     for found in module.graph.nodes
-                    for symbol in found.meta.get("unbacked_bindings") or {}
+                    for symbol in bound_symbols(found)
                 }
             )
         self.lowered.add(str(body.target))
@@ -331,7 +331,7 @@ class _GraphLowering:
         """Keep a symbolic number as an expression, and define an unbacked symbol by the tensor ``item()`` read."""
         expr = self.builder.symbols.dim(val)
         self.env[node] = expr
-        if node.meta.get("unbacked_bindings") and not isinstance(expr, int):
+        if bound_symbols(node) and not isinstance(expr, int):
             source = self.value(node.args[0])
             if isinstance(source, ir.Value):
                 self.builder.symbols.define_scalar(source, expr)
