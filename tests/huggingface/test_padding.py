@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -47,4 +48,24 @@ def test_classes_are_as_before() -> None:
     before = kind.__dict__["_pad_to_window_size"]
     with padding_any_size(model):
         assert kind.__dict__["_pad_to_window_size"] is not before
+    assert kind.__dict__["_pad_to_window_size"] is before
+
+
+def test_classes_are_as_before_overlapping_exports() -> None:
+    model = make_model("longformer", main_task("longformer"))
+    kind = type(model.longformer)
+    before = kind.__dict__["_pad_to_window_size"]
+    has_entered, may_leave = threading.Event(), threading.Event()
+
+    def export() -> None:
+        with padding_any_size(model):
+            has_entered.set()
+            may_leave.wait(10)
+
+    other = threading.Thread(target=export)
+    with padding_any_size(model):
+        other.start()
+        has_entered.wait(0.5)  # it waits for this context
+    may_leave.set()
+    other.join()
     assert kind.__dict__["_pad_to_window_size"] is before

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from .._capture.patches.patch import one_at_a_time
+
 __all__ = ["padding_any_size"]
 
 _FAMILIES = ("Swin", "ClapAudio", "FocalNet")
@@ -23,16 +25,14 @@ _FAMILIES = ("Swin", "ClapAudio", "FocalNet")
 
 @contextmanager
 def padding_any_size(model: torch.nn.Module) -> Iterator[None]:
-    """Replace the paddings of the classes of a model's modules within the context.
+    """Replace the paddings of the classes of a model's modules within the context, in which other exports wait.
 
     Args:
         model: The model.
     """
-    with ExitStack() as until_exported:
+    with one_at_a_time(), ExitStack() as until_exported:
         for each in {type(module) for module in model.modules()}:
             for name, function in _functions_of(each):
-                if each.__dict__[name] is function:  # in an export of another thread
-                    continue
                 until_exported.callback(setattr, each, name, each.__dict__[name])
                 setattr(each, name, function)
         yield

@@ -167,8 +167,8 @@ def replace_speech(model: Any, encoder: Session, decoder: Session, vocoder: Sess
     Args:
         model: A ``SpeechT5ForTextToSpeech`` without weights.
         encoder: The file of the encoder.
-        decoder: That of a step of the decoder.
-        vocoder: That of the vocoder.
+        decoder: The file of a step of the decoder.
+        vocoder: The file of the vocoder.
     """
     output = import_extra("transformers").utils.ModelOutput
     known: dict[str, Tensor] = {}
