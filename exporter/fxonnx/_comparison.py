@@ -183,8 +183,9 @@ def _as_tensor(value: Any, actual: torch.Tensor) -> torch.Tensor | None:
         return torch.view_as_real(tensor) if tensor.is_complex() else tensor
     if isinstance(value, float):
         # Python floats have no dtype.
-        return torch.tensor(value, dtype=actual.dtype if actual.is_floating_point() else torch.float32)
-    return torch.tensor(value) if isinstance(value, (bool, int)) else None
+        dtype = actual.dtype if actual.is_floating_point() else torch.float32
+        return torch.tensor(value, dtype=dtype, device="cpu")
+    return torch.tensor(value, device="cpu") if isinstance(value, (bool, int)) else None
 
 
 def _differences(
@@ -288,7 +289,7 @@ class Tolerance:
             expected: PyTorch's value, which may be computed in float32 instead of half precision.
             actual: The ONNX value.
         """
-        rtol = self.rtol
+        rtol, expected, actual = self.rtol, expected.cpu(), actual.cpu()
         if actual.dtype != expected.dtype:
             rtol = TOLERANCES[actual.dtype] if rtol is None and actual.dtype in TOLERANCES else rtol
             actual = actual.to(expected.dtype)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 from torch.onnx import TrainingMode
 
+from fxonnx_translations._builder.default_device import cpu_by_default
 from fxonnx_translations._torch_compat import unset_fake_temporarily
 
 from ._capture import ALIASES_KEY, AssumptionKind, Capture, DataDependent, capture, report_narrowed
@@ -288,7 +289,7 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
         return options.passthrough.keeps(node.target) or is_translated(node, options.registry, options.opset)
 
     # Constants have values, even if the model is exported in a fake tensor mode.
-    with tracing_patches(), unset_fake_temporarily(), timer.stage("prepare"):
+    with cpu_by_default(), tracing_patches(), unset_fake_temporarily(), timer.stage("prepare"):
         prepared = prepare(
             captured.exported_program,
             translated,
@@ -304,7 +305,7 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
     updates = find_updates(prepared, captured.inputs.paths)
     lost = report_updates(updates, options.state) + report_changes(captured.attribute_changes, options.state)
     returned = [] if options.state == "warn" else [update for update in updates if not update.is_returned]
-    with unset_fake_temporarily(), timer.stage("lower"):
+    with cpu_by_default(), unset_fake_temporarily(), timer.stage("lower"):
         lowered = lower(prepared, captured, options, returned)
     if not lowered.model.graph.outputs:
         raise ArgumentError("model", "forward returns no tensor", hint="return the results: a graph has outputs")

@@ -327,9 +327,9 @@ def _initializer(
         return known
     name = builder.names.unique(wanted or record.target or record.name)
     _check_weight(f"the {_KINDS[record.kind]} {name!r}", real)
-    is_literal = record.kind == InputKind.CONSTANT_TENSOR and type(real) is torch.Tensor and real.device.type == "cpu"
+    is_literal = record.kind == InputKind.CONSTANT_TENSOR and type(real) is torch.Tensor and not real.is_meta
     if is_literal and real.numel() <= _LARGEST_LITERAL:
-        value = builder.register_literal(name, real)
+        value = builder.register_literal(name, real.cpu())
     else:
         value = builder.register_weight(name, TorchTensor(real, name=name))
     _add_input_metadata(value, record, name)

@@ -23,6 +23,7 @@ from .captured_values import Workspace, copy_program, mark_captured_values, mark
 from .common_subexpressions import eliminate_common_subexpressions
 from .constant_folding import fold_constants
 from .decompose import decompose
+from .devices import move_to_cpu
 from .functionalize import Mutation, functionalize
 from .fusions import FusionRecord, record_fusions
 from .graph_utils import eliminate_dead_code, find_attribute
@@ -110,6 +111,7 @@ def prepare(
     inline_subgraphs(module)
     mark_captured_values(module)
     _copy_subgraphs(module)
+    move_to_cpu(module)
     expose_running_statistics(graph)
     replace_disabled_observers(graph, partial(_tensor_of, exported_program, _records(graph, signature)))
     rebase_storage_views(graph, is_translated)
@@ -124,7 +126,7 @@ def prepare(
     mutated = {mutation.target for mutation in mutations}
     # torch lifts an intermediate fake tensor of some vmaps as a constant, which no node uses.
     lifted = {
-        node.name: tensor
+        node.name: tensor.cpu()
         for node, record in records.items()
         if record.kind == InputKind.CONSTANT_TENSOR and node.name not in mutated
         if not isinstance(tensor := _tensor(exported_program, record), FakeTensor)
@@ -191,7 +193,7 @@ def _tensor_of(
     if record is None or not record.is_weight:
         return None
     tensor = _tensor(exported_program, record)
-    return tensor if has_content(tensor) else None
+    return tensor.cpu() if has_content(tensor) else None
 
 
 def _copy_subgraphs(owner: torch.fx.GraphModule) -> None:

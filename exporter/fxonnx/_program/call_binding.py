@@ -268,7 +268,7 @@ def _checked_frozen(name: str, leaf: Any, value: torch.Tensor) -> torch.Tensor:
     """The value of a frozen input, which may be omitted."""
     if leaf is None:
         return value
-    if not isinstance(leaf, torch.Tensor) or leaf.dtype != value.dtype or not torch.equal(leaf.cpu(), value):
+    if not isinstance(leaf, torch.Tensor) or leaf.dtype != value.dtype or not torch.equal(leaf.cpu(), value.cpu()):
         given = leaf.tolist() if isinstance(leaf, torch.Tensor) and leaf.numel() <= _SHOWN_ELEMENTS else "other values"
         exported = value.tolist() if value.numel() <= _SHOWN_ELEMENTS else "those of the example"
         raise ArgumentError(
@@ -285,7 +285,7 @@ def _convert_leaf(leaf: Any, known: Any) -> Any:
         if isinstance(leaf, bool) == (known.dtype == torch.bool) and (
             not isinstance(leaf, float) or known.dtype.is_floating_point
         ):
-            return torch.tensor(leaf, dtype=known.dtype)
+            return torch.tensor(leaf, dtype=known.dtype, device="cpu")
     elif isinstance(known, torch.SymInt) and isinstance(leaf, torch.Tensor) and leaf.numel() == 1:
         return int(leaf)
     return leaf

@@ -98,7 +98,7 @@ def _run_model(loaded: ir.Model, model: Any, args: Any, kwargs: Any) -> list[Any
         else:
             leaves = [leaf for leaf in pytree.tree_leaves(result) if not isinstance(leaf, str | None)]
         if any(value.name == CHECK_OUTPUT for value in loaded.graph.outputs):
-            leaves.append(torch.tensor(True))
+            leaves.append(torch.tensor(True, device="cpu"))
         if states:
             values = {}
             if isinstance(model, torch.nn.Module):

@@ -132,7 +132,8 @@ def _perturbed(tensor: torch.Tensor, *, zeros: bool = False) -> torch.Tensor:
     """
     if not _is_exact(tensor):
         return tensor
-    noise = torch.rand(tensor.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2 - 1
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.rand(tensor.shape, generator=generator, dtype=torch.float64, device="cpu") * 2 - 1
     size = tensor.double().abs()
     size = size + (size.mean() or 1.0) if zeros and tensor.numel() else size.where(tensor != tensor.round(), 0.0)
     return tensor + (noise.to(tensor.device) * _CHANGE * size).to(tensor.dtype)
@@ -155,6 +156,6 @@ def _as_runtime_output(value: Any, expected: Any) -> Any:
         return [_as_runtime_output(one, other) for one, other in zip(value, items, strict=True)]
     if not isinstance(value, torch.Tensor):
         dtype = expected.dtype if isinstance(expected, torch.Tensor) and isinstance(value, float) else None
-        return torch.tensor(value, dtype=dtype)
+        return torch.tensor(value, dtype=dtype, device="cpu")
     value = value.detach().cpu().resolve_conj().resolve_neg()
     return torch.view_as_real(value) if value.is_complex() else value

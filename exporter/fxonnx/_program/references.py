@@ -267,7 +267,7 @@ def _output_leaves(program: VerifiableProgram, result: Any) -> list[Any]:
 
 def _with_check(program: VerifiableProgram, outputs: list[Any]) -> list[Any]:
     """The outputs with the value of ``assumptions_hold``, which is true for inputs that a call accepts."""
-    return [*outputs, torch.tensor(True)] if program.record.returns_check else outputs
+    return [*outputs, torch.tensor(True, device="cpu")] if program.record.returns_check else outputs
 
 
 def _final_states(program: VerifiableProgram, module: Any, weights: Any, args: Any, kwargs: Any) -> list[Any]:

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from fxonnx_translations._builder.default_device import cpu_by_default
 from fxonnx_translations._builder.dtypes import from_torch, to_torch_dtype
 from fxonnx_translations._builder.initializers import has_content
 from fxonnx_translations._builder.sub_byte import FLOAT4_PAIRS, PER_BYTE, contiguous, onnx_sizes, pack, unpack
@@ -74,7 +75,8 @@ class Session:
         self._output_names = [str(value.name) for value in self._outputs]
         self._has_lists = any(map(is_sequence, (*model.graph.inputs, *model.graph.outputs)))
         self._directory: tempfile.TemporaryDirectory[str] | None = None
-        source = self._source(model) if file is None else file
+        with cpu_by_default():
+            source = self._source(model) if file is None else file
         try:
             self._session = (session_factory or _default_session)(source)
         except Exception as error:
@@ -113,10 +115,11 @@ class Session:
         """
         if not self._needed <= len(values) <= len(self._inputs):
             raise ArgumentError("args", f"the model has {len(self._inputs)} inputs, got {len(values)} values")
-        feeds = {
-            str(graph_input.name): _feed(as_graph_input(value, graph_input))
-            for value, graph_input in zip(values, self._inputs, strict=False)
-        }
+        with cpu_by_default():
+            feeds = {
+                str(graph_input.name): _feed(as_graph_input(value, graph_input))
+                for value, graph_input in zip(values, self._inputs, strict=False)
+            }
         if self._has_lists:
             self._check_outputs()
         try:
@@ -125,7 +128,8 @@ class Session:
             outputs = run(self._output_names, feeds)
         except Exception as error:
             raise RuntimeSessionError(f"ONNX Runtime cannot run the model: {error}") from error
-        return tuple(map(_to_torch, outputs))
+        with cpu_by_default():
+            return tuple(map(_to_torch, outputs))
 
     def _check_outputs(self) -> None:
         """Reject the outputs that ONNX Runtime cannot return as arrays, as it returns lists of tensors."""
@@ -181,11 +185,11 @@ def as_tensor(value: Any, graph_input: ir.Value) -> torch.Tensor:
     if isinstance(value, np.ndarray | np.generic):
         value = from_numpy(np.asarray(value), name)
     if isinstance(value, (bool, int, float)):
-        found: torch.dtype | None = torch.tensor(value).dtype
+        found: torch.dtype | None = torch.tensor(value, device="cpu").dtype
         if isinstance(value, float) and dtype.is_floating_point:
             # Python floats have no dtype; they take the graph input's.
             found = dtype
-        tensor = torch.tensor(value, dtype=found)
+        tensor = torch.tensor(value, dtype=found, device="cpu")
     elif isinstance(value, torch.Tensor):
         tensor = _with_values(value, name).detach().cpu()
         if tensor.is_complex():

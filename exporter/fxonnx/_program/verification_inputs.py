@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from .._capture.constraints.constraint_solver import Bounds, bounds_of
 from ..errors import ArgumentError, did_you_mean
 from .call_binding import BoundCall
 
-__all__ = ["SEED", "auto_sizes", "check_sizes", "random_like", "resize_inputs"]
+__all__ = ["SEED", "auto_sizes", "check_sizes", "may_index_on_gpu", "random_like", "resize_inputs"]
 
 PRIMES = (7, 11, 13, 17, 19, 23, 29, 31)
 LARGE_SIZE = 17
@@ -30,12 +30,14 @@ def auto_sizes(limits: SizeLimits, inputs: Sequence[Any]) -> list[dict[str, int]
     """Choose sizes of all dims within the constraints: the examples', 1, primes and large ones.
 
     Besides all dims at 1, each dim is 1 alone with the others as in the examples, since some models fail if all are 1.
+    With integers on a GPU, no dim is smaller than in the examples: see ``may_index_on_gpu``.
 
     Args:
         limits: The constraints and the positions of the dynamic dims.
         inputs: The example inputs that are not constants of the program.
     """
     examples = limits.sizes(inputs)
+    is_limited = may_index_on_gpu(inputs)
     # The value of an int input may be a count or an index, for which other values may be invalid.
     fixed = {str(place.expression) for place in limits.places if place.axis is None}
     free = [name for name in examples if name not in fixed]
@@ -50,9 +52,24 @@ def auto_sizes(limits: SizeLimits, inputs: Sequence[Any]) -> list[dict[str, int]
         equal = {name: sizes[other] for name, other in limits.shared_names.items() if other in sizes}
         changed = {**examples, **sizes, **equal}
         nearest = _nearest_valid_sizes(limits, examples, changed, set(free) if sizes is not examples else set())
-        if nearest is not None and nearest not in found:
+        if nearest is None or nearest in found:
+            continue
+        if not is_limited or all(nearest[name] >= size for name, size in examples.items()):
             found.append(nearest)
     return found
+
+
+def may_index_on_gpu(inputs: Iterable[Any]) -> bool:
+    """Whether inputs may be indices into tensors on a GPU.
+
+    An index out of range, which is an error on the CPU, ends the use of the GPU by the process.
+    """
+    return any(
+        isinstance(value, torch.Tensor)
+        and value.device.type not in ("cpu", "meta")
+        and not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
+        for value in inputs
+    )
 
 
 def _nearest_valid_sizes(
@@ -173,23 +190,23 @@ def random_like(example: Any, shape: list[int] | int, generator: torch.Generator
     values = example.detach().cpu()
     if values.dtype in PER_BYTE:
         least, most = code_limits(values.dtype)
-        codes = torch.randint(least, most + 1, shape, generator=generator)
+        codes = torch.randint(least, most + 1, shape, generator=generator, device="cpu")
         return codes.to(torch.uint8).view(values.dtype).to(example.device)
     if values.is_complex():
         parts = [random_like(part, shape, generator) for part in (values.real, values.imag)]
         return torch.complex(*parts).to(example.device)
     if values.dtype == torch.bool:
         share = values.double().mean().item() if values.numel() else 0.5
-        made = torch.rand(shape, generator=generator, dtype=torch.float64) < share
+        made = torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu") < share
     elif values.is_floating_point():
         low, high = _value_range(values.double())
         # If all values are equal, only the lower end of the range is known.
         high = high if high > low else low + 1
-        made = torch.rand(shape, generator=generator, dtype=torch.float64) * (high - low) + low
+        made = torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu") * (high - low) + low
     else:
         whole = values.to(torch.int64)
         low, high = (int(whole.min()), int(whole.max())) if whole.numel() else (0, 0)
-        made = torch.randint(low, high + 1, shape, generator=generator)
+        made = torch.randint(low, high + 1, shape, generator=generator, device="cpu")
     return made.to(example.dtype).to(example.device)
 
 

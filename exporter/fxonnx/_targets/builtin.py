@@ -61,7 +61,11 @@ _CUDA_RESTRICTIONS: Mapping[str, Restriction] = MappingProxyType(
         "DequantizeLinear": Restriction(
             attributes=MappingProxyType({"block_size": (0,)}), types=frozenset({_INT8, _UINT8})
         ),
+        "Cast": Restriction(attributes=MappingProxyType({"saturate": (1,)}), types=frozenset({ir.DataType.BFLOAT16})),
         "RMSNormalization": Restriction(whole=(1,)),
+        "ScatterND": Restriction(
+            attributes=MappingProxyType({"reduction": ("none",)}), types=frozenset({ir.DataType.DOUBLE})
+        ),
     }
 )
 

@@ -47,7 +47,7 @@ def literal(
     """
     if isinstance(value, torch.Tensor):
         # Types that numpy lacks stay torch tensors, which ``array_of`` does not treat as literals.
-        return ir.Tensor(value.detach().numpy()) if value.dtype in _NUMPY_TYPES else TorchTensor(value)
+        return ir.Tensor(value.detach().cpu().numpy()) if value.dtype in _NUMPY_TYPES else TorchTensor(value)
     if isinstance(value, ir.TensorProtocol):
         return value
     dtype = dtype or _default_dtype(value)

@@ -12,6 +12,7 @@ import torch
 from onnx_ir import tensor_adapters
 
 from .._torch_compat import FakeTensor, unset_fake_temporarily
+from .default_device import cpu_by_default
 from .dtypes import from_torch, to_torch_dtype
 from .sub_byte import PER_BYTE, contiguous, onnx_sizes, pack, to_numpy
 
@@ -110,7 +111,7 @@ class DerivedTensor(ir.LazyTensor):
 
     def torch(self) -> torch.Tensor:
         """Compute the tensor; it is not cached, so peak memory is this tensor plus its temporaries."""
-        with torch.no_grad(), unset_fake_temporarily():
+        with cpu_by_default(), torch.no_grad(), unset_fake_temporarily():
             return contiguous(self.recipe(*(values_of(source) for source in self.sources)))
 
 
@@ -143,13 +144,13 @@ def storage_key(tensor: torch.Tensor, name: str) -> Hashable:
 
 
 def values_of(tensor: TorchTensor | DerivedTensor) -> torch.Tensor:
-    """Return the values of a weight, without a copy, or of a derived weight, computed now."""
+    """Return the values of a weight on the CPU, without a copy if it is there, or of a derived weight, computed now."""
     if isinstance(tensor, DerivedTensor):
         return tensor.torch()
     raw = tensor.raw
     if not isinstance(raw, torch.Tensor):
         raise TypeError(f"initializer {tensor.name!r} does not hold a torch.Tensor")
-    return raw.detach()
+    return raw.detach().cpu()
 
 
 def derive(

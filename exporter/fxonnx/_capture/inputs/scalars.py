@@ -52,7 +52,9 @@ def scalars_to_tensors(
     values = [leaf.value for leaf in leaves]
     tensors = frozenset(index for index in found.values() if not _is_int(values[index]))
     for index in tensors:
-        values[index] = torch.tensor(values[index], dtype=None if isinstance(values[index], bool) else dtype)
+        number = values[index]
+        # Numbers are on the CPU in eager torch too.
+        values[index] = torch.tensor(number, dtype=None if isinstance(number, bool) else dtype, device="cpu")
     ints = frozenset(leaves[index].label for index in found.values() if index not in tensors)
     return replace(inputs.with_leaves(values), table=replace(inputs.table, numbers=tensors)), ints
 

@@ -37,9 +37,10 @@ def _stacked(index: Any) -> Any:
     if type(index) not in (list, tuple):
         return index
     parts = [_stacked(part) for part in index]
-    if not any(isinstance(part, Tensor) for part in parts):
+    device = next((part.device for part in parts if isinstance(part, Tensor)), None)
+    if device is None:
         return index
-    return torch.stack([part if isinstance(part, Tensor) else torch.tensor(part) for part in parts])
+    return torch.stack([part if isinstance(part, Tensor) else torch.tensor(part, device=device) for part in parts])
 
 
 def _is_number(index: Any) -> bool:

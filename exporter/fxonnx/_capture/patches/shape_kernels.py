@@ -51,11 +51,12 @@ def conv_tbc(original: Callable[..., Any], self: Tensor, weight: Tensor, bias: T
 def batch_norm(original: Callable[..., Any], input: Tensor, *arguments: Any) -> Tensor:
     """``aten::batch_norm``, whose meta kernel keeps the strides of transposed tensors; torch's results are contiguous.
 
-    An unbacked number of elements, of which there may be none, has the shape only.
+    An unbacked number of elements, of which there may be none, has the shape only. On a GPU, torch chooses a kernel by
+    the size of the batch, which would limit it.
     """
     if not has_guarding_hint(input.numel()):
         return torch.empty_like(input)
-    result: Tensor = original(input, *arguments)
+    result: Tensor = original(input, *arguments) if input.device.type == "cpu" else torch.empty_like(input)
     strides = result.stride()
     # The last axis, or the channels of channels_last.
     dense = (strides[-1], strides[1]) if len(strides) >= 4 else (strides[-1],)

@@ -141,11 +141,11 @@ def paste_masks(
 
 def _resampling(low: Tensor, high: Tensor, size: int, length: int, dtype: torch.dtype) -> Tensor:
     """Interpolation weights [boxes, length, size] of mask elements per pixel; zero outside of the box."""
-    pixels = torch.arange(length)
+    pixels = torch.arange(length, device=low.device)
     extent = (high - low + 1).clamp(min=1)
     places = (pixels - low[:, None] + 0.5) * (size / extent.to(dtype))[:, None] - 0.5
     places = places.clamp(0, size - 1)
-    weights = (1 - (places[:, :, None] - torch.arange(size)).abs()).clamp(min=0)
+    weights = (1 - (places[:, :, None] - torch.arange(size, device=low.device)).abs()).clamp(min=0)
     inside = (pixels >= low[:, None]) & (pixels < (low + extent)[:, None])
     return torch.where(inside[:, :, None], weights, 0.0)
 
@@ -184,18 +184,20 @@ def find_keypoints(original: Callable[..., Any], maps: Tensor, rois: Tensor) -> 
 
 def _bicubic(counts: Tensor, size: int, length: Any) -> tuple[Tensor, Tensor]:
     """Weights [regions, length, size] of bicubic interpolation to a size per region, and which pixels it has."""
-    pixels = torch.arange(length)
+    pixels = torch.arange(length, device=counts.device)
     places = (pixels + 0.5) * (size / counts)[:, None] - 0.5
     first = places.floor()
     offset = places - first
-    weights = torch.zeros((), dtype=counts.dtype)
+    weights = torch.zeros((), dtype=counts.dtype, device=counts.device)
     for tap in range(-1, 3):
         distance = (offset - tap).abs()
         near = ((1.25 * distance - 2.25) * distance) * distance + 1
         far = ((-0.75 * distance + 3.75) * distance - 6) * distance + 3
         source = (first + tap).clamp(0, size - 1)
         weights = weights + torch.where(
-            (source[:, :, None] == torch.arange(size)), torch.where(distance <= 1, near, far)[:, :, None], 0.0
+            source[:, :, None] == torch.arange(size, device=counts.device),
+            torch.where(distance <= 1, near, far)[:, :, None],
+            0.0,
         )
     return weights, pixels < counts[:, None]
 

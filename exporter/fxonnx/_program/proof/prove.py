@@ -238,11 +238,11 @@ def _as_tensors(one: Any, other: Any) -> tuple[Any, Any]:
     if isinstance(one, list | tuple) and isinstance(other, torch.Tensor):
         one = torch.stack(list(one)) if one else other.new_empty(other.shape)
     if isinstance(one, bool | int | float) and isinstance(other, bool | int | float):
-        one = torch.tensor(one)
+        one = torch.tensor(one, device="cpu")
     if isinstance(one, torch.Tensor) and isinstance(other, bool | int | float):
-        other = torch.tensor(other)
+        other = torch.tensor(other, device="cpu")
     if isinstance(other, torch.Tensor) and isinstance(one, bool | int | float):
-        one = torch.tensor(one, dtype=other.dtype if isinstance(one, float) else None)
+        one = torch.tensor(one, dtype=other.dtype if isinstance(one, float) else None, device="cpu")
     return one, other
 
 

@@ -17,7 +17,7 @@ from ..._capture.departures import DepartureKind
 from ..._capture.python_texts import sizes_in_texts
 from ...errors import ArgumentError
 from ..call_binding import BoundCall
-from ..verification_inputs import SEED, auto_sizes, random_like, resize_inputs
+from ..verification_inputs import SEED, auto_sizes, may_index_on_gpu, random_like, resize_inputs
 
 __all__ = ["Variation", "repeated_inputs", "variations"]
 
@@ -62,7 +62,10 @@ def variations(capture: Capture, call: BoundCall) -> Iterator[Variation]:
     fixed = {*capture.inputs.frozen, *capture.loop_bounds}
     # No coverage tells whether the capture has taken the same Python branches, and results may agree by accident.
     asks_python = any(one.kind == DepartureKind.INTROSPECTION for one in capture.departures)
+    on_gpu = may_index_on_gpu(leaves)
     for index, (label, change) in enumerate(_CHANGES.items()):
+        if on_gpu and label.startswith("counts") and label != "counts of 0":
+            continue
         changed = [leaf if at in fixed else _changed(change, leaf) for at, leaf in enumerate(leaves)]
         if index == 1:
             yield from _sizes(capture, call)
@@ -77,7 +80,8 @@ def _sizes(capture: Capture, call: BoundCall) -> Iterator[Variation]:
     twos = {name: 2 for name in given if name not in limits.shared_names}
     twos |= {name: 2 for name, first in limits.shared_names.items() if first in twos}
     wanted = [sizes for sizes in auto_sizes(limits, call.inputs) if sizes != given]
-    if twos != given and twos not in wanted and limits.violated(twos) is None:
+    is_open = twos != given and twos not in wanted and limits.violated(twos) is None
+    if is_open and not may_index_on_gpu(call.inputs):
         wanted.append(twos)
     wanted = sorted(wanted, key=lambda sizes: sum(sizes.values()))[:_SIZES]
     # Code that compares the text of a size with other texts differs at the sizes in these only.
@@ -176,7 +180,7 @@ def _perturbed(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.is_floating_point():
         return tensor
     generator = torch.Generator().manual_seed(SEED)
-    noise = torch.randn(tensor.shape, generator=generator)
+    noise = torch.randn(tensor.shape, generator=generator, device="cpu")
     return tensor + noise.to(tensor.dtype).to(tensor.device)
 
 

@@ -39,7 +39,7 @@ def difference_of(
         error: The difference to the captured program's own value.
     """
     found = _described(node, name, str(value.name), expected, error)
-    real, same = in_same_layout(expected, actual)
+    real, same = in_same_layout(expected, actual.to(expected.device))
     if same is None:
         return found
     own_error, message = tolerance.difference(real, same)
@@ -64,7 +64,7 @@ def in_same_layout(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.
 
 def replacement_of(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor | None:
     """The ONNX value in the form of PyTorch's, to continue with; None if it is equal or has another layout."""
-    real, same = in_same_layout(expected, actual)
+    real, same = in_same_layout(expected, actual.to(expected.device))
     if same is None or (same.dtype == real.dtype and torch.equal(same, real)):
         return None
     same = same.to(real.dtype)

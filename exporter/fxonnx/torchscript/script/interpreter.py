@@ -17,6 +17,7 @@ from fxonnx_translations._torch_compat import arange, check, scalar_tensor, sym_
 
 from ..._capture.batch_sizes import recorded_batch_size
 from ..._capture.rewriting.operators.sequences import StackedList
+from ..._capture.rewriting.operators.values import NUMBER_DEVICE, as_number
 from ...errors import CaptureError
 from .appended_lists import appended_lists, stacked_operation
 from .builtins import FUNCTIONS, TENSOR_KINDS, is_instance
@@ -136,10 +137,10 @@ class _Scope:
         """Emit a ``while_loop`` for a data-dependent loop; numbers in the carried state become tensors."""
         reject_outer_effects([block])
         free, operands = self._free_tensors([block])
-        total = torch.as_tensor(count, dtype=torch.int64).reshape(()) + first
+        total = as_number(_as_tensor(count).to(torch.int64).reshape(())) + first
         state = (
-            torch.tensor(first),
-            torch.as_tensor(condition, dtype=torch.bool).reshape(()).clone(),
+            torch.tensor(first, device=NUMBER_DEVICE),
+            _as_condition(condition),
             *(_as_tensor(value).clone() for value in carried),
         )
 
@@ -151,9 +152,10 @@ class _Scope:
             values |= self._operands(free, rest[len(carried) + 1 :])
             condition, *after = _Scope(values, self).run(block)
             like = [
-                torch.as_tensor(value, dtype=before.dtype).clone() for value, before in zip(after, rest, strict=False)
+                torch.as_tensor(value, dtype=before.dtype, device=before.device).clone()
+                for value, before in zip(after, rest, strict=False)
             ]
-            return (step + 1, torch.as_tensor(condition, dtype=torch.bool).reshape(()).clone(), *like)
+            return (step + 1, _as_condition(condition), *like)
 
         results = torch.ops.higher_order.while_loop(keep_going, body, state, (total, *operands))
         return list(results[2:])
@@ -271,7 +273,16 @@ def _is_data_dependent(condition: Any) -> bool:
 
 def _as_tensor(value: Any) -> torch.Tensor:
     """A number of the script as a tensor; floats become float64, the precision that Python has."""
-    return torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+    if isinstance(value, torch.Tensor):
+        return value
+    return torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None, device=NUMBER_DEVICE)
+
+
+def _as_condition(value: Any) -> torch.Tensor:
+    condition = torch.as_tensor(
+        value, dtype=torch.bool, device=None if isinstance(value, torch.Tensor) else NUMBER_DEVICE
+    )
+    return as_number(condition.reshape(())).clone()
 
 
 def _free_names(block: Any) -> Iterator[str]:

@@ -49,7 +49,7 @@ def global_indices(original: Callable[..., Any], is_index_global_attn: Tensor) -
     largest: Any = counts.max().clamp(min=1).item()
     check(largest >= 1)
     check(largest <= is_index_global_attn.shape[1])
-    is_local = arange(largest) < counts[:, None]
+    is_local = arange(largest, device=counts.device) < counts[:, None]
     chosen, local = is_index_global_attn.nonzero(as_tuple=True), is_local.nonzero(as_tuple=True)
     check(chosen[0].shape[0] == local[0].shape[0])
     return largest, chosen, local, is_local.logical_not().nonzero(as_tuple=True)
@@ -102,7 +102,7 @@ def combine_image_text_embeddings(
 
     is_free = torch.ones_like(image_embeddings[:, :, 0], dtype=torch.bool).scatter(1, below, False)
     order = is_free.to(torch.int64).argsort(dim=1, descending=True, stable=True)
-    is_kept = arange(patches) < is_free.sum(1)[:, None]
+    is_kept = arange(patches, device=is_free.device) < is_free.sum(1)[:, None]
     if visual_bbox is None:
         boxes_of_patches = import_module(original.__module__).get_visual_bbox
         visual_bbox = boxes_of_patches(image_size=image_size, patch_size=patch_size)[None].expand(batch, -1, -1)
@@ -150,7 +150,8 @@ def visual_embed(
         values = values.flatten(2).transpose(1, 2)
         return values.gather(1, order[..., None].expand(-1, -1, values.shape[2]))
 
-    grid = torch.stack(torch.meshgrid(arange(height), arange(width), indexing="ij"))[None].expand(batch, -1, -1, -1)
+    rows, columns = (arange(size, device=x.device) for size in (height, width))
+    grid = torch.stack(torch.meshgrid(rows, columns, indexing="ij"))[None].expand(batch, -1, -1, -1)
     first = self.position_embeddings[:, :1].expand(batch, -1, -1)
     x = torch.cat((self.cls_token.expand(batch, -1, -1), selected(x)), 1)
     x = self.dropout(x + torch.cat((first, selected(positions)), 1))
@@ -160,9 +161,9 @@ def visual_embed(
 
 def _stretched(lengths: Tensor, size: Any, source: int) -> Tensor:
     """Weights [batch, size, source] of linear interpolation with aligned corners to a length per image, and zeros."""
-    steps = arange(size)
+    steps = arange(size, device=lengths.device)
     places = steps * ((source - 1) / (lengths - 1).clamp(min=1))[:, None]
-    weights = (1 - (places[:, :, None] - arange(source)).abs()).clamp(min=0)
+    weights = (1 - (places[:, :, None] - arange(source, device=lengths.device)).abs()).clamp(min=0)
     return torch.where((steps < lengths[:, None])[..., None], weights, 0.0)
 
 

@@ -45,7 +45,7 @@ def attend_within_lengths(
     **_unused: Any,
 ) -> tuple[Tensor, None]:
     """Attention within segments, given by their cumulative lengths."""
-    segment = (arange(query.shape[2])[:, None] >= cu_seq_lens_q).sum(1)
+    segment = (arange(query.shape[2], device=query.device)[:, None] >= cu_seq_lens_q).sum(1)
     mask = segment[:, None] == segment
     output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
     return output.transpose(1, 2), None

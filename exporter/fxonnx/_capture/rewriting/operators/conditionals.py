@@ -303,7 +303,7 @@ def _as_output(outcome: _Run, output: _Output, inner: Mapping[int, torch.Tensor]
     if value is UNBOUND:
         return placeholder(output.like)
     if is_number(value) and output.like is not None:
-        return number_tensor(value, output.like.dtype)
+        return number_tensor(value, output.like.dtype, output.like)
     return inner.get(id(value), value)
 
 
@@ -314,7 +314,7 @@ def placeholder(like: Any) -> torch.Tensor:
     """
     shape: Any = like.shape
     sizes = [0 if isinstance(size, torch.SymInt) and not size.node.has_hint() else size for size in shape]
-    return torch.zeros(sizes, dtype=like.dtype)
+    return torch.zeros(sizes, dtype=like.dtype, device=like.device)
 
 
 @dataclass

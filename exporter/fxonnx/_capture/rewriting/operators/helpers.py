@@ -264,7 +264,7 @@ class Helpers:
     ) -> None:
         """``for index in hits.nonzero()`` as a conditional iteration for every index."""
         for index in range(hits.shape[0]):
-            item = torch.tensor([index])
+            item = torch.tensor([index], device=hits.device)
             hit = _not_ended(flags(), lambda: hits[index])  # noqa: B023
             self.branch(at, hit, lambda: body(item), lambda: None, get, put)  # noqa: B023
 

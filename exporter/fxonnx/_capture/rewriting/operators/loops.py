@@ -25,7 +25,17 @@ from .memory import copied_back, merged, shares
 from .sequences import GrowingList, StackedList
 from .side_effects import Objects, unchanged_objects
 from .state import Slot, State, containers_in
-from .values import UNBOUND, as_condition, is_number, number_dtype, number_of, number_tensor, same_shape, separate
+from .values import (
+    NUMBER_DEVICE,
+    UNBOUND,
+    as_condition,
+    is_number,
+    number_dtype,
+    number_of,
+    number_tensor,
+    same_shape,
+    separate,
+)
 
 __all__ = ["Counter", "symbolic_loop"]
 
@@ -43,7 +53,7 @@ class Counter:
 
     def __init__(self, count: Any) -> None:
         self.count = count
-        self.tensor = torch.zeros((), dtype=torch.int64)
+        self.tensor = torch.zeros((), dtype=torch.int64, device=NUMBER_DEVICE)
 
     def index(self) -> Any:
         """The index as a number, with its limits."""
@@ -219,7 +229,7 @@ def _plan(
     for _ in range(_MAX_TRIALS):
         with observed():
             carried = [_without_value(carry.initial) for carry in plan.carries]
-            index = torch.zeros((), dtype=torch.int64)
+            index = torch.zeros((), dtype=torch.int64, device=NUMBER_DEVICE)
         versions = [tensor._version for tensor in carried]
         with (
             unchanged_objects((keep_going, step), refuse) as objects,
@@ -352,7 +362,7 @@ def _carry(part: int, leaf: int, name: str, first: Any, result: Any, refuse: Ref
         if first is UNBOUND:
             return _Carry(part, leaf, None, placeholder(result))
         if is_number(first) and result.dim() == 0:
-            return _Carry(part, leaf, None, number_tensor(first, result.dtype))
+            return _Carry(part, leaf, None, number_tensor(first, result.dtype, result))
         if isinstance(first, torch.Tensor) and first.dtype == result.dtype and same_shape(first, result):
             return _Carry(part, leaf, None, first)
     elif is_number(result):
@@ -381,7 +391,7 @@ def _carried_value(carry: _Carry, after: Sequence[Slot], inner: dict[int, torch.
     if value is UNBOUND:
         return carry.initial.clone()
     if is_number(value) or carry.dtype is not None:
-        return number_tensor(value, carry.dtype or carry.initial.dtype)
+        return number_tensor(value, carry.dtype or carry.initial.dtype, carry.initial)
     tensor: torch.Tensor = inner.get(id(value), value)
     return tensor
 
@@ -406,7 +416,8 @@ def _buffers(plan: _Plan, counter: Counter | None, refuse: Refuse) -> list[torch
     count: Any = counter.count
     if not isinstance(count, int):
         count = sym_max(count, 0)
-    return [torch.zeros((count, *like.shape), dtype=like.dtype) for growth in plan.growths for like in growth.like]
+    likes = [like for growth in plan.growths for like in growth.like]
+    return [torch.zeros((count, *like.shape), dtype=like.dtype, device=like.device) for like in likes]
 
 
 def _store(

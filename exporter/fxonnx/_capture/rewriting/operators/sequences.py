@@ -501,7 +501,7 @@ class EmptyItems(StackedList):
                 raise CaptureError(
                     "an item of a list of dynamic length is not a tensor", hint="assign tensors of one shape"
                 )
-            self.parts = [torch.zeros((self._count, *item.shape), dtype=item.dtype)]
+            self.parts = [torch.zeros((self._count, *item.shape), dtype=item.dtype, device=item.device)]
         super().__setitem__(index, item)
 
     def __iter__(self) -> Iterator[Any]:

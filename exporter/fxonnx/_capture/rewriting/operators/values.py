@@ -17,8 +17,10 @@ from ...data_dependence.concrete_values import active_values
 from .memory import shares, storage_of
 
 __all__ = [
+    "NUMBER_DEVICE",
     "UNBOUND",
     "as_condition",
+    "as_number",
     "is_dynamic_size",
     "is_number",
     "is_symbolic",
@@ -29,6 +31,9 @@ __all__ = [
     "same_shape",
     "separate",
 ]
+
+NUMBER_DEVICE = torch.device("cpu")
+"""The device of tensors that stand for numbers, whatever the model is on: the same in all branches and iterations."""
 
 _COMPARISONS: Mapping[type[sympy.Basic], Callable[[Any, Any], Any]] = MappingProxyType(
     {
@@ -83,19 +88,19 @@ def is_number(value: Any) -> bool:
 def as_condition(value: Any) -> torch.Tensor:
     """The truth of a value as a 0-dim boolean tensor."""
     if isinstance(value, torch.Tensor):
-        return value.reshape(()) if value.dtype == torch.bool else value.reshape(()) != 0
+        return as_number(value.reshape(()) if value.dtype == torch.bool else value.reshape(()) != 0)
     if isinstance(value, torch.SymInt | torch.SymFloat):
         value = value != 0
     if isinstance(value, torch.SymBool) and _is_comparison_of_floats(value):
         expression = value.node.expr
         sides = [value.node.shape_env.create_symfloatnode(side, hint=None) for side in expression.args]
-        left, right = (torch.scalar_tensor(side, dtype=torch.float64) for side in sides)
+        left, right = (torch.scalar_tensor(side, dtype=torch.float64, device=NUMBER_DEVICE) for side in sides)
         compared: torch.Tensor = _COMPARISONS[type(expression)](left, right)
         return compared
     if isinstance(value, torch.SymBool):
         flag: Any = value
-        return torch.scalar_tensor(flag, dtype=torch.bool)
-    return torch.full((), bool(value), dtype=torch.bool)
+        return torch.scalar_tensor(flag, dtype=torch.bool, device=NUMBER_DEVICE)
+    return torch.full((), bool(value), dtype=torch.bool, device=NUMBER_DEVICE)
 
 
 def _is_comparison_of_floats(value: torch.SymBool) -> bool:
@@ -110,13 +115,20 @@ def number_dtype(values: Sequence[Any]) -> torch.dtype:
     return torch.float64 if any(isinstance(value, float | torch.SymFloat) for value in values) else torch.int64
 
 
-def number_tensor(value: Any, dtype: torch.dtype) -> torch.Tensor:
-    """A number as a 0-dim tensor."""
+def as_number(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
+    """A tensor on the device of numbers, or of a tensor that stands for the same variable on another path."""
+    device = NUMBER_DEVICE if like is None else like.device
+    # Without a copy, which the graph would have, where it is there.
+    return tensor if tensor.device == device or tensor.is_meta else tensor.to(device)
+
+
+def number_tensor(value: Any, dtype: torch.dtype, like: torch.Tensor | None = None) -> torch.Tensor:
+    """A number as a 0-dim tensor, on the device of another tensor if one is given."""
     if isinstance(value, torch.Tensor):
-        return value.reshape(()).to(dtype)
+        return as_number(value.reshape(()).to(dtype), like)
     if isinstance(value, bool | torch.SymBool):
-        return as_condition(value).to(dtype)
-    return torch.scalar_tensor(value, dtype=dtype)
+        return as_number(as_condition(value).to(dtype), like)
+    return torch.scalar_tensor(value, dtype=dtype, device=NUMBER_DEVICE if like is None else like.device)
 
 
 def number_of(tensor: torch.Tensor) -> Any:
