@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,7 +14,7 @@ from torch.onnx import TrainingMode
 from fxonnx_translations._optional_names import MissingNameError
 
 from ._public import public
-from .errors import UntestedTorchError
+from .errors import ArgumentError, UntestedTorchError
 
 __all__ = ["exporting", "in_mode", "is_in_onnx_export", "outside_of_export", "without_wrappers"]
 
@@ -45,7 +46,26 @@ def without_wrappers(model: Any) -> Any:
         elif (type(model).__module__, type(model).__name__) == ("torch._dynamo.eval_frame", "OptimizedModule"):
             model = model._orig_mod
         else:
+            _reject_offloaded(model)
             return model
+
+
+def _reject_offloaded(model: Any) -> None:
+    """Refuse weights that accelerate brings to the device of a layer for each call.
+
+    Raises:
+        ArgumentError: If there are any.
+    """
+    if "accelerate" not in sys.modules or not isinstance(model, torch.nn.Module):
+        return
+    hooks = [getattr(module, "_hf_hook", None) for module in model.modules()]
+    hooks += [one for hook in hooks for one in getattr(hook, "hooks", ())]
+    if any(getattr(hook, "offload", False) for hook in hooks):
+        raise ArgumentError(
+            "model",
+            "accelerate brings some of its weights to their device for each call (device_map, dispatch_model)",
+            hint="load it without device_map, or call accelerate.hooks.remove_hook_from_module(model, recurse=True)",
+        )
 
 
 @contextmanager

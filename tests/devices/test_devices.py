@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import fxonnx
+from fxonnx._program.verification_inputs import may_index_on_gpu
+from fxonnx.errors import ArgumentError
 
 from .cases import CASES
 
@@ -41,10 +44,8 @@ def test_a_gpu(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     model = case.make().eval().cuda()
     x, second = case.example.cuda(), case.second.cuda()
-    allocated = torch.cuda.memory_allocated()
     program = fxonnx.export(model, (x,), dynamic_shapes=(case.axes,), verify=True)
     program.save(tmp_path / "gpu.onnx")
-    assert torch.cuda.memory_allocated() == allocated
     assert all(tensor.is_cuda for tensor in model.state_dict().values())
     with torch.no_grad():
         for inputs in (x, second):
@@ -55,6 +56,39 @@ def test_a_gpu(name: str, tmp_path: Path) -> None:
     if name not in ("through_the_cpu", "script"):
         fxonnx.export(model.cpu(), (case.example,), "cpu.onnx", dynamic_shapes=(case.axes,)).save(tmp_path / "cpu.onnx")
         assert (tmp_path / "cpu.onnx").read_bytes() == (tmp_path / "gpu.onnx").read_bytes()
+
+
+def test_references_are_not_rounded_to_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    model = nn.Linear(2, 2).eval()
+    program = fxonnx.export(model, (torch.ones(1, 2),))
+    found: list[str] = []
+    model.register_forward_pre_hook(lambda *_: found.append(torch.backends.cudnn.conv.fp32_precision))
+    assert program.verify(model=model)
+    assert {*found} == {"ieee"}
+    assert torch.backends.cudnn.conv.fp32_precision == "tf32"
+    assert torch.backends.cudnn.allow_tf32
+
+
+def test_indices_of_a_gpu_stay_within_range() -> None:
+    ids = torch.empty(3, dtype=torch.int64, device="meta")
+    with mock.patch.object(torch.Tensor, "device", torch.device("cuda", 0)):
+        assert may_index_on_gpu([ids])
+        assert not may_index_on_gpu([torch.ones(2), torch.ones(2, dtype=torch.bool)])
+    assert not may_index_on_gpu([ids, torch.ones(2, dtype=torch.int64)])
+
+
+def test_weights_offloaded_by_accelerate_are_refused() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)).eval()
+    accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
+    x = torch.ones(1, 4)
+    expected = model(x)
+    with pytest.raises(ArgumentError, match=r"accelerate brings some of its weights.*\n.*remove_hook_from_module"):
+        fxonnx.export(model, (x,))
+    accelerate.hooks.remove_hook_from_module(model, recurse=True)
+    torch.testing.assert_close(fxonnx.export(model, (x,))(x)[0], expected)
 
 
 class _WithoutFactories(nn.Module):

@@ -26,6 +26,7 @@ from .._inner_tensors import rewrapped, unwrapped
 from ..errors import ArgumentError, SaveError, kind_of
 from . import saving
 from .call_binding import BoundCall, bind_call
+from .float32_products import full_float32_products
 from .interface import GraphInterface
 from .quantization import ProgramQuantization
 from .record import ExportRecord
@@ -198,7 +199,8 @@ def _run_captured_program(program: VerifiableProgram, args: Any, kwargs: Any) ->
     weights = {name: copy_of(buffer) for name, buffer in module.named_buffers()}
     weights |= {**program.interface.applied_weights, **(quantized.products if quantized is not None else {})}
     args, kwargs = copies_of_inputs((tuple(args), dict(kwargs)))
-    with torch.no_grad(), recorded_function_calls(program.record.capture.functions), without_global_hooks():
+    functions = recorded_function_calls(program.record.capture.functions)
+    with torch.no_grad(), functions, without_global_hooks(), full_float32_products():
         result = torch.func.functional_call(module, weights, args, kwargs, tie_weights=False)
         return _with_check(program, _output_leaves(program, result)) + _final_states(
             program, module, weights, args, kwargs
@@ -222,6 +224,7 @@ def _run_model(
         preserved_state(model, capture.training, written),
         torch.set_grad_enabled(grad_mode),
         in_autocast(capture.autocast),
+        full_float32_products(),
     ):
         result = _call(model, replaced, capture.inputs.for_model((args, kwargs)))
         # Results may be buffers, whose values are restored.

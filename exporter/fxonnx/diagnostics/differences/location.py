@@ -14,6 +14,7 @@ from fxonnx_translations._torch_compat import OpOverload
 from ..._comparison import Tolerance
 from ..._lower.inlining import inlined
 from ..._prepare.captured_values import runnable_program
+from ..._program.float32_products import full_float32_products
 from ..._program.value_comparison import ValueDifference
 from ..._provenance import VALUE_KEY
 from .matching import difference_of, in_same_layout, replacement_of
@@ -99,7 +100,7 @@ class _Search:
     def _evaluate(self, on_value: Any, on_call: Any = None) -> None:
         given = placeholder_values(self.exported_program, *self.call, self.weights)
         weights = [value for value in self.exported_program.state_dict.values() if isinstance(value, torch.Tensor)]
-        with torch.no_grad():
+        with torch.no_grad(), full_float32_products():
             Evaluation(self.module, on_value, on_call=on_call, in_float=self.in_float, weights=weights).run(
                 *given, enable_io_processing=False
             )

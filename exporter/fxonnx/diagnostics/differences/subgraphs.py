@@ -13,6 +13,7 @@ import onnx_ir as ir
 import torch
 
 from ..._comparison import Tolerance
+from ..._program.float32_products import full_float32_products
 from ..._program.session import Session, as_tensor
 from ..._program.value_comparison import ValueDifference
 from ..._provenance import VALUE_KEY
@@ -233,7 +234,7 @@ def _locate_in_step(step: _Step, tolerance: Tolerance) -> ValueDifference | None
         if node.target in CONTROL_FLOW:
             arguments[node] = args
 
-    with torch.no_grad():
+    with torch.no_grad(), full_float32_products():
         Evaluation(step.module, compare_and_replace, on_call=record_arguments).run(*step.args)
     first = next((found for found in differences if found.is_wrong), None)
     if first is None:
