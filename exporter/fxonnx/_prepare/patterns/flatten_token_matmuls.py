@@ -30,14 +30,7 @@ _RESHAPES = (*VIEWS, aten.flatten.using_ints, aten.unflatten.int)
 
 
 def flatten_token_matmuls(graph: torch.fx.Graph) -> Matches:
-    """Flatten groups of token-wise layers where that saves more reshapes than it adds.
-
-    Args:
-        graph: A functional graph; changed in place.
-
-    Returns:
-        The linear layers with a bias that are now Gemms.
-    """
+    """Flatten groups of token-wise layers where that saves more reshapes than it adds."""
     found = Matches()
     for group in _groups(graph):
         layers = [node for node in group if _is_biased(node)]

@@ -87,14 +87,7 @@ _FORMULA = Formula(
 
 
 def fuse_grouped_attention(graph: torch.fx.Graph) -> Matches:
-    """Replace the repetition of keys and values by ``enable_gqa=True`` of the attention.
-
-    Args:
-        graph: A functional graph; changed in place.
-
-    Returns:
-        The rewritten attentions and near misses.
-    """
+    """Replace the repetition of keys and values by ``enable_gqa=True`` of the attention."""
     found = Matches()
     for match in _FORMULA.matches(graph, found):
         node = match.end

@@ -91,14 +91,7 @@ _FORMULA = Formula(
 
 
 def fuse_packed_attention(graph: torch.fx.Graph) -> Matches:
-    """Fuse to ONNX's Attention on tensors [batch, length, heads * size], with the cache as its past inputs.
-
-    Args:
-        graph: A functional graph; changed in place.
-
-    Returns:
-        The rewritten attentions and near misses.
-    """
+    """Fuse to ONNX's Attention on tensors [batch, length, heads * size], with the cache as its past inputs."""
     packed: dict[torch.fx.Node, torch.fx.Node] = {}
     found = Matches()
     for match in _FORMULA.matches(graph, found):

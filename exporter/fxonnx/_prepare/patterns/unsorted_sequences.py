@@ -25,14 +25,7 @@ _CASTS = (aten.to.dtype, aten._to_copy.default)
 
 
 def pack_unsorted(graph: torch.fx.Graph) -> Matches:
-    """Remove the sorting of sequences that are packed, if all results are brought back into the original order.
-
-    Args:
-        graph: A functional graph; changed in place.
-
-    Returns:
-        The packings whose sequences are no longer sorted.
-    """
+    """Remove the sorting of sequences that are packed, if all results are brought back into the original order."""
     found = Matches()
     for packing in graph.find_nodes(op="call_function", target=torch.ops.fxonnx.pack_padded_sequence.default):
         match = _PACKED.at(packing)
