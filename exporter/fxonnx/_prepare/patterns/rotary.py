@@ -235,7 +235,7 @@ _MIN_USES = 4
 
 
 def negate_rotary_tables(graph: torch.fx.Graph) -> Matches:
-    """Rewrite embeddings that are not fused to ``cat(x2, x1) * cat(-sin1, sin2)``, so that only the table is negated."""
+    """Rewrite embeddings that are not fused to ``cat(x2, x1) * cat(-sin1, sin2)``: only the table is negated."""
     found = Matches()
     groups: dict[torch.fx.Node, list[Match]] = {}
     for match in _PRODUCT.matches(graph, found):
