@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ._context_values import assigned
+
 __all__ = ["Autocast", "callers_autocast", "in_autocast", "under_autocast", "without_autocast"]
 
 Autocast: TypeAlias = tuple[tuple[str, torch.dtype], ...]
@@ -24,14 +26,10 @@ def without_autocast() -> Iterator[None]:
     devices = filter(torch.is_autocast_enabled, _DEVICES)
     devices = filter(torch.is_autocast_enabled, _DEVICES)
     active = tuple((device, torch.get_autocast_dtype(device)) for device in devices)
-    token = _callers.set(active)
-    try:
-        with ExitStack() as stack:
-            for device, _ in active:
-                stack.enter_context(torch.autocast(device, enabled=False))
-            yield
-    finally:
-        _callers.reset(token)
+    with assigned(_callers, active), ExitStack() as stack:
+        for device, _ in active:
+            stack.enter_context(torch.autocast(device, enabled=False))
+        yield
 
 
 def callers_autocast() -> Autocast:

@@ -13,6 +13,7 @@ from torch.onnx import TrainingMode
 
 from fxonnx_translations._optional_names import MissingNameError
 
+from ._context_values import assigned
 from ._public import public
 from .errors import ArgumentError, UntestedTorchError
 
@@ -71,11 +72,8 @@ def _reject_offloaded(model: Any) -> None:
 @contextmanager
 def outside_of_export() -> Iterator[None]:
     """Mark the body, a run of the user's model in eager torch, as no part of an export."""
-    token = _depth.set(0)
-    try:
+    with assigned(_depth, 0):
         yield
-    finally:
-        _depth.reset(token)
 
 
 @public

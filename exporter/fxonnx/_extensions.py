@@ -17,6 +17,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
+from ._context_values import assigned
+
 __all__ = [
     "ADD_ONS",
     "Extension",
@@ -100,11 +102,8 @@ def extended(model: Any) -> Iterator[None]:
     Args:
         model: The module or scripted function that is captured.
     """
-    token = _active.set(tuple(_extension(name) for name in ADD_ONS if _condition(name, "applies_to_model")(model)))
-    try:
+    with assigned(_active, tuple(_extension(name) for name in ADD_ONS if _condition(name, "applies_to_model")(model))):
         yield
-    finally:
-        _active.reset(token)
 
 
 def extensions_of_graph(graph: Graph, weights: Collection[Node]) -> tuple[Extension, ...]:

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal, TypeAlias
 
+from ._context_values import assigned
+
 __all__ = ["Counter", "OnCount", "Unit", "observing_counts"]
 
 Unit: TypeAlias = Literal["bytes", "sizes", "attempts"]
@@ -25,11 +27,8 @@ def observing_counts(observer: OnCount) -> Iterator[None]:
     Args:
         observer: Called with the unit, the number that is done, and the number of all.
     """
-    token = _observer.set(observer)
-    try:
+    with assigned(_observer, observer):
         yield
-    finally:
-        _observer.reset(token)
 
 
 class Counter:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+
+from ._context_values import assigned
 
 __all__ = ["collecting_warnings", "ignoring_warnings", "warn_user"]
 
@@ -16,15 +18,9 @@ _ignored: ContextVar[tuple[str, ...]] = ContextVar("fxonnx_ignored_warnings", de
 _collected: ContextVar[list[str] | None] = ContextVar("fxonnx_collected_warnings", default=None)
 
 
-@contextmanager
-def collecting_warnings() -> Iterator[list[str]]:
+def collecting_warnings() -> AbstractContextManager[list[str]]:
     """Collect the texts of fxonnx's warnings in the body, in this thread only, instead of issuing them."""
-    texts: list[str] = []
-    token = _collected.set(texts)
-    try:
-        yield texts
-    finally:
-        _collected.reset(token)
+    return assigned(_collected, [])
 
 
 @contextmanager
@@ -34,11 +30,8 @@ def ignoring_warnings(beginning: str) -> Iterator[None]:
     Args:
         beginning: The beginning of their text.
     """
-    token = _ignored.set((*_ignored.get(), beginning))
-    try:
+    with assigned(_ignored, (*_ignored.get(), beginning)):
         yield
-    finally:
-        _ignored.reset(token)
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:

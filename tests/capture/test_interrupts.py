@@ -120,8 +120,9 @@ restored(signal.default_int_handler)
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT of os.kill")
 @pytest.mark.parametrize(
     "code",
-    [MOMENTS, IN_FORWARD, TWICE, OWN_HANDLER, IGNORED, IN_A_THREAD],
-    ids=["moments", "in-forward", "twice", "own-handler", "ignored", "in-a-thread"],
+    # One process for all but the moments: most of a case is the import of torch and the first export.
+    [MOMENTS, IN_FORWARD + TWICE + IN_A_THREAD + OWN_HANDLER + IGNORED],
+    ids=["moments", "in-forward, twice, in-a-thread, own-handler, ignored"],
 )
 def test_interrupts(code: str) -> None:
     # A shell may start the tests with SIGINT ignored.

@@ -181,7 +181,10 @@ def test_captured_program_is_the_same_without_all_patches_for_speed(
     assert fast == _captured(monkeypatch, name, dynamic=dynamic, without=SPEED_PATCHES)
 
 
-@pytest.mark.parametrize(("name", "dynamic"), [("attention", False), ("convolutions", True)])
+# The test above has both without all of the patches; this one finds the patch.
+@pytest.mark.parametrize(
+    ("name", "dynamic"), [("attention", False), pytest.param("convolutions", True, marks=pytest.mark.nightly)]
+)
 def test_captured_program_is_the_same_without_each_patch_for_speed(
     monkeypatch: pytest.MonkeyPatch, name: str, dynamic: bool
 ) -> None:

@@ -88,7 +88,18 @@ def call(model: Any, inputs: dict[str, Any]) -> Any:
         return model(**copy.deepcopy(inputs))
 
 
-@pytest.mark.parametrize("model_type", [name for name in COMPARED if name not in RANDOM])
+PARTS = ("llama", "gemma2", "mistral", "qwen3_moe", "t5", "bart", "whisper")
+"""Types whose parts for generation are tested; their whole models are the same code with the cache as an input."""
+
+
+@pytest.mark.parametrize(
+    "model_type",
+    [
+        pytest.param(name, marks=pytest.mark.nightly) if name in PARTS else name
+        for name in COMPARED
+        if name not in RANDOM
+    ],
+)
 def test_types(tmp_path: Path, model_type: str) -> None:
     model = make_model(model_type, main_task(model_type))
     exported = exporter().export(model, inputs_of(model, Sizes(), 5), {"export_format": "fxonnx", "dynamic": True})
@@ -104,7 +115,7 @@ def test_the_page_has_the_numbers() -> None:
     assert [*map(int, found)] == [len(COMPARED), len(COMPARED) - len(RANDOM)]
 
 
-@pytest.mark.parametrize("model_type", ["llama", "gemma2", "mistral", "qwen3_moe", "t5", "bart", "whisper"])
+@pytest.mark.parametrize("model_type", PARTS)
 def test_generation_by_parts(tmp_path: Path, model_type: str) -> None:
     """Six tokens: the first part, and five steps of the second one with the cache that the step before returned."""
     model = make_model(model_type, main_task(model_type))

@@ -216,14 +216,14 @@ def test_ids_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_stages_of_files(exported: Callable[[str], Exported]) -> None:
-    stages = exported("StableDiffusionPipeline").stages
-    first = [f"{stage} text_encoder/model.onnx (1 of 4)" for stage in ("export", "save", "verify")]
+    stages = exported("StableDiffusionXLPipeline").stages
+    first = [f"{stage} text_encoder/model.onnx (1 of 5)" for stage in ("export", "save", "verify")]
     assert stages[:4] == ["load", *first]
-    assert stages[-2:] == ["verify vae_decoder/model.onnx (4 of 4)", "verify image"]
+    assert stages[-2:] == ["verify vae_decoder/model.onnx (5 of 5)", "verify image"]
 
 
 def test_the_display_names_files(exported: Callable[[str], Exported]) -> None:
-    lines = str(exported("StableDiffusionPipeline").result).splitlines()
+    lines = str(exported("StableDiffusionXLPipeline").result).splitlines()
     position = next(index for index, line in enumerate(lines) if "vae_encoder/model.onnx" in line)
     assert lines[position + 1].strip() == "only for sample_height >= 2"
     assert lines[position + 3].strip().startswith("sample 2x3x16x18: difference")

@@ -37,7 +37,15 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("model_type", TYPES)
+# Their captures take longest, and other tests have the same models: tests/capture/rewriting/test_experts.py,
+# tests/models/test_speech.py, and test_generation_by_parts for whisper.
+_TESTED_ELSEWHERE = ("switch_transformers", "vits", "whisper")
+
+
+@pytest.mark.parametrize(
+    "model_type",
+    [pytest.param(each, marks=pytest.mark.nightly) if each in _TESTED_ELSEWHERE else each for each in TYPES],
+)
 def test_types(tmp_path: Path, model_type: str) -> None:
     """The main task of each type, compared at two sizes and, if it generates, in 12 tokens of a padded batch."""
     exported = export_small(model_type, tmp_path)

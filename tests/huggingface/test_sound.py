@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +32,30 @@ def musicgen(**decoder: Any) -> Any:
     return model
 
 
+@pytest.fixture(scope="module")
+def exported_musicgen(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[int], tuple[Any, fxonnx.huggingface.ExportedModel]]:
+    """A model with a number of channels and its export, each made once."""
+
+    @cache
+    def made(channels: int) -> tuple[Any, fxonnx.huggingface.ExportedModel]:
+        torch.manual_seed(0)
+        model = musicgen(audio_channels=channels)
+        return model, fxonnx.huggingface.export(model, tmp_path_factory.mktemp(f"musicgen-{channels}"))
+
+    return made
+
+
 @pytest.mark.parametrize("channels", [1, 2])
 @pytest.mark.parametrize("guidance", [None, 3.0])
-def test_musicgen(tmp_path: Path, channels: int, guidance: float | None) -> None:
+def test_musicgen(exported_musicgen: Callable[[int], Any], channels: int, guidance: float | None) -> None:
     """Three texts, with classifier-free guidance twice as many rows; tokens of stereo alternate."""
-    model = musicgen(audio_channels=channels)
-    exported = fxonnx.huggingface.export(model, tmp_path)
+    model, exported = exported_musicgen(channels)
     names = ["build_delay_pattern_mask", "decoder_model_merged", "encodec_decode", "text_encoder"]
     assert [file.stem for file in exported.files] == names
     assert exported.checks[-1].file == "sound"
-    loaded = fxonnx.huggingface.load(tmp_path)
+    loaded = fxonnx.huggingface.load(exported.path)
     inputs = sample_inputs(model, ["input_ids", "attention_mask"], Sizes(3, 7, seed=5))
     found, expected = (each.generate(**inputs, **OPTIONS, guidance_scale=guidance) for each in (loaded, model))
     assert expected.shape[:2] == (3, channels)
@@ -48,12 +64,11 @@ def test_musicgen(tmp_path: Path, channels: int, guidance: float | None) -> None
 
 
 @pytest.mark.parametrize("channels", [1, 2])
-def test_patterns_of_delays(tmp_path: Path, channels: int) -> None:
+def test_patterns_of_delays(exported_musicgen: Callable[[int], Any], channels: int) -> None:
     import onnxruntime
 
-    model = musicgen(audio_channels=channels)
-    fxonnx.huggingface.export(model, tmp_path, verify=False)
-    session = onnxruntime.InferenceSession(tmp_path / "build_delay_pattern_mask.onnx")
+    model, exported = exported_musicgen(channels)
+    session = onnxruntime.InferenceSession(exported.path / "build_delay_pattern_mask.onnx")
     model.decoder.config.audio_channels = channels
     for rows, length, longest in ((4, 1, 12), (8, 3, 20), (4, 5, 9), (4, 1, 3), (4, 1, 2)):
         ids = torch.randint(0, 60, (rows, length))

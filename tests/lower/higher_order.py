@@ -52,16 +52,16 @@ def lengths(*sizes: int, count: int = 1) -> list[tuple[torch.Tensor, ...]]:
 
 
 def check_row(row: Row, opset: int) -> None:
-    """Compare with eager torch: dynamic sizes for all examples, static ones for the first two and their shapes."""
+    """Compare with eager torch: dynamic sizes for all examples, static ones for the second and those of its shapes."""
     model = (row.model if isinstance(row.model, nn.Module) else VariadicFunction(row.model)).eval()
     shapes = row.shapes if isinstance(row.model, nn.Module) else (row.shapes,)
     dynamic = fxonnx.export(model, row.examples[0], dynamic_shapes=shapes, opset_version=opset)
     kinds = {node.op_type for node in nodes_of(dynamic.model_proto.graph)}
     assert not row.kind or row.kind in kinds
     _compare(model, dynamic, row.examples)
-    for example in row.examples[:2]:
-        alike = [other for other in row.examples if [x.shape for x in other] == [x.shape for x in example]]
-        _compare(model, fxonnx.export(model, example, opset_version=opset), alike)
+    example = row.examples[min(1, len(row.examples) - 1)]  # the dynamic export has had the first one
+    alike = [other for other in row.examples if [x.shape for x in other] == [x.shape for x in example]]
+    _compare(model, fxonnx.export(model, example, opset_version=opset), alike)
 
 
 def _compare(model: nn.Module, program: fxonnx.ONNXProgram, examples: Sequence[tuple[torch.Tensor, ...]]) -> None:

@@ -91,12 +91,12 @@ def test_half_precision() -> None:
 
 
 def test_a_fifth_of_the_nodes_and_of_the_file() -> None:
-    model = encoder(24).eval()
+    model = encoder(12).eval()
     flat = fxonnx.export(model, (X,), dynamic_shapes=({0: "batch", 1: "time"},))
     program = fxonnx.export(
         model, (X,), dynamic_shapes=({0: "batch", 1: "time"},), options=fxonnx.ExportOptions(functions="repeated")
     )
-    assert calls_of(program) == {"TransformerEncoderLayer": 24}
+    assert calls_of(program) == {"TransformerEncoderLayer": 12}
     assert len(program.model.functions) == 1
     assert node_count(program) * 5 < node_count(flat)
     assert without_weights(program) * 5 < without_weights(flat)

@@ -6,6 +6,8 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -32,14 +34,23 @@ def _records() -> Iterator[Translation]:
 WRITTEN = [record for record in _records() if inspect.isfunction(record.function) and record.data is None]
 
 
-@pytest.mark.parametrize("record", WRITTEN, ids=lambda record: record.function.__qualname__)
+TABLED = [record for record in _records() if isinstance(record.function, partial)]
+"""Rows of tables: functions of one operator with arguments that are the same in each call."""
+
+
+def _function_name(record: Translation) -> str:
+    function: Any = record.function
+    return str(function.func.__name__ if isinstance(function, partial) else function.__qualname__)
+
+
+@pytest.mark.parametrize("record", WRITTEN, ids=_function_name)
 def test_docstring_begins_with_the_schemas(record: Translation) -> None:
     lines = [line.strip() for line in (record.function.__doc__ or "").splitlines()]
     for line, target in zip(lines, map(overload_of, record.targets), strict=False):
         assert target is None or line == str(target._schema)
 
 
-@pytest.mark.parametrize("record", WRITTEN, ids=lambda record: record.function.__qualname__)
+@pytest.mark.parametrize("record", [*WRITTEN, *TABLED], ids=_function_name)
 def test_parameters_are_those_of_the_schemas(record: Translation) -> None:
     parameters = inspect.signature(record.function).parameters
     takes_more = any(parameter.kind == inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())

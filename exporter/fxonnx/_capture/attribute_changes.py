@@ -7,7 +7,7 @@ import random
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import CellType, CodeType, FrameType, FunctionType
@@ -25,6 +25,7 @@ from fxonnx_translations._torch_compat import (
     pytree,
 )
 
+from .._context_values import assigned
 from .._cost import export_seconds, forward_seconds
 from ..errors import CaptureError, kind_of
 from .attribute_uses import SourceFiles
@@ -103,15 +104,9 @@ class _Named:
 _recorded: ContextVar[list[Change] | None] = ContextVar("fxonnx_attribute_changes", default=None)
 
 
-@contextmanager
-def recorded_changes() -> Iterator[list[Change]]:
+def recorded_changes() -> AbstractContextManager[list[Change]]:
     """Record the changes of attributes by the last successful call of torch.export inside the context."""
-    found: list[Change] = []
-    token = _recorded.set(found)
-    try:
-        yield found
-    finally:
-        _recorded.reset(token)
+    return assigned(_recorded, [])
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._context_values import assigned
 from .._own_operators import define_operator
 
 __all__ = ["FunctionCall", "record_function_call", "recorded_function_calls"]
@@ -61,13 +62,9 @@ def _run(tensors: list[Tensor], name: str, index: int) -> list[Tensor]:
         raise RuntimeError(f"{name} can only run through the ONNXProgram, which holds the autograd function")
     call = calls[index]
     # Without recorded calls, ``record_function_call`` runs the function instead of recording it again.
-    token = _calls.set(None)
-    try:
-        with torch.no_grad():
-            function: Any = call.function
-            returned = function.apply(*call.with_tensors(list(tensors)))
-    finally:
-        _calls.reset(token)
+    with assigned(_calls, None), torch.no_grad():
+        function: Any = call.function
+        returned = function.apply(*call.with_tensors(list(tensors)))
     call.is_single = isinstance(returned, Tensor)
     outputs = [returned] if call.is_single else list(returned)
     # An operator must not return one of its inputs.
@@ -107,8 +104,5 @@ def recorded_function_calls(calls: Sequence[FunctionCall]) -> Iterator[None]:
     Args:
         calls: The recorded calls; during a capture, a list to which new calls are appended.
     """
-    token = _calls.set(calls)
-    try:
+    with assigned(_calls, calls):
         yield
-    finally:
-        _calls.reset(token)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
 
+from .._context_values import assigned
 from .._public import public
 from .constraints.guard_recorder import SourceLine, user_line
 
@@ -58,19 +58,13 @@ class Departure:
 _departures: ContextVar[dict[Departure, None] | None] = ContextVar("fxonnx_departures", default=None)
 
 
-@contextmanager
-def recorded_departures() -> Iterator[dict[Departure, None]]:
+def recorded_departures() -> AbstractContextManager[dict[Departure, None]]:
     """Record departures inside the context, after the departures so far of an outer context.
 
     Yields:
         The departures, in order and without repetitions; filled while the context is active.
     """
-    found = dict(_departures.get() or {})
-    token = _departures.set(found)
-    try:
-        yield found
-    finally:
-        _departures.reset(token)
+    return assigned(_departures, dict(_departures.get() or {}))
 
 
 def is_recording() -> bool:

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from .._context_values import assigned
+
 __all__ = ["known_caches", "without_traced_results"]
 
 _known: ContextVar[Sequence[Any]] = ContextVar("fxonnx_function_caches", default=())
@@ -19,11 +21,8 @@ def known_caches(functions: Sequence[Any]) -> Iterator[None]:
     Args:
         functions: Functions that ``functools.lru_cache`` has made.
     """
-    token = _known.set(functions)
-    try:
+    with assigned(_known, functions):
         yield
-    finally:
-        _known.reset(token)
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from fxonnx_translations._torch_compat import (
     recording_mode_off,
 )
 
+from .._context_values import assigned
 from ..errors import CaptureError
 from .constraints.guard_recorder import user_line
 from .departures import DepartureKind, record_departure
@@ -70,12 +71,8 @@ class RetryTransforms(Exception):
 @contextmanager
 def closed_transforms(tracing: TransformTracing) -> Iterator[None]:
     """Set how transforms are traced; unwind functorch's stack of them on exit, including exit by an exception."""
-    token = _tracing.set(tracing)
-    try:
-        with unwound_transforms():
-            yield
-    finally:
-        _tracing.reset(token)
+    with assigned(_tracing, tracing), unwound_transforms():
+        yield
 
 
 @contextmanager

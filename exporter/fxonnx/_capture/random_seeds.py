@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 
 from fxonnx_translations._torch_compat import DisableTorchFunction, OpOverload, no_dispatch, pytree
 
+from .._context_values import assigned
 from .._warnings import warn_user
 from ..errors import CaptureError
 from .constraints.guard_recorder import line_of_node
@@ -49,12 +50,8 @@ def unseeded(patches: Callable[[], AbstractContextManager[None]]) -> Iterator[No
     Args:
         patches: Context in which ``draw`` replaces torch's functions, entered when forward sets a seed.
     """
-    with ExitStack() as stack:
-        token = _seed.set(_Seed(patches, stack))
-        try:
-            yield
-        finally:
-            _seed.reset(token)
+    with ExitStack() as stack, assigned(_seed, _Seed(patches, stack)):
+        yield
 
 
 def manual_seed(original: Callable[..., torch.Generator], seed: Any) -> torch.Generator:

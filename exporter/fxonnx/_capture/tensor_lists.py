@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 from fxonnx_translations._torch_compat import pytree
 
+from .._context_values import assigned
 from .inputs.pytree_objects import flatten_objects, is_object
 from .rewriting.operators.sequences import StackedList
 
@@ -30,19 +31,13 @@ class ListResults:
 _results: ContextVar[ListResults | None] = ContextVar("fxonnx_list_results", default=None)
 
 
-@contextmanager
-def recorded_list_results() -> Iterator[ListResults]:
+def recorded_list_results() -> AbstractContextManager[ListResults]:
     """Record the results that are lists of a dynamic number of tensors inside the context.
 
     Yields:
         The record; filled while the context is active.
     """
-    results = ListResults()
-    token = _results.set(results)
-    try:
-        yield results
-    finally:
-        _results.reset(token)
+    return assigned(_results, ListResults())
 
 
 def with_pieces(tree: Any, positions: Collection[int]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partialmethod
 from typing import Any
 
 import onnx_ir as ir
@@ -35,59 +36,24 @@ class ScriptOperand:
     def __neg__(self) -> ScriptOperand:
         return ScriptOperand(self._op, self._op.Neg(self.value))
 
-    def __add__(self, other: Any) -> ScriptOperand:
-        return self._binary("Add", other)
-
-    def __radd__(self, other: Any) -> ScriptOperand:
-        return self._binary("Add", other, swapped=True)
-
-    def __sub__(self, other: Any) -> ScriptOperand:
-        return self._binary("Sub", other)
-
-    def __rsub__(self, other: Any) -> ScriptOperand:
-        return self._binary("Sub", other, swapped=True)
-
-    def __mul__(self, other: Any) -> ScriptOperand:
-        return self._binary("Mul", other)
-
-    def __rmul__(self, other: Any) -> ScriptOperand:
-        return self._binary("Mul", other, swapped=True)
-
-    def __truediv__(self, other: Any) -> ScriptOperand:
-        return self._binary("Div", other)
-
-    def __rtruediv__(self, other: Any) -> ScriptOperand:
-        return self._binary("Div", other, swapped=True)
-
-    def __pow__(self, other: Any) -> ScriptOperand:
-        return self._binary("Pow", other)
-
-    def __rpow__(self, other: Any) -> ScriptOperand:
-        return self._binary("Pow", other, swapped=True)
-
-    def __mod__(self, other: Any) -> ScriptOperand:
-        return self._binary("Mod", other)
-
-    def __rmod__(self, other: Any) -> ScriptOperand:
-        return self._binary("Mod", other, swapped=True)
-
-    def __matmul__(self, other: Any) -> ScriptOperand:
-        return self._binary("MatMul", other)
-
-    def __rmatmul__(self, other: Any) -> ScriptOperand:
-        return self._binary("MatMul", other, swapped=True)
-
-    def __lt__(self, other: Any) -> ScriptOperand:
-        return self._binary("Less", other)
-
-    def __le__(self, other: Any) -> ScriptOperand:
-        return self._binary("LessOrEqual", other)
-
-    def __gt__(self, other: Any) -> ScriptOperand:
-        return self._binary("Greater", other)
-
-    def __ge__(self, other: Any) -> ScriptOperand:
-        return self._binary("GreaterOrEqual", other)
+    __add__ = partialmethod(_binary, "Add")
+    __sub__ = partialmethod(_binary, "Sub")
+    __mul__ = partialmethod(_binary, "Mul")
+    __truediv__ = partialmethod(_binary, "Div")
+    __pow__ = partialmethod(_binary, "Pow")
+    __mod__ = partialmethod(_binary, "Mod")
+    __matmul__ = partialmethod(_binary, "MatMul")
+    __lt__ = partialmethod(_binary, "Less")
+    __le__ = partialmethod(_binary, "LessOrEqual")
+    __gt__ = partialmethod(_binary, "Greater")
+    __ge__ = partialmethod(_binary, "GreaterOrEqual")
+    __radd__ = partialmethod(_binary, "Add", swapped=True)
+    __rsub__ = partialmethod(_binary, "Sub", swapped=True)
+    __rmul__ = partialmethod(_binary, "Mul", swapped=True)
+    __rtruediv__ = partialmethod(_binary, "Div", swapped=True)
+    __rpow__ = partialmethod(_binary, "Pow", swapped=True)
+    __rmod__ = partialmethod(_binary, "Mod", swapped=True)
+    __rmatmul__ = partialmethod(_binary, "MatMul", swapped=True)
 
 
 def to_script_value(op: Op, argument: Any) -> Any:

@@ -60,11 +60,7 @@ def example_inputs(model: Any, names: Collection[str], sizes: Sizes) -> dict[str
 
 
 def image_token(config: Any) -> int:
-    """The token that stands for a feature of an image in a text; -1 if a configuration has none.
-
-    Args:
-        config: The configuration.
-    """
+    """The token that stands for a feature of an image in a text; -1 if a configuration has none."""
     for name in ("image_token_id", "image_token_index"):
         found: int | None = getattr(config, name, None)
         if found is not None:
@@ -248,11 +244,7 @@ def merged_embeddings(config: Any, ids: Tensor, embeddings: Tensor, features: Te
 
 
 def image_axes(model: Any) -> dict[str, dict[int, str]]:
-    """Dynamic axes of the inputs of images.
-
-    Args:
-        model: The model.
-    """
+    """Dynamic axes of the inputs of images."""
     images = image_inputs(model, Sizes())
     if "pixel_attention_mask" not in images:
         return {name: axes_of(name, value, model) for name, value in images.items()}

@@ -16,11 +16,7 @@ __all__ = ["codebooks_of", "music_components"]
 
 
 def codebooks_of(model: Any) -> int:
-    """How many rows of tokens the decoder of a model has for each text: several for sound, one for each codebook.
-
-    Args:
-        model: The model.
-    """
+    """How many rows of tokens the decoder of a model has for each text: several for sound, one for each codebook."""
     return int(getattr(getattr(model.config, "decoder", None), "num_codebooks", 1))
 
 

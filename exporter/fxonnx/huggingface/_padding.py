@@ -25,11 +25,7 @@ _FAMILIES = ("Swin", "ClapAudio", "FocalNet")
 
 @contextmanager
 def padding_any_size(model: torch.nn.Module) -> Iterator[None]:
-    """Replace the paddings of the classes of a model's modules within the context, in which other exports wait.
-
-    Args:
-        model: The model.
-    """
+    """Replace the paddings of the classes of a model's modules within the context, in which other exports wait."""
     with one_at_a_time(), ExitStack() as until_exported:
         for each in {type(module) for module in model.modules()}:
             for name, function in _functions_of(each):

@@ -86,11 +86,7 @@ def axes_of(name: str, value: Tensor, model: Any) -> dict[int, str]:
 
 
 def has_fixed_length(model: Any) -> bool:
-    """Whether a model takes audio of one length only, as Whisper does.
-
-    Args:
-        model: The model.
-    """
+    """Whether a model takes audio of one length only, as Whisper does."""
     return model.config.is_encoder_decoder and hasattr(model.get_encoder(), "conv1")
 
 

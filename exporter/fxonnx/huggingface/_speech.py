@@ -24,11 +24,7 @@ _PAST = 5
 
 
 def is_speech(config: Any) -> bool:
-    """Whether a configuration is of SpeechT5.
-
-    Args:
-        config: The configuration.
-    """
+    """Whether a configuration is of SpeechT5."""
     return bool(config.model_type == "speecht5")
 
 

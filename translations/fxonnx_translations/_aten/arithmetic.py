@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import onnx_ir as ir
 import torch
@@ -15,7 +16,7 @@ from .._builder.numerics import in_float
 from .._builder.op import Op, Operand
 from .._builder.value_ranges import is_consecutive, is_nonnegative
 from .._library_ops.scaled_codes import scaled_codes
-from .._registry import translates
+from .._registry import Translation, translates
 from .indexing.axes import sliced
 
 _MOD_OPSET = 10
@@ -500,38 +501,16 @@ def _shift(op: Op, self: Operand, other: Operand, *, left: bool) -> ir.Value:
     return op.cast(op.Where(outside, op.Where(negative, op.const(-1), zero), shifted), dtype)
 
 
-@translates(
-    "aten::bitwise_left_shift.Tensor",
-    "aten::bitwise_left_shift.Tensor_Scalar",
-    "aten::bitwise_left_shift.Scalar_Tensor",
-    "aten::__lshift__.Tensor",
-    "aten::__lshift__.Scalar",
+TRANSLATIONS = tuple(
+    Translation(
+        partial(_shift, left=left),
+        (*(f"aten::{name}.{form}" for form in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")), *short),
+    )
+    for name, left, short in (
+        ("bitwise_left_shift", True, ("aten::__lshift__.Tensor", "aten::__lshift__.Scalar")),
+        ("bitwise_right_shift", False, ("aten::__rshift__.Tensor", "aten::__rshift__.Scalar")),
+    )
 )
-def bitwise_left_shift(op: Op, self: Operand, other: Operand) -> ir.Value:
-    """aten::bitwise_left_shift.Tensor(Tensor self, Tensor other) -> Tensor
-    aten::bitwise_left_shift.Tensor_Scalar(Tensor self, Scalar other) -> Tensor
-    aten::bitwise_left_shift.Scalar_Tensor(Scalar self, Tensor other) -> Tensor
-    aten::__lshift__.Tensor(Tensor self, Tensor other) -> Tensor
-    aten::__lshift__.Scalar(Tensor self, Scalar other) -> Tensor
-    """
-    return _shift(op, self, other, left=True)
-
-
-@translates(
-    "aten::bitwise_right_shift.Tensor",
-    "aten::bitwise_right_shift.Tensor_Scalar",
-    "aten::bitwise_right_shift.Scalar_Tensor",
-    "aten::__rshift__.Tensor",
-    "aten::__rshift__.Scalar",
-)
-def bitwise_right_shift(op: Op, self: Operand, other: Operand) -> ir.Value:
-    """aten::bitwise_right_shift.Tensor(Tensor self, Tensor other) -> Tensor
-    aten::bitwise_right_shift.Tensor_Scalar(Tensor self, Scalar other) -> Tensor
-    aten::bitwise_right_shift.Scalar_Tensor(Scalar self, Tensor other) -> Tensor
-    aten::__rshift__.Tensor(Tensor self, Tensor other) -> Tensor
-    aten::__rshift__.Scalar(Tensor self, Scalar other) -> Tensor
-    """
-    return _shift(op, self, other, left=False)
 
 
 # ---- gcd and lcm

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -24,89 +23,46 @@ def filled(op: Op, value: Operand) -> ir.Value:
     return op.expand(op.operand(value, dtype), shape)
 
 
-@translates("aten::full")
-def full(op: Op, size: Sequence[Dim], fill_value: Operand, **options: Any) -> ir.Value:
-    """aten::full(SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
+@translates("aten::full", "aten::full_like", "aten::new_full")
+def full(op: Op, fill_value: Operand, **others: Any) -> ir.Value:
+    """aten::full(SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+    aten::full_like(Tensor self, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+    aten::new_full(Tensor self, SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+    """
     return filled(op, fill_value)
 
 
-@translates("aten::zeros")
-def zeros(op: Op, size: Sequence[Dim], **options: Any) -> ir.Value:
-    """aten::zeros(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
+@translates(
+    "aten::zeros",
+    "aten::empty.memory_format",
+    "aten::empty_strided",
+    "aten::zeros_like",
+    "aten::empty_like",
+    "aten::new_zeros",
+    "aten::new_empty",
+    "aten::new_empty_strided",
+)
+def zeros(op: Op, **others: Any) -> ir.Value:
+    """aten::zeros(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+    aten::empty.memory_format(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+    aten::empty_strided(SymInt[] size, SymInt[] stride, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+    aten::zeros_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+    aten::empty_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+    aten::new_zeros(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+    aten::new_empty(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+    aten::new_empty_strided(Tensor self, SymInt[] size, SymInt[] stride, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+    """
+    # Any content is allowed for empty tensors; zeros are reproducible.
     return filled(op, 0)
 
 
-@translates("aten::ones")
-def ones(op: Op, size: Sequence[Dim], **options: Any) -> ir.Value:
-    """aten::ones(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
+@translates("aten::ones", "aten::ones_like", "aten::new_ones")
+def ones(op: Op, **others: Any) -> ir.Value:
+    """aten::ones(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+    aten::ones_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+    aten::new_ones(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+    """
     return filled(op, 1)
-
-
-@translates("aten::empty.memory_format")
-def empty(op: Op, size: Sequence[Dim], **options: Any) -> ir.Value:
-    """aten::empty.memory_format(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"""
-    # Any content is allowed; zeros are reproducible.
-    return filled(op, 0)
-
-
-@translates("aten::empty_strided")
-def empty_strided(op: Op, size: Sequence[Dim], stride: Sequence[Dim], **options: Any) -> ir.Value:
-    """aten::empty_strided(SymInt[] size, SymInt[] stride, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
-    return filled(op, 0)
-
-
-@translates("aten::full_like")
-def full_like(op: Op, self: ir.Value, fill_value: Operand, **options: Any) -> ir.Value:
-    """aten::full_like(Tensor self, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"""
-    return filled(op, fill_value)
-
-
-@translates("aten::zeros_like")
-def zeros_like(op: Op, self: ir.Value, **options: Any) -> ir.Value:
-    """aten::zeros_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"""
-    return filled(op, 0)
-
-
-@translates("aten::ones_like")
-def ones_like(op: Op, self: ir.Value, **options: Any) -> ir.Value:
-    """aten::ones_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"""
-    return filled(op, 1)
-
-
-@translates("aten::empty_like")
-def empty_like(op: Op, self: ir.Value, **options: Any) -> ir.Value:
-    """aten::empty_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"""
-    return filled(op, 0)
-
-
-@translates("aten::new_full")
-def new_full(op: Op, self: ir.Value, size: Sequence[Dim], fill_value: Operand, **options: Any) -> ir.Value:
-    """aten::new_full(Tensor self, SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
-    return filled(op, fill_value)
-
-
-@translates("aten::new_zeros")
-def new_zeros(op: Op, self: ir.Value, size: Sequence[Dim], **options: Any) -> ir.Value:
-    """aten::new_zeros(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
-    return filled(op, 0)
-
-
-@translates("aten::new_ones")
-def new_ones(op: Op, self: ir.Value, size: Sequence[Dim], **options: Any) -> ir.Value:
-    """aten::new_ones(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
-    return filled(op, 1)
-
-
-@translates("aten::new_empty")
-def new_empty(op: Op, self: ir.Value, size: Sequence[Dim], **options: Any) -> ir.Value:
-    """aten::new_empty(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
-    return filled(op, 0)
-
-
-@translates("aten::new_empty_strided")
-def new_empty_strided(op: Op, self: ir.Value, size: Sequence[Dim], stride: Sequence[Dim], **options: Any) -> ir.Value:
-    """aten::new_empty_strided(Tensor self, SymInt[] size, SymInt[] stride, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""
-    return filled(op, 0)
 
 
 @translates("aten::fill.Scalar", "aten::fill.Tensor")

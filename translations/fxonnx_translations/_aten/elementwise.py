@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import onnx_ir as ir
@@ -51,36 +51,13 @@ _OPERATORS: Mapping[str, str] = {
     "aten::special_erf": "Erf",
 }
 
-TRANSLATIONS = tuple(
-    Translation(partial(_unary, operator=operator), (target,)) for target, operator in _OPERATORS.items()
-)
-
-
 # ---- rounding
 
 
-def _rounding(op: Op, self: ir.Value, operator: str) -> ir.Value:
+def _rounding(op: Op, self: ir.Value, *, operator: str) -> ir.Value:
     # The ONNX operators accept floats only.
     value: ir.Value = getattr(op, operator)(self) if op.is_float(self) else self
     return value
-
-
-@translates("aten::ceil")
-def ceil(op: Op, self: ir.Value) -> ir.Value:
-    """aten::ceil(Tensor self) -> Tensor"""
-    return _rounding(op, self, "Ceil")
-
-
-@translates("aten::floor")
-def floor(op: Op, self: ir.Value) -> ir.Value:
-    """aten::floor(Tensor self) -> Tensor"""
-    return _rounding(op, self, "Floor")
-
-
-@translates("aten::round")
-def round(op: Op, self: ir.Value) -> ir.Value:
-    """aten::round(Tensor self) -> Tensor"""
-    return _rounding(op, self, "Round")
 
 
 @translates("aten::trunc", "aten::fix")
@@ -457,7 +434,7 @@ def nextafter(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
 # ---- comparison
 
 
-def _comparison(op: Op, operator: str, self: Operand, other: Operand) -> ir.Value:
+def _comparison(op: Op, self: Operand, other: Operand, *, operator: str) -> ir.Value:
     left, right = op.promote(self, other)
     dtype = op.dtype_of(left)
     if dtype == BOOL and operator != "Equal":
@@ -470,14 +447,6 @@ def _comparison(op: Op, operator: str, self: Operand, other: Operand) -> ir.Valu
     return value
 
 
-@translates("aten::eq.Tensor", "aten::eq.Scalar")
-def eq(op: Op, self: ir.Value, other: Operand) -> ir.Value:
-    """aten::eq.Tensor(Tensor self, Tensor other) -> Tensor
-    aten::eq.Scalar(Tensor self, Scalar other) -> Tensor
-    """
-    return _comparison(op, "Equal", self, other)
-
-
 @translates("aten::ne.Tensor", "aten::ne.Scalar", "aten::not_equal.Tensor")
 def ne(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::ne.Tensor(Tensor self, Tensor other) -> Tensor
@@ -486,70 +455,25 @@ def ne(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """
     if not isinstance(other, ir.Value) and other == 0:
         return op.cast(self, BOOL)
-    return op.Not(_comparison(op, "Equal", self, other))
-
-
-@translates("aten::lt.Tensor", "aten::lt.Scalar")
-def lt(op: Op, self: ir.Value, other: Operand) -> ir.Value:
-    """aten::lt.Tensor(Tensor self, Tensor other) -> Tensor
-    aten::lt.Scalar(Tensor self, Scalar other) -> Tensor
-    """
-    return _comparison(op, "Less", self, other)
-
-
-@translates("aten::le.Tensor", "aten::le.Scalar")
-def le(op: Op, self: ir.Value, other: Operand) -> ir.Value:
-    """aten::le.Tensor(Tensor self, Tensor other) -> Tensor
-    aten::le.Scalar(Tensor self, Scalar other) -> Tensor
-    """
-    return _comparison(op, "LessOrEqual", self, other)
-
-
-@translates("aten::gt.Tensor", "aten::gt.Scalar")
-def gt(op: Op, self: ir.Value, other: Operand) -> ir.Value:
-    """aten::gt.Tensor(Tensor self, Tensor other) -> Tensor
-    aten::gt.Scalar(Tensor self, Scalar other) -> Tensor
-    """
-    return _comparison(op, "Greater", self, other)
-
-
-@translates("aten::ge.Tensor", "aten::ge.Scalar")
-def ge(op: Op, self: ir.Value, other: Operand) -> ir.Value:
-    """aten::ge.Tensor(Tensor self, Tensor other) -> Tensor
-    aten::ge.Scalar(Tensor self, Scalar other) -> Tensor
-    """
-    return _comparison(op, "GreaterOrEqual", self, other)
+    return op.Not(_comparison(op, self, other, operator="Equal"))
 
 
 # ---- logical and bitwise operators
 
 
-@translates("aten::logical_and")
-def logical_and(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
-    """aten::logical_and(Tensor self, Tensor other) -> Tensor"""
-    return op.And(op.cast(self, BOOL), op.cast(other, BOOL))
+def _logical(op: Op, self: ir.Value, other: ir.Value, *, operator: str) -> ir.Value:
+    value: ir.Value = getattr(op, operator)(op.cast(self, BOOL), op.cast(other, BOOL))
+    return value
 
 
-@translates("aten::logical_or")
-def logical_or(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
-    """aten::logical_or(Tensor self, Tensor other) -> Tensor"""
-    return op.Or(op.cast(self, BOOL), op.cast(other, BOOL))
-
-
-@translates("aten::logical_xor")
-def logical_xor(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
-    """aten::logical_xor(Tensor self, Tensor other) -> Tensor"""
-    return op.Xor(op.cast(self, BOOL), op.cast(other, BOOL))
-
-
-def _bitwise(op: Op, name: str, self: Operand, other: Operand) -> ir.Value:
+def _bitwise(op: Op, self: Operand, other: Operand, *, operator: str) -> ir.Value:
     left, right = op.promote(self, other)
     if op.dtype_of(left) == BOOL:
-        value: ir.Value = getattr(op, name)(left, right)
+        value: ir.Value = getattr(op, operator)(left, right)
         return value
     if op.opset < 18:
-        raise Unsupported(f"Bitwise{name} of integers exists from opset 18 on")
-    bits: ir.Value = getattr(op, f"Bitwise{name}")(left, right)
+        raise Unsupported(f"Bitwise{operator} of integers exists from opset 18 on")
+    bits: ir.Value = getattr(op, f"Bitwise{operator}")(left, right)
     return bits
 
 
@@ -564,24 +488,41 @@ def bitwise_and(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     is_mask = isinstance(other, int) and 0 < other < 64 and (other + 1).bit_count() == 1
     if is_mask and op.opset < 18 and op.dtype_of(self).is_integer():
         return op.Mod(self, op.const(other + 1, op.dtype_of(self)))
-    return _bitwise(op, "And", self, other)
+    return _bitwise(op, self, other, operator="And")
 
 
-@translates("aten::bitwise_or.Tensor", "aten::bitwise_or.Scalar", "aten::__or__.Tensor", "aten::__or__.Scalar")
-def bitwise_or(op: Op, self: ir.Value, other: Operand) -> ir.Value:
-    """aten::bitwise_or.Tensor(Tensor self, Tensor other) -> Tensor
-    aten::bitwise_or.Scalar(Tensor self, Scalar other) -> Tensor
-    aten::__or__.Tensor(Tensor self, Tensor other) -> Tensor
-    aten::__or__.Scalar(Tensor self, Scalar other) -> Tensor
-    """
-    return _bitwise(op, "Or", self, other)
+def _overloads(name: str) -> tuple[str, str]:
+    return f"aten::{name}.Tensor", f"aten::{name}.Scalar"
 
 
-@translates("aten::bitwise_xor.Tensor", "aten::bitwise_xor.Scalar", "aten::__xor__.Tensor", "aten::__xor__.Scalar")
-def bitwise_xor(op: Op, self: ir.Value, other: Operand) -> ir.Value:
-    """aten::bitwise_xor.Tensor(Tensor self, Tensor other) -> Tensor
-    aten::bitwise_xor.Scalar(Tensor self, Scalar other) -> Tensor
-    aten::__xor__.Tensor(Tensor self, Tensor other) -> Tensor
-    aten::__xor__.Scalar(Tensor self, Scalar other) -> Tensor
-    """
-    return _bitwise(op, "Xor", self, other)
+_TABLES: Sequence[tuple[Callable[..., ir.Value], Mapping[str, tuple[str, ...]]]] = (
+    (_rounding, {"Ceil": ("aten::ceil",), "Floor": ("aten::floor",), "Round": ("aten::round",)}),
+    (
+        _comparison,
+        {
+            "Equal": _overloads("eq"),
+            "Less": _overloads("lt"),
+            "LessOrEqual": _overloads("le"),
+            "Greater": _overloads("gt"),
+            "GreaterOrEqual": _overloads("ge"),
+        },
+    ),
+    (_logical, {"And": ("aten::logical_and",), "Or": ("aten::logical_or",), "Xor": ("aten::logical_xor",)}),
+    (
+        _bitwise,
+        {
+            "Or": (*_overloads("bitwise_or"), *_overloads("__or__")),
+            "Xor": (*_overloads("bitwise_xor"), *_overloads("__xor__")),
+        },
+    ),
+)
+"""Functions of an ONNX operator; for each operator, those that it translates."""
+
+TRANSLATIONS = (
+    *(Translation(partial(_unary, operator=operator), (target,)) for target, operator in _OPERATORS.items()),
+    *(
+        Translation(partial(function, operator=operator), targets)
+        for function, table in _TABLES
+        for operator, targets in table.items()
+    ),
+)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import onnx_ir as ir
 
 from .._builder.op import Op
 from .._builder.symbolic_dims import Dim
-from .._registry import translates
-from .recurrent import GRU, LSTM, RNN_RELU, RNN_TANH, CellType, recurrent
+from .._registry import Translation, translates
+from .recurrent import CELL_TYPES, CellType, recurrent
 
 _LENGTHS_KEY = "fxonnx.sequence_lengths"
 _PADDED_KEY = "fxonnx.padded_sequence"
@@ -154,20 +155,26 @@ def _with_length(op: Op, value: ir.Value, length: Dim, lengths: _Lengths, longes
     return op.Slice(op.Pad(value, pads, padding), [0], op.size(length), [0])
 
 
-def _packed_recurrent(
+def _packed_layer(
     op: Op,
-    kind: CellType,
     data: ir.Value,
     batch_sizes: ir.Value,
-    states: Sequence[ir.Value],
+    hx: ir.Value | Sequence[ir.Value],
     params: Sequence[ir.Value],
     has_biases: bool,
     num_layers: int,
     dropout: float,
     train: bool,
     bidirectional: bool,
+    *,
+    kind: CellType,
 ) -> tuple[ir.Value, ...]:
-    """Return the packed output and the final states."""
+    """aten::lstm.data(Tensor data, Tensor batch_sizes, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional) -> (Tensor, Tensor, Tensor)
+    aten::gru.data(Tensor data, Tensor batch_sizes, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional) -> (Tensor, Tensor)
+    aten::rnn_tanh.data(Tensor data, Tensor batch_sizes, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional) -> (Tensor, Tensor)
+    aten::rnn_relu.data(Tensor data, Tensor batch_sizes, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional) -> (Tensor, Tensor)
+    """
+    states = [hx] if isinstance(hx, ir.Value) else hx
     batch = op.dims(states[0])[1]
     lengths = _lengths_of(op, data, batch_sizes, batch)
     padded = _padded(op, data, lengths, batch).value
@@ -189,77 +196,6 @@ def _packed_recurrent(
     return _packed(op, _Padded(sequence, lengths, is_zero_padded=True), op.result.shape), *last
 
 
-@translates("aten::lstm.data")
-def lstm(
-    op: Op,
-    data: ir.Value,
-    batch_sizes: ir.Value,
-    hx: Sequence[ir.Value],
-    params: Sequence[ir.Value],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-) -> tuple[ir.Value, ...]:
-    """aten::lstm.data(Tensor data, Tensor batch_sizes, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional) -> (Tensor, Tensor, Tensor)"""
-    return _packed_recurrent(
-        op, LSTM, data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional
-    )
-
-
-@translates("aten::gru.data")
-def gru(
-    op: Op,
-    data: ir.Value,
-    batch_sizes: ir.Value,
-    hx: ir.Value,
-    params: Sequence[ir.Value],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-) -> tuple[ir.Value, ...]:
-    """aten::gru.data(Tensor data, Tensor batch_sizes, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional) -> (Tensor, Tensor)"""
-    return _packed_recurrent(
-        op, GRU, data, batch_sizes, [hx], params, has_biases, num_layers, dropout, train, bidirectional
-    )
-
-
-@translates("aten::rnn_tanh.data")
-def rnn_tanh(
-    op: Op,
-    data: ir.Value,
-    batch_sizes: ir.Value,
-    hx: ir.Value,
-    params: Sequence[ir.Value],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-) -> tuple[ir.Value, ...]:
-    """aten::rnn_tanh.data(Tensor data, Tensor batch_sizes, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional) -> (Tensor, Tensor)"""
-    return _packed_recurrent(
-        op, RNN_TANH, data, batch_sizes, [hx], params, has_biases, num_layers, dropout, train, bidirectional
-    )
-
-
-@translates("aten::rnn_relu.data")
-def rnn_relu(
-    op: Op,
-    data: ir.Value,
-    batch_sizes: ir.Value,
-    hx: ir.Value,
-    params: Sequence[ir.Value],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-) -> tuple[ir.Value, ...]:
-    """aten::rnn_relu.data(Tensor data, Tensor batch_sizes, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional) -> (Tensor, Tensor)"""
-    return _packed_recurrent(
-        op, RNN_RELU, data, batch_sizes, [hx], params, has_biases, num_layers, dropout, train, bidirectional
-    )
+TRANSLATIONS = tuple(
+    Translation(partial(_packed_layer, kind=kind), (f"aten::{name}.data",)) for name, kind in CELL_TYPES.items()
+)

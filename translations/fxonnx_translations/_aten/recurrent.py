@@ -12,7 +12,7 @@ import torch
 from .._builder.dtypes import BFLOAT16, BOOL, DOUBLE, FLOAT
 from .._builder.op import Op
 from .._builder.symbolic_dims import Dim
-from .._registry import translates
+from .._registry import Translation
 from .linalg.matmul import linear
 from .random import dropout as dropout_between
 
@@ -323,11 +323,10 @@ def _per_layer(op: Op, state: ir.Value, num_layers: int, count: int, dtype: ir.D
     return pieces
 
 
-@translates("aten::lstm.input")
-def lstm(
+def _layer(
     op: Op,
     input: ir.Value,
-    hx: Sequence[ir.Value],
+    hx: ir.Value | Sequence[ir.Value],
     params: Sequence[ir.Value],
     has_biases: bool,
     num_layers: int,
@@ -335,63 +334,17 @@ def lstm(
     train: bool,
     bidirectional: bool,
     batch_first: bool,
+    *,
+    kind: CellType,
 ) -> tuple[ir.Value, ...]:
-    """aten::lstm.input(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor, Tensor)"""
-    return recurrent(op, LSTM, input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
-
-
-@translates("aten::gru.input")
-def gru(
-    op: Op,
-    input: ir.Value,
-    hx: ir.Value,
-    params: Sequence[ir.Value],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[ir.Value, ...]:
-    """aten::gru.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor)"""
-    return recurrent(op, GRU, input, [hx], params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
-
-
-@translates("aten::rnn_tanh.input")
-def rnn_tanh(
-    op: Op,
-    input: ir.Value,
-    hx: ir.Value,
-    params: Sequence[ir.Value],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[ir.Value, ...]:
-    """aten::rnn_tanh.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor)"""
+    """aten::lstm.input(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor, Tensor)
+    aten::gru.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor)
+    aten::rnn_tanh.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor)
+    aten::rnn_relu.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor)
+    """
+    states = [hx] if isinstance(hx, ir.Value) else hx
     return recurrent(
-        op, RNN_TANH, input, [hx], params, has_biases, num_layers, dropout, train, bidirectional, batch_first
-    )
-
-
-@translates("aten::rnn_relu.input")
-def rnn_relu(
-    op: Op,
-    input: ir.Value,
-    hx: ir.Value,
-    params: Sequence[ir.Value],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[ir.Value, ...]:
-    """aten::rnn_relu.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor)"""
-    return recurrent(
-        op, RNN_RELU, input, [hx], params, has_biases, num_layers, dropout, train, bidirectional, batch_first
+        op, kind, input, states, params, has_biases, num_layers, dropout, train, bidirectional, batch_first
     )
 
 
@@ -400,69 +353,31 @@ def rnn_relu(
 
 def _cell(
     op: Op,
+    input: ir.Value,
+    hx: ir.Value | Sequence[ir.Value],
+    w_ih: ir.Value,
+    w_hh: ir.Value,
+    b_ih: ir.Value | None = None,
+    b_hh: ir.Value | None = None,
+    *,
     kind: CellType,
-    input: ir.Value,
-    states: Sequence[ir.Value],
-    w_ih: ir.Value,
-    w_hh: ir.Value,
-    b_ih: ir.Value | None,
-    b_hh: ir.Value | None,
-) -> tuple[ir.Value, ...]:
+) -> ir.Value | tuple[ir.Value, ...]:
+    """aten::lstm_cell(Tensor input, Tensor[] hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> (Tensor, Tensor)
+    aten::gru_cell(Tensor input, Tensor hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> Tensor
+    aten::rnn_tanh_cell(Tensor input, Tensor hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> Tensor
+    aten::rnn_relu_cell(Tensor input, Tensor hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> Tensor
+    """
+    states = [hx] if isinstance(hx, ir.Value) else hx
     new = kind.step(op, linear(op, input, w_ih, b_ih), linear(op, states[0], w_hh, b_hh), states)
-    return tuple(op.cast(state, op.result.dtype) for state in new)
+    results = tuple(op.cast(state, op.result.dtype) for state in new)
+    return results[0] if isinstance(hx, ir.Value) else results
 
 
-@translates("aten::lstm_cell")
-def lstm_cell(
-    op: Op,
-    input: ir.Value,
-    hx: Sequence[ir.Value],
-    w_ih: ir.Value,
-    w_hh: ir.Value,
-    b_ih: ir.Value | None = None,
-    b_hh: ir.Value | None = None,
-) -> tuple[ir.Value, ...]:
-    """aten::lstm_cell(Tensor input, Tensor[] hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> (Tensor, Tensor)"""
-    return _cell(op, LSTM, input, hx, w_ih, w_hh, b_ih, b_hh)
+CELL_TYPES = {"lstm": LSTM, "gru": GRU, "rnn_tanh": RNN_TANH, "rnn_relu": RNN_RELU}
+"""The operator of a cell type."""
 
-
-@translates("aten::gru_cell")
-def gru_cell(
-    op: Op,
-    input: ir.Value,
-    hx: ir.Value,
-    w_ih: ir.Value,
-    w_hh: ir.Value,
-    b_ih: ir.Value | None = None,
-    b_hh: ir.Value | None = None,
-) -> ir.Value:
-    """aten::gru_cell(Tensor input, Tensor hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> Tensor"""
-    return _cell(op, GRU, input, [hx], w_ih, w_hh, b_ih, b_hh)[0]
-
-
-@translates("aten::rnn_tanh_cell")
-def rnn_tanh_cell(
-    op: Op,
-    input: ir.Value,
-    hx: ir.Value,
-    w_ih: ir.Value,
-    w_hh: ir.Value,
-    b_ih: ir.Value | None = None,
-    b_hh: ir.Value | None = None,
-) -> ir.Value:
-    """aten::rnn_tanh_cell(Tensor input, Tensor hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> Tensor"""
-    return _cell(op, RNN_TANH, input, [hx], w_ih, w_hh, b_ih, b_hh)[0]
-
-
-@translates("aten::rnn_relu_cell")
-def rnn_relu_cell(
-    op: Op,
-    input: ir.Value,
-    hx: ir.Value,
-    w_ih: ir.Value,
-    w_hh: ir.Value,
-    b_ih: ir.Value | None = None,
-    b_hh: ir.Value | None = None,
-) -> ir.Value:
-    """aten::rnn_relu_cell(Tensor input, Tensor hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> Tensor"""
-    return _cell(op, RNN_RELU, input, [hx], w_ih, w_hh, b_ih, b_hh)[0]
+TRANSLATIONS = tuple(
+    Translation(partial(function, kind=kind), (f"aten::{name}{suffix}",))
+    for name, kind in CELL_TYPES.items()
+    for suffix, function in ((".input", _layer), ("_cell", _cell))
+)

@@ -16,7 +16,7 @@ from .._builder.loops import arange, loop
 from .._builder.numerics import in_float, log_of_sum_of_exponentials
 from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
-from .._registry import OpCall, translates
+from .._registry import OpCall, Translation, translates
 
 # ---- sums and products
 
@@ -288,85 +288,61 @@ def _spread(
     return op.Div(total, op.Sqrt(divisor) if root else divisor), mean
 
 
-def variance(op: Op, self: ir.Value, dim: Axes, correction: float | Dim, keepdim: bool) -> ir.Value:
-    """Return the variance: the squared deviations from the mean, divided by ``count - correction``."""
-    return _spread(op, self, dim, correction, keepdim, root=False)[0]
-
-
 def _correction_of(unbiased: bool, correction: float | None) -> float:
     return float(unbiased) if correction is None else correction
 
 
-@translates("aten::var.correction", "aten::var.dim", "aten::var")
-def var(
+def deviation(
     op: Op,
     self: ir.Value,
     dim: Axes = None,
     unbiased: bool = True,
     keepdim: bool = False,
     correction: float | None = None,
+    *,
+    root: bool,
 ) -> ir.Value:
     """aten::var.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> Tensor
     aten::var.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> Tensor
     aten::var(Tensor self, bool unbiased=True) -> Tensor
-    """
-    return variance(op, self, dim, _correction_of(unbiased, correction), keepdim)
-
-
-@translates("aten::std.correction", "aten::std.dim", "aten::std")
-def std(
-    op: Op,
-    self: ir.Value,
-    dim: Axes = None,
-    unbiased: bool = True,
-    keepdim: bool = False,
-    correction: float | None = None,
-) -> ir.Value:
-    """aten::std.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> Tensor
+    aten::std.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> Tensor
     aten::std.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> Tensor
     aten::std(Tensor self, bool unbiased=True) -> Tensor
     """
-    return _spread(op, self, dim, _correction_of(unbiased, correction), keepdim, root=True)[0]
+    return _spread(op, self, dim, _correction_of(unbiased, correction), keepdim, root=root)[0]
 
 
-def _with_mean(
-    op: Op, self: ir.Value, dim: Axes, correction: float, keepdim: bool, *, root: bool
-) -> tuple[ir.Value, ir.Value]:
-    value, mean = _spread(op, self, dim, correction, keepdim, root=root)
-    axes = axes_of(op, self, dim)
-    return value, op.Squeeze(mean, axes) if axes and not keepdim else mean
-
-
-@translates("aten::var_mean.correction", "aten::var_mean.dim", "aten::var_mean")
-def var_mean(
+def _deviation_and_mean(
     op: Op,
     self: ir.Value,
     dim: Axes = None,
     unbiased: bool = True,
     keepdim: bool = False,
     correction: float | None = None,
+    *,
+    root: bool,
 ) -> tuple[ir.Value, ir.Value]:
     """aten::var_mean.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> (Tensor, Tensor)
     aten::var_mean.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> (Tensor, Tensor)
     aten::var_mean(Tensor self, bool unbiased=True) -> (Tensor, Tensor)
-    """
-    return _with_mean(op, self, dim, _correction_of(unbiased, correction), keepdim, root=False)
-
-
-@translates("aten::std_mean.correction", "aten::std_mean.dim", "aten::std_mean")
-def std_mean(
-    op: Op,
-    self: ir.Value,
-    dim: Axes = None,
-    unbiased: bool = True,
-    keepdim: bool = False,
-    correction: float | None = None,
-) -> tuple[ir.Value, ir.Value]:
-    """aten::std_mean.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> (Tensor, Tensor)
+    aten::std_mean.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> (Tensor, Tensor)
     aten::std_mean.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> (Tensor, Tensor)
     aten::std_mean(Tensor self, bool unbiased=True) -> (Tensor, Tensor)
     """
-    return _with_mean(op, self, dim, _correction_of(unbiased, correction), keepdim, root=True)
+    value, mean = _spread(op, self, dim, _correction_of(unbiased, correction), keepdim, root=root)
+    axes = axes_of(op, self, dim)
+    return value, op.Squeeze(mean, axes) if axes and not keepdim else mean
+
+
+TRANSLATIONS = tuple(
+    Translation(partial(function, root=root), (f"aten::{name}.correction", f"aten::{name}.dim", f"aten::{name}"))
+    for name, function, root in (
+        ("var", deviation, False),
+        ("std", deviation, True),
+        ("var_mean", _deviation_and_mean, False),
+        ("std_mean", _deviation_and_mean, True),
+    )
+)
 
 
 @translates("aten::logsumexp")

@@ -78,7 +78,9 @@ def var(
     aten::var(Tensor self, bool unbiased=True) -> Tensor
     aten::var.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> Tensor
     """
-    real, imaginary = (real_reduction.var(op, part, dim, unbiased, keepdim, correction) for part in op.parts(self))
+    real, imaginary = (
+        real_reduction.deviation(op, part, dim, unbiased, keepdim, correction, root=False) for part in op.parts(self)
+    )
     return op.Add(real, imaginary)
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
+
 import onnx_ir as ir
 
 from .._builder.numerics import log_one_plus
 from .._builder.op import Op
-from .._registry import translates
+from .._registry import Translation
 from .functions import sqrt_of
 from .parts import Pair, join
 from .polar import angle_of
+
+_Formula = Callable[[Op, Pair], Pair]
+"""Emits a function of a complex number, given and returned as its two parts."""
 
 
 def _times_i(op: Op, value: Pair) -> Pair:
@@ -94,73 +100,31 @@ def _atanh(op: Op, value: Pair) -> Pair:
     return real, op.Mul(half, angle)
 
 
-@translates("aten::sin", complex=True)
-def sin(op: Op, self: ir.Value) -> ir.Value:
-    """aten::sin(Tensor self) -> Tensor"""
-    return join(op, *_over_i(op, _sinh(op, _times_i(op, op.parts(self)))))
+def _turned(formula: _Formula) -> _Formula:
+    """The circular function of a hyperbolic one, or the reverse: ``formula(i * value) / i``."""
+    return lambda op, value: _over_i(op, formula(op, _times_i(op, value)))
 
 
-@translates("aten::cos", complex=True)
-def cos(op: Op, self: ir.Value) -> ir.Value:
-    """aten::cos(Tensor self) -> Tensor"""
-    return join(op, *_cosh(op, _times_i(op, op.parts(self))))
+_FORMULAS: Mapping[str, _Formula] = {
+    "aten::sin": _turned(_sinh),
+    "aten::cos": lambda op, value: _cosh(op, _times_i(op, value)),
+    "aten::tan": _turned(_tanh),
+    "aten::sinh": _sinh,
+    "aten::cosh": _cosh,
+    "aten::tanh": _tanh,
+    "aten::asin": _asin,
+    "aten::acos": _acos,
+    "aten::atan": _turned(_atanh),
+    "aten::asinh": _turned(_asin),
+    "aten::acosh": _acosh,
+    "aten::atanh": _atanh,
+}
 
 
-@translates("aten::tan", complex=True)
-def tan(op: Op, self: ir.Value) -> ir.Value:
-    """aten::tan(Tensor self) -> Tensor"""
-    return join(op, *_over_i(op, _tanh(op, _times_i(op, op.parts(self)))))
+def _joined(op: Op, self: ir.Value, *, formula: _Formula) -> ir.Value:
+    return join(op, *formula(op, op.parts(self)))
 
 
-@translates("aten::sinh", complex=True)
-def sinh(op: Op, self: ir.Value) -> ir.Value:
-    """aten::sinh(Tensor self) -> Tensor"""
-    return join(op, *_sinh(op, op.parts(self)))
-
-
-@translates("aten::cosh", complex=True)
-def cosh(op: Op, self: ir.Value) -> ir.Value:
-    """aten::cosh(Tensor self) -> Tensor"""
-    return join(op, *_cosh(op, op.parts(self)))
-
-
-@translates("aten::tanh", complex=True)
-def tanh(op: Op, self: ir.Value) -> ir.Value:
-    """aten::tanh(Tensor self) -> Tensor"""
-    return join(op, *_tanh(op, op.parts(self)))
-
-
-@translates("aten::asin", complex=True)
-def asin(op: Op, self: ir.Value) -> ir.Value:
-    """aten::asin(Tensor self) -> Tensor"""
-    return join(op, *_asin(op, op.parts(self)))
-
-
-@translates("aten::acos", complex=True)
-def acos(op: Op, self: ir.Value) -> ir.Value:
-    """aten::acos(Tensor self) -> Tensor"""
-    return join(op, *_acos(op, op.parts(self)))
-
-
-@translates("aten::atan", complex=True)
-def atan(op: Op, self: ir.Value) -> ir.Value:
-    """aten::atan(Tensor self) -> Tensor"""
-    return join(op, *_over_i(op, _atanh(op, _times_i(op, op.parts(self)))))
-
-
-@translates("aten::asinh", complex=True)
-def asinh(op: Op, self: ir.Value) -> ir.Value:
-    """aten::asinh(Tensor self) -> Tensor"""
-    return join(op, *_over_i(op, _asin(op, _times_i(op, op.parts(self)))))
-
-
-@translates("aten::acosh", complex=True)
-def acosh(op: Op, self: ir.Value) -> ir.Value:
-    """aten::acosh(Tensor self) -> Tensor"""
-    return join(op, *_acosh(op, op.parts(self)))
-
-
-@translates("aten::atanh", complex=True)
-def atanh(op: Op, self: ir.Value) -> ir.Value:
-    """aten::atanh(Tensor self) -> Tensor"""
-    return join(op, *_atanh(op, op.parts(self)))
+TRANSLATIONS = tuple(
+    Translation(partial(_joined, formula=formula), (target,), complex=True) for target, formula in _FORMULAS.items()
+)

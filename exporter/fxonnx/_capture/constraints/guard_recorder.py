@@ -25,6 +25,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fxonnx_translations._torch_compat import TracingContext, ValueRanges, bound_sympy, int_oo
 
+from ..._context_values import assigned
 from ..._extensions import active_extensions
 from .constraint_solver import normal_forms
 from .truncations import truncates_at
@@ -258,11 +259,8 @@ def recorded_guards(log: GuardLog) -> Iterator[None]:
     are not recorded, since both branches compute the same values. torch must not use these to simplify later
     conditions, which would drop checks.
     """
-    token = _recorder.set(_Recorder(log))
-    try:
+    with assigned(_recorder, _Recorder(log)):
         yield
-    finally:
-        _recorder.reset(token)
 
 
 def guard_bool(evaluate: Callable[..., bool], self: Any, file: str, line: int) -> bool:

@@ -19,6 +19,7 @@ from torch.fx.experimental.sym_node import SymNode
 
 from fxonnx_translations._torch_compat import FloorDiv, get_proxy_mode, shape_config
 
+from ..._context_values import assigned
 from .quasi_periodic import QuasiPeriodic, quasi_periodic
 from .size_samples import SizeSamples
 
@@ -103,11 +104,8 @@ _forms: ContextVar[SizeForms | None] = ContextVar("fxonnx_size_forms", default=N
 @contextmanager
 def canonical_sizes() -> Iterator[None]:
     """Canonicalize the sizes computed inside the context, which requires that ``capture_patches`` are applied."""
-    token = _forms.set(SizeForms())
-    try:
+    with assigned(_forms, SizeForms()):
         yield
-    finally:
-        _forms.reset(token)
 
 
 def sym_node_init(

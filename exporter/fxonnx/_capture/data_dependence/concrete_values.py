@@ -30,6 +30,7 @@ from fxonnx_translations._torch_compat import (
     pytree,
 )
 
+from ..._context_values import assigned
 from ..._nodes import written_arguments
 from .assumption import AssumptionKind, AssumptionLog
 from .symbolic_scalars import Scalar, evaluate
@@ -323,11 +324,8 @@ _current: ContextVar[ConcreteValues | None] = ContextVar("fxonnx_concrete_values
 @contextmanager
 def concrete_values(values: ConcreteValues) -> Iterator[None]:
     """Track values inside the context, which requires that ``VALUE_PATCHES`` are applied."""
-    token = _current.set(values)
-    try:
+    with assigned(_current, values):
         yield
-    finally:
-        _current.reset(token)
 
 
 def active_values() -> ConcreteValues | None:
@@ -341,11 +339,8 @@ _example_decides: ContextVar[bool] = ContextVar("fxonnx_example_decides", defaul
 @contextmanager
 def following_example(*, is_requested: bool) -> Iterator[None]:
     """Inside the context, guards may be resolved by the example if this is requested."""
-    token = _example_decides.set(is_requested)
-    try:
+    with assigned(_example_decides, is_requested):
         yield
-    finally:
-        _example_decides.reset(token)
 
 
 def is_open(value: Any) -> bool:

@@ -11,7 +11,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 import fxonnx_translations
 from fxonnx_translations._torch_compat import FakeTensor
 
+from ..._context_values import assigned
 from ..interrupts import interruption_point
 
 __all__ = [
@@ -87,15 +88,9 @@ class HandledErrors:
 _recorded: ContextVar[HandledErrors | None] = ContextVar("fxonnx_handled_errors", default=None)
 
 
-@contextmanager
-def recorded_errors() -> Iterator[HandledErrors]:
+def recorded_errors() -> AbstractContextManager[HandledErrors]:
     """Record errors inside the context, which requires that ``CAPTURE_PATCHES`` are applied."""
-    errors = HandledErrors()
-    token = _recorded.set(errors)
-    try:
-        yield errors
-    finally:
-        _recorded.reset(token)
+    return assigned(_recorded, HandledErrors())
 
 
 @contextmanager

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 
 from fxonnx_translations._torch_compat import pytree
 
+from ..._context_values import assigned
 from ..constraints.guard_recorder import user_line
 
 __all__ = ["ExampleIntegers", "example_index", "recorded_loop_bounds", "register_example_integers"]
@@ -37,19 +38,13 @@ class ExampleIntegers:
 _numbers: ContextVar[ExampleIntegers | None] = ContextVar("fxonnx_example_numbers", default=None)
 
 
-@contextmanager
-def recorded_loop_bounds() -> Iterator[ExampleIntegers]:
+def recorded_loop_bounds() -> AbstractContextManager[ExampleIntegers]:
     """Record the inputs that the model uses as Python integers inside the context.
 
     Yields:
         The record; filled while the context is active.
     """
-    numbers = ExampleIntegers()
-    token = _numbers.set(numbers)
-    try:
-        yield numbers
-    finally:
-        _numbers.reset(token)
+    return assigned(_numbers, ExampleIntegers())
 
 
 def example_index(original: Callable[[torch.Tensor], int], tensor: torch.Tensor) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from ..._context_values import assigned
 from ..departures import DepartureKind, record_departure
 
 __all__ = ["CompilingState", "answer_is_compiling", "recorded_compiling_state"]
@@ -31,15 +32,9 @@ class CompilingState:
 _state: ContextVar[CompilingState | None] = ContextVar("fxonnx_compiling_state", default=None)
 
 
-@contextmanager
-def recorded_compiling_state(*, is_eager: bool) -> Iterator[CompilingState]:
+def recorded_compiling_state(*, is_eager: bool) -> AbstractContextManager[CompilingState]:
     """Record inside the context whether the model asks, and answer as in eager mode if requested."""
-    state = CompilingState(is_eager=is_eager)
-    token = _state.set(state)
-    try:
-        yield state
-    finally:
-        _state.reset(token)
+    return assigned(_state, CompilingState(is_eager=is_eager))
 
 
 def answer_is_compiling(original: Callable[[], bool]) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -29,6 +29,7 @@ from torch.nn import functional as F
 
 from fxonnx_translations._torch_compat import arange, check, pytree, scan, sym_float, sym_max, sym_min
 
+from ..._context_values import assigned
 from ..constraints.guard_recorder import is_user_file
 from ..departures import DepartureKind, record_departure
 from .patch import Patch, PatchKind
@@ -330,15 +331,9 @@ class FullMasks:
 _full_masks: ContextVar[FullMasks | None] = ContextVar("fxonnx_full_masks", default=None)
 
 
-@contextmanager
-def recorded_full_masks(*, are_skipped: bool) -> Iterator[FullMasks]:
+def recorded_full_masks(*, are_skipped: bool) -> AbstractContextManager[FullMasks]:
     """Record inside the context whether the model asks for masks that hide nothing, and omit them if requested."""
-    masks = FullMasks(are_skipped=are_skipped)
-    token = _full_masks.set(masks)
-    try:
-        yield masks
-    finally:
-        _full_masks.reset(token)
+    return assigned(_full_masks, FullMasks(are_skipped=are_skipped))
 
 
 def ignore_full_mask(

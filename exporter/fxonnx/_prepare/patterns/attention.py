@@ -135,14 +135,7 @@ _FORMULA = Formula(
 
 
 def fuse_attention(graph: torch.fx.Graph) -> Matches:
-    """Fuse to ``aten.scaled_dot_product_attention``, for opsets with an Attention operator.
-
-    Args:
-        graph: A functional graph; changed in place.
-
-    Returns:
-        The matches and near misses.
-    """
+    """Fuse to ``aten.scaled_dot_product_attention``, for opsets with an Attention operator."""
     found = Matches()
     for match in _FORMULA.matches(graph, found):
         scale, divisor = match.value("scale"), match.value("divisor")

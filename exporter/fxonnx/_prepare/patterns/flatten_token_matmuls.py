@@ -14,8 +14,10 @@ import torch
 
 from fxonnx_translations._torch_compat import OpOverload
 
+from .formula import Formula
 from .matches import Matches
 from .matching import VIEWS, as_call, dims_of, has_one_user, insert_before
+from .terms import Match, Tensor, Term, op
 
 __all__ = ["flatten_token_matmuls"]
 
@@ -28,14 +30,7 @@ _RESHAPES = (*VIEWS, aten.flatten.using_ints, aten.unflatten.int)
 
 
 def flatten_token_matmuls(graph: torch.fx.Graph) -> Matches:
-    """Flatten groups of token-wise layers where that saves more reshapes than it adds.
-
-    Args:
-        graph: A functional graph; changed in place.
-
-    Returns:
-        The linear layers with a bias that are now Gemms.
-    """
+    """Flatten groups of token-wise layers where that saves more reshapes than it adds."""
     found = Matches()
     for group in _groups(graph):
         layers = [node for node in group if _is_biased(node)]
@@ -48,19 +43,19 @@ def flatten_token_matmuls(graph: torch.fx.Graph) -> Matches:
 def _is_biased(node: torch.fx.Node) -> bool:
     if node.target is aten.linear.default:
         return len(node.args) > 2 and node.args[2] is not None
-    return _product_with_bias(node) is not None
+    return _AFFINE.at(node) is not None
 
 
-def _product_with_bias(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node] | None:
-    """Match the sum of a product with a matrix and a bias; returns the product and the bias."""
-    total = as_call(node, aten.add.Tensor)
-    if total is None or total.kwargs or len(total.args) != 2:
-        return None
-    for product, bias in (total.args, total.args[::-1]):
-        matrix = as_call(product, aten.matmul.default)
-        if matrix is not None and has_one_user(matrix) and len(dims_of(matrix.args[1]) or ()) == 2:
-            return (matrix, bias) if len(dims_of(bias) or ()) == 1 else None  # type: ignore[return-value]
-    return None
+def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Term:
+    return op(aten.matmul.default)(x, weight).named("product") + bias
+
+
+def _adds_vector_to_matrix_product(match: Match) -> bool:
+    ranks = [len(dims_of(match.node(name)) or ()) for name in ("weight", "bias")]
+    return has_one_user(match.node("product")) and ranks == [2, 1]
+
+
+_AFFINE = Formula(_affine, (_adds_vector_to_matrix_product, "the weight is not a matrix, or the bias not a vector"))
 
 
 def _tokens(node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -217,10 +212,9 @@ def _adapt_arguments(node: torch.fx.Node, val: Any) -> None:
     """Adapt the other arguments of a layer whose input is flattened already."""
     if _is_range(node):
         return
-    pair = _product_with_bias(node)
-    if pair is not None:
-        product, bias = pair
-        node.target, node.args = aten.addmm.default, (bias, *product.args)
+    affine = _AFFINE.at(node)
+    if affine is not None:
+        node.target, node.args = aten.addmm.default, tuple(affine.node(name) for name in ("bias", "x", "weight"))
     elif node.target in _SPLITS and len(node.args) > 2:
         node.args = (*node.args[:2], -1)
     elif node.target in _SPLITS:

@@ -37,14 +37,7 @@ _FORMULA = Formula(_linear, (_restores_axes, "the views change other axes"), nea
 
 
 def unflatten_linears(graph: torch.fx.Graph) -> Matches:
-    """Replace matrix products of flattened tensors by batched ones, which need no sizes computed at run time.
-
-    Args:
-        graph: A functional graph; changed in place.
-
-    Returns:
-        The rewritten products.
-    """
+    """Replace matrix products of flattened tensors by batched ones, which need no sizes computed at run time."""
     found = Matches()
     for match in _FORMULA.matches(graph, found):
         whole = insert_after(match.end, aten.matmul.default, (match.node("x"), match.node("weight")))

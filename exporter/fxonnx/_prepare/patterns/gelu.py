@@ -35,14 +35,7 @@ _FORMULAS = ((Formula(_gelu, _CONDITION), "none"), (Formula(_tanh_gelu, _CONDITI
 
 
 def fuse_gelu(graph: torch.fx.Graph) -> Matches:
-    """Fuse to ``aten.gelu``.
-
-    Args:
-        graph: A functional graph; changed in place.
-
-    Returns:
-        The matches and near misses.
-    """
+    """Fuse to ``aten.gelu``."""
     found = Matches()
     for formula, approximate in _FORMULAS:
         for match in formula.matches(graph, found):

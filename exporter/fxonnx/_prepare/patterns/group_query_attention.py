@@ -79,15 +79,7 @@ class _Shared:
 
 
 def fuse_group_query_attention(graph: torch.fx.Graph, context: PatternContext) -> Matches:
-    """Fuse to ONNX Runtime's GroupQueryAttention, if all attentions with a cache can be fused.
-
-    Args:
-        graph: A functional graph; changed in place.
-        context: The model and the target.
-
-    Returns:
-        The rewritten attentions.
-    """
+    """Fuse to ONNX Runtime's GroupQueryAttention, if all attentions with a cache can be fused."""
     found, matches = Matches(), []
     for node in graph.nodes:
         attention = match_attention(node) if node.op == "call_function" else None

@@ -8,7 +8,7 @@ import torch
 
 from ..sizes import same_size
 from .formula import Formula
-from .matches import Matches, Mismatch
+from .matches import Matches
 from .matching import VIEWS, as_call, dims_of, value_of
 from .terms import Match, Tensor, Term, op, view_of
 
@@ -46,30 +46,6 @@ def repeated_source(operand: Any, query: Any) -> torch.fx.Node | None:
     return match.node("x") if match is not None and fits else None
 
 
-def fuse_grouped_attention(graph: torch.fx.Graph) -> Matches:
-    """Replace the repetition of keys and values by ``enable_gqa=True`` of the attention.
-
-    Args:
-        graph: A functional graph; changed in place.
-
-    Returns:
-        The rewritten attentions and near misses.
-    """
-    found = Matches()
-    for node in graph.find_nodes(op="call_function", target=aten.scaled_dot_product_attention.default):
-        own = found.attempt(node, _match, _repeats)
-        if own is not None:
-            node.args = (node.args[0], *own, *node.args[3:])
-            node.kwargs = {**node.kwargs, "enable_gqa": True}
-            found.fused.append(node)
-    return found
-
-
-def _repeats(node: torch.fx.Node) -> bool:
-    """Whether keys or values have more heads than a tensor from which only repetitions and views compute them."""
-    return not node.kwargs.get("enable_gqa") and any(_has_fewer_heads(operand) for operand in node.args[1:3])
-
-
 def _has_fewer_heads(operand: Any) -> bool:
     node, is_repeated = operand, False
     while as_call(node, *VIEWS, *_REPETITIONS, aten.unsqueeze.default, aten.clone.default) is not None:
@@ -81,14 +57,41 @@ def _has_fewer_heads(operand: Any) -> bool:
     return isinstance(source[1], int) and isinstance(dims[1], int) and source[1] < dims[1]
 
 
-def _match(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node]:
-    """Match an attention with repeated keys and values; returns keys and values before the repetition."""
-    if node.kwargs.get("enable_gqa") or len(node.args) > 6:
-        raise Mismatch("the attention is a grouped one")
-    key, value = (repeated_source(operand, node.args[0]) for operand in node.args[1:3])
-    if key is None or value is None:
-        name = "keys" if key is None else "values"
-        raise Mismatch(f"the {name} are not repeated by expand and reshape, each head in succession")
-    if not same_size(value_of(key).shape[1], value_of(value).shape[1]):
-        raise Mismatch("keys and values have different numbers of heads")
-    return key, value
+def _attention(query: Tensor, key: Tensor, value: Tensor) -> Term:
+    attention = op.scaled_dot_product_attention(query, key, value).loose().anchor()
+    return attention.when(lambda node: not node.kwargs.get("enable_gqa"))
+
+
+def _source(match: Match, name: str) -> torch.fx.Node | None:
+    return repeated_source(match.node(name), match.node("query"))
+
+
+def _has_equal_groups(match: Match) -> bool:
+    key, value = (value_of(_source(match, name)) for name in ("key", "value"))
+    return same_size(key.shape[1], value.shape[1])
+
+
+def _repeats(match: Match) -> bool:
+    """Whether keys or values have more heads than a tensor from which only repetitions and views compute them."""
+    return any(_has_fewer_heads(match.node(name)) for name in ("key", "value"))
+
+
+_REASON = "the {} are not repeated by expand and reshape, each head in succession"
+_FORMULA = Formula(
+    _attention,
+    (lambda match: _source(match, "key") is not None, _REASON.format("keys")),
+    (lambda match: _source(match, "value") is not None, _REASON.format("values")),
+    (_has_equal_groups, "keys and values have different numbers of heads"),
+    near=_repeats,
+)
+
+
+def fuse_grouped_attention(graph: torch.fx.Graph) -> Matches:
+    """Replace the repetition of keys and values by ``enable_gqa=True`` of the attention."""
+    found = Matches()
+    for match in _FORMULA.matches(graph, found):
+        node = match.end
+        node.args = (node.args[0], _source(match, "key"), _source(match, "value"), *node.args[3:])
+        node.kwargs = {**node.kwargs, "enable_gqa": True}
+        found.fused.append(node)
+    return found

@@ -89,14 +89,7 @@ _WEIGHTED, _SHIFTED = (
 
 
 def fuse_layer_norm(graph: torch.fx.Graph) -> Matches:
-    """Fuse norms over the last axis to ``aten.layer_norm``, with weight and bias if they follow.
-
-    Args:
-        graph: A functional graph; changed in place.
-
-    Returns:
-        The matches and near misses.
-    """
+    """Fuse norms over the last axis to ``aten.layer_norm``, with weight and bias if they follow."""
     found = Matches()
     for match in _FORMULA.matches(graph, found):
         x, end = match.node("x"), match.end

@@ -32,6 +32,7 @@ __all__ = [
     "known_number",
     "narrowed_user",
     "operand",
+    "same_dims",
     "value_of",
 ]
 
@@ -86,6 +87,11 @@ def dtype_of(node: Any) -> torch.dtype | None:
     """The dtype of a node's tensor; None if its value is not a tensor."""
     val = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     return val.dtype if isinstance(val, torch.Tensor) else None
+
+
+def same_dims(node: Any, dims: Sequence[Any]) -> bool:
+    """Whether a tensor has a shape, compared as expressions."""
+    return [*map(str, dims_of(node) or ())] == [*map(str, dims)]
 
 
 def operand(node: Any, position: int = 0) -> torch.fx.Node:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from dataclasses import dataclass
 from typing import Any
 
 import onnx
@@ -12,154 +12,157 @@ import torch.onnx.ops  # defines the operators
 
 from ..._provenance import copy_provenance
 from .attention import ROUNDED_SCORES_KEY
-from .matches import Matches, Mismatch
-from .matching import HALF_FLOATS, VIEWS, as_call, dims_of, dtype_of, has_one_user, insert_before
+from .formula import Formula
+from .matches import Matches
+from .matching import HALF_FLOATS, VIEWS, as_call, dims_of, dtype_of, insert_before, same_dims
+from .terms import Match, Tensor, Term, Value, either, op, transposed, view_of
 
 __all__ = ["fuse_packed_attention", "joined_heads", "merged_heads", "transposed_source"]
 
 aten = torch.ops.aten
 
 _ROTARY = torch.ops.onnx.RotaryEmbedding.opset23
-_LAYOUT_ONLY = (*VIEWS, aten.contiguous.default, aten.clone.default)
 _DTYPES = (*HALF_FLOATS, torch.float32)
 
 
-@dataclass(frozen=True)
-class _KeyOrValue:
-    """Keys or values: the new ones, [batch, heads, length, size], and the cached ones concatenated before them."""
+def _with_cache(new: Tensor, past: Tensor) -> Term:
+    joined = op.cat([past, new], either(2, -2))
+    return either(joined.when(lambda node: all(dtype_of(each) in _DTYPES for each in node.args[0])), new)
 
-    new: torch.fx.Node
-    past: torch.fx.Node | None
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, past_key: Tensor, past_value: Tensor, mask: Value, dropout: Value,
+    is_causal: Value, scale: Value, is_grouped: Value,
+) -> Term:  # fmt: skip
+    keys, values = _with_cache(key, past_key).named("keys"), _with_cache(value, past_value).named("values")
+    return op.scaled_dot_product_attention(
+        query, keys, values, mask, dropout, is_causal, scale=scale, enable_gqa=is_grouped
+    ).anchor()
+
+
+def _is_supported(match: Match) -> bool:
+    """Whether operands are 4-dim, of one dtype that the operator accepts, with one static head size."""
+    operands = [match.node(name) for name in ("query", "keys", "values")]
+    shapes = [dims_of(each) or () for each in operands]
+    if any(len(shape) != 4 for shape in shapes) or match.value("dropout") != 0:
+        return False
+    if {*map(dtype_of, operands)} != {dtype_of(match.end)} or dtype_of(match.end) not in _DTYPES:
+        return False
+    batches, heads, _, sizes = zip(*shapes, strict=True)
+    if not all(isinstance(size, int) for size in (*heads, *sizes)) or len(set(sizes)) != 1:
+        return False
+    fits = heads[1] == heads[2] and heads[0] % heads[1] == 0 and len(set(map(str, batches))) == 1
+    return fits and (heads[0] == heads[1] or bool(match.value("is_grouped")))
+
+
+def _pasts(match: Match) -> list[torch.fx.Node | None]:
+    """The cached keys and values. A cache begins with a tensor of shape [0], which torch.cat ignores."""
+    pasts = (match.value("past_key"), match.value("past_value"))
+    return [None if len(dims_of(past) or ()) == 1 else past for past in pasts]
+
+
+def _has_packed_operands(match: Match) -> bool:
+    return all(_is_packable(match.node(name)) for name in ("query", "key", "value"))
+
+
+_FORMULA = Formula(
+    _attention,
+    (
+        _is_supported,
+        "the operands are not tensors of four axes and one dtype with a static number and size of heads",
+    ),
+    (
+        lambda match: merged_heads(match.end) is not None,
+        "the heads of the result are not merged by a transpose and a reshape only",
+    ),
+    (
+        lambda match: len({past is None for past in _pasts(match)}) == 1,
+        "only one of keys and values is concatenated to a cache",
+    ),
+    (
+        lambda match: not match.value("is_causal") or _pasts(match) == [None, None],
+        "the attention is causal, and has a cache",
+    ),
+    (
+        _has_packed_operands,
+        "query, key or value is not a transpose of a tensor whose last axis is split into heads",
+    ),
+)
 
 
 def fuse_packed_attention(graph: torch.fx.Graph) -> Matches:
-    """Fuse to ONNX's Attention on tensors [batch, length, heads * size], with the cache as its past inputs.
-
-    Args:
-        graph: A functional graph; changed in place.
-
-    Returns:
-        The rewritten attentions and near misses.
-    """
+    """Fuse to ONNX's Attention on tensors [batch, length, heads * size], with the cache as its past inputs."""
     packed: dict[torch.fx.Node, torch.fx.Node] = {}
     found = Matches()
-    for node in graph.find_nodes(op="call_function", target=aten.scaled_dot_product_attention.default):
-        match = found.attempt(node, _match)
-        if match is None:
-            continue
-        found.fused.append(_rewrite(node, *match, packed))
+    for match in _FORMULA.matches(graph, found):
+        found.fused.append(_rewrite(match, packed))
     return found
 
 
-def _match(node: torch.fx.Node) -> tuple[torch.fx.Node, tuple[_KeyOrValue, _KeyOrValue]]:
-    """Match an attention between a split and a merge of heads; returns the end of the merge, keys and values."""
-    if not _is_supported(node):
-        raise Mismatch("the operands are not tensors of four axes and one dtype with a static number and size of heads")
-    end = merged_heads(node)
-    if end is None:
-        raise Mismatch("the heads of the result are not merged by a transpose and a reshape only")
-    query, key, value = node.args[:3]
-    operands = _key_or_value(key), _key_or_value(value)
-    has_past = {operand.past is None for operand in operands}
-    if len(has_past) > 1:
-        raise Mismatch("only one of keys and values is concatenated to a cache")
-    if _argument(node, 5, "is_causal", False) and has_past == {False}:
-        raise Mismatch("the attention is causal, and has a cache")
-    if not all(map(_is_packable, (query, operands[0].new, operands[1].new))):
-        raise Mismatch("query, key or value is not a transpose of a tensor whose last axis is split into heads")
-    return end, operands
+def _turned(x: Term) -> Term:
+    return either(transposed(x, 1, 2), op.permute(x, [0, 2, 1, 3]))
 
 
-def _argument(node: torch.fx.Node, position: int, name: str, default: Any) -> Any:
-    return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
+def _source(x: Tensor) -> Term:
+    return _turned(x)
 
 
-def _is_supported(node: torch.fx.Node) -> bool:
-    """Whether operands are 4-dim, of one dtype that the operator accepts, with one static head size."""
-    shapes = [dims_of(argument) for argument in node.args[:3]]
-    if any(shape is None or len(shape) != 4 for shape in shapes) or _argument(node, 4, "dropout_p", 0.0) != 0:
-        return False
-    if {dtype_of(argument) for argument in node.args[:3]} != {dtype_of(node)} or dtype_of(node) not in _DTYPES:
-        return False
-    query, key, value = shapes
-    sizes = {shape[3] for shape in shapes if isinstance(shape[3], int)}  # type: ignore[index]
-    heads = [shape[1] for shape in shapes]  # type: ignore[index]
-    if len(sizes) != 1 or not all(isinstance(shape[3], int) for shape in shapes):  # type: ignore[index]
-        return False
-    known = all(isinstance(count, int) for count in heads) and heads[1] == heads[2] and heads[0] % heads[1] == 0
-    same_batch = str(query[0]) == str(key[0]) == str(value[0])  # type: ignore[index]
-    return known and same_batch and (heads[0] == heads[1] or bool(node.kwargs.get("enable_gqa")))
+def _merged(x: Tensor) -> Term:
+    # An alternative, unlike a parameter, also stands for the tensor before a call that keeps the shape.
+    return op(*VIEWS, aten.flatten)(_turned(either(x))).loose()
+
+
+def _joins_last_axes(match: Match) -> bool:
+    batch, heads, length, size = dims_of(match.node("x")) or (0, 0, 0, 0)
+    return same_dims(match.end, (batch, length, heads * size))
+
+
+def _keeps_shape(node: torch.fx.Node) -> bool:
+    changes_layout = as_call(node, *VIEWS, aten.contiguous.default, aten.clone.default, aten.flatten.using_ints)
+    return changes_layout is not None and same_dims(node, dims_of(node.args[0]) or ())
+
+
+_TURNED = Formula(_source, (lambda match: len(dims_of(match.node("x")) or ()) == 4, "there are other axes"))
+_MERGED = Formula(_merged, (_joins_last_axes, "other axes are merged"), passes=_keeps_shape)
 
 
 def merged_heads(node: torch.fx.Node) -> torch.fx.Node | None:
     """Match the merge of the heads into the last axis, if that is the only use of the result; returns its last node."""
-    batch, heads, length, size = dims_of(node) or (0, 0, 0, 0)
-    joined = [str(batch), str(length), str(heads * size)]
-    is_transposed = False
-    while has_one_user(node):
-        user = next(iter(node.users))
-        if not is_transposed and transposed_source(user) is node:
-            is_transposed = True
-        elif as_call(user, *_LAYOUT_ONLY, aten.flatten.using_ints) is None:
-            return None
-        elif is_transposed and list(map(str, dims_of(user) or ())) == joined:
-            return user
-        elif list(map(str, dims_of(user) or ())) != list(map(str, dims_of(node) or ())):
-            return None
-        node = user
-    return None
+    match = _MERGED.after(node)
+    return None if match is None else match.end
 
 
 def transposed_source(node: Any) -> torch.fx.Node | None:
     """Match a transposition of the second and third of four axes; returns its source."""
-    turn = as_call(node, aten.transpose.int, aten.permute.default)
-    if turn is None:
-        return None
-    source: Any = turn.args[0]
-    if turn.target is aten.permute.default:
-        return source if list(turn.args[1]) == [0, 2, 1, 3] else None  # type: ignore[arg-type]
-    axes = {axis % 4 for axis in turn.args[1:]}  # type: ignore[operator]
-    return source if len(dims_of(source) or ()) == 4 and axes == {1, 2} else None
-
-
-def _key_or_value(node: Any) -> _KeyOrValue:
-    joined = as_call(node, aten.cat.default)
-    if joined is not None and (*joined.args[1:], 0)[0] in (2, -2):
-        pieces: Any = joined.args[0]
-        if len(pieces) == 2 and all(dtype_of(piece) in _DTYPES for piece in pieces):
-            # A cache begins with a tensor of shape [0], which torch.cat ignores.
-            return _KeyOrValue(pieces[1], None if len(dims_of(pieces[0]) or ()) == 1 else pieces[0])
-    return _KeyOrValue(node, None)
+    match = _TURNED.at(node)
+    return None if match is None else match.node("x")
 
 
 def _is_packable(node: Any) -> bool:
     rotary = as_call(node, _ROTARY)
     if rotary is not None:
         return set(rotary.kwargs) <= {"interleaved"} and len(rotary.args) == 3 and _is_packable(rotary.args[0])
-    return transposed_source(node) is not None or _unbound_part(node) is not None
+    return transposed_source(node) is not None or _PART.at(node) is not None
 
 
-def _unbound_part(node: Any) -> tuple[torch.fx.Node, int] | None:
-    """Match ``x.reshape(batch, length, parts, heads, size).permute(2, 0, 3, 1, 4).unbind()[i]``; returns x and i."""
-    item = as_call(node, operator.getitem)
-    parts = as_call(item.args[0], aten.unbind.int) if item is not None else None
-    turn = as_call(parts.args[0], aten.permute.default) if parts is not None else None
-    if item is None or parts is None or turn is None or turn.args[1] != [2, 0, 3, 1, 4] or (*parts.args[1:], 0)[0] != 0:
-        return None
-    view = as_call(turn.args[0], *VIEWS)
-    split = dims_of(view)
-    whole = dims_of(view.args[0]) if view is not None else None
-    if view is None or split is None or whole is None or len(split) != 5 or len(whole) != 3:
-        return None
-    same = list(map(str, whole)) == [*map(str, split[:2]), str(split[2] * split[3] * split[4])]
-    return (view.args[0], item.args[1]) if same else None  # type: ignore[return-value]
+def _part(x: Tensor, index: Value) -> Term:
+    turned = op.permute(view_of(x).named("split"), [2, 0, 3, 1, 4])
+    return op(operator.getitem)(op.unbind(turned), index)
+
+
+def _splits_heads(match: Match) -> bool:
+    split, whole = dims_of(match.node("split")) or (), dims_of(match.node("x")) or ()
+    return len(split) == 5 and len(whole) == 3 and same_dims(match.node("x"), (*split[:2], math.prod(split[2:])))
+
+
+_PART = Formula(_part, (_splits_heads, "the last axis is not split into parts and heads"))
 
 
 def _pack(node: torch.fx.Node, before: torch.fx.Node, packed: dict[torch.fx.Node, torch.fx.Node]) -> torch.fx.Node:
     """The tensor [batch, length, heads * size] from which [batch, heads, length, size] was computed."""
     if node not in packed:
         rotary = as_call(node, _ROTARY)
-        part = _unbound_part(node)
+        part = _PART.at(node)
         if rotary is not None:
             source = _pack(rotary.args[0], before, packed)  # type: ignore[arg-type]
             with before.graph.inserting_before(before):
@@ -170,7 +173,7 @@ def _pack(node: torch.fx.Node, before: torch.fx.Node, packed: dict[torch.fx.Node
             copy_provenance(new, node)
             packed[node] = new
         elif part is not None:
-            whole, index = part
+            whole, index = part.node("x"), part.value("index")
             width = node.meta["val"].shape[1] * node.meta["val"].shape[3]
             if whole not in packed:
                 sizes = [width] * (whole.meta["val"].shape[2] // width)
@@ -187,29 +190,25 @@ def joined_heads(source: Any, before: torch.fx.Node) -> torch.fx.Node:
     view = as_call(source, *VIEWS)
     if view is not None:
         origin: Any = view.args[0]
-        if list(map(str, dims_of(origin) or ())) == [str(batch), str(length), str(heads * size)]:
+        if same_dims(origin, (batch, length, heads * size)):
             return origin  # type: ignore[no-any-return]
     return insert_before(before, aten.flatten.using_ints, source, 2, 3)
 
 
-def _rewrite(
-    node: torch.fx.Node,
-    end: torch.fx.Node,
-    operands: tuple[_KeyOrValue, _KeyOrValue],
-    packed: dict[torch.fx.Node, torch.fx.Node],
-) -> torch.fx.Node:
-    query, key, value = (argument for argument in node.args[:3] if isinstance(argument, torch.fx.Node))
-    sources = [_pack(each, node, packed) for each in (query, operands[0].new, operands[1].new)]
-    mask = _argument(node, 3, "attn_mask", None)
+def _rewrite(match: Match, packed: dict[torch.fx.Node, torch.fx.Node]) -> torch.fx.Node:
+    node = match.end
+    end = merged_heads(node) or node
+    query, key, value = (match.node(name) for name in ("query", "keys", "values"))
+    sources = [_pack(match.node(name), node, packed) for name in ("query", "key", "value")]
     heads, groups = query.meta["val"].shape[1], key.meta["val"].shape[1]
-    options = {"is_causal": _argument(node, 5, "is_causal", False), "scale": node.kwargs.get("scale")}
+    options = {"is_causal": match.value("is_causal"), "scale": match.value("scale")}
     if dtype_of(node) in HALF_FLOATS and not node.meta.get(ROUNDED_SCORES_KEY):
         # torch's kernels compute half-precision scores and their softmax in float32.
         options["softmax_precision"] = int(onnx.TensorProto.FLOAT)
     with node.graph.inserting_before(node):
         whole = node.graph.call_function(
             torch.ops.onnx.Attention.opset23,
-            (*sources, mask, operands[0].past, operands[1].past),
+            (*sources, match.value("mask"), *_pasts(match)),
             {**options, "q_num_heads": heads, "kv_num_heads": groups},
         )
         scores = query.meta["val"].new_empty((*query.meta["val"].shape[:3], key.meta["val"].shape[2]))

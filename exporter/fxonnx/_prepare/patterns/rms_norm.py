@@ -79,12 +79,6 @@ def fuse_rms_norm(graph: torch.fx.Graph) -> Matches:
 
     A norm of a half-precision tensor that is computed in float32 between casts becomes one without the casts, whose
     kernels compute in float32 as well.
-
-    Args:
-        graph: A functional graph; changed in place.
-
-    Returns:
-        The matches and near misses.
     """
     found = Matches()
     for match in _FORMULA.matches(graph, found):

@@ -142,14 +142,7 @@ _ROTARY = (
 
 
 def fuse_rotary(graph: torch.fx.Graph) -> Matches:
-    """Fuse to ONNX's RotaryEmbedding, which exists from opset 23 on.
-
-    Args:
-        graph: A functional graph; changed in place.
-
-    Returns:
-        The matches and near misses.
-    """
+    """Fuse to ONNX's RotaryEmbedding, which exists from opset 23 on."""
     found = Matches()
     caches: dict[Any, torch.fx.Node] = {}
     for formula, interleaved in _ROTARY:
@@ -197,12 +190,6 @@ def rotate_before_transpose(graph: torch.fx.Graph) -> Matches:
     """Apply embeddings that are not fused to ``[batch, length, heads, size]``, before the heads are transposed.
 
     This leaves one Transpose after the embedding; otherwise ONNX Runtime pushes several of them through it.
-
-    Args:
-        graph: A functional graph; changed in place.
-
-    Returns:
-        The rewritten embeddings.
     """
     found = Matches()
     tables: dict[Any, torch.fx.Node] = {}
@@ -248,14 +235,7 @@ _MIN_USES = 4
 
 
 def negate_rotary_tables(graph: torch.fx.Graph) -> Matches:
-    """Rewrite embeddings that are not fused to ``cat(x2, x1) * cat(-sin1, sin2)``, so that only the table is negated.
-
-    Args:
-        graph: A functional graph; changed in place.
-
-    Returns:
-        The rewritten embeddings.
-    """
+    """Rewrite embeddings that are not fused to ``cat(x2, x1) * cat(-sin1, sin2)``: only the table is negated."""
     found = Matches()
     groups: dict[torch.fx.Node, list[Match]] = {}
     for match in _PRODUCT.matches(graph, found):

@@ -27,14 +27,7 @@ _FORMULA = Formula(_product, (_is_quotient, "x has another dtype"), near=never)
 
 
 def replace_rsqrt(graph: torch.fx.Graph) -> Matches:
-    """Replace multiplications with a reciprocal square root by divisions by the square root.
-
-    Args:
-        graph: A functional graph; changed in place.
-
-    Returns:
-        The rewritten products.
-    """
+    """Replace multiplications with a reciprocal square root by divisions by the square root."""
     found = Matches()
     for match in _FORMULA.matches(graph, found):
         root = insert_after(match.anchor, aten.sqrt.default, (match.node("y"),))

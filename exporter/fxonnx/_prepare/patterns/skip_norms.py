@@ -35,15 +35,7 @@ _LAYER_NORM = Formula(_layer_norm, _CONDITION, near=never, passes=is_same_dtype_
 
 
 def fuse_skip_norms(graph: torch.fx.Graph, context: PatternContext) -> Matches:
-    """Fuse to ONNX Runtime's SkipSimplifiedLayerNormalization and SkipLayerNormalization.
-
-    Args:
-        graph: A functional graph; changed in place.
-        context: The model and the target.
-
-    Returns:
-        The matches and near misses.
-    """
+    """Fuse to ONNX Runtime's SkipSimplifiedLayerNormalization and SkipLayerNormalization."""
     found = Matches()
     for formula, op_type, names in (
         (_RMS_NORM, "SkipSimplifiedLayerNormalization", ["weight"]),

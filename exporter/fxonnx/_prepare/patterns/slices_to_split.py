@@ -18,14 +18,7 @@ aten = torch.ops.aten
 
 
 def fuse_slices(graph: torch.fx.Graph) -> Matches:
-    """Fuse slices that partition a tensor along an axis to one split.
-
-    Args:
-        graph: A functional graph; changed in place.
-
-    Returns:
-        The new splits.
-    """
+    """Fuse slices that partition a tensor along an axis to one split."""
     groups: dict[tuple[Any, int], dict[tuple[int, int], list[torch.fx.Node]]] = {}
     for node in graph.find_nodes(op="call_function", target=aten.slice.Tensor):
         axis, first, last, step = bounds_of(node) or (0, 0, 0, 0)

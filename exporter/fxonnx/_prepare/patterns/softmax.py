@@ -27,14 +27,7 @@ _FORMULA = Formula(_softmax, (_is_cast_back, "the result is not cast back to the
 
 
 def fuse_softmax(graph: torch.fx.Graph) -> Matches:
-    """Remove the casts around a softmax: the kernels of half-precision dtypes compute in float32 themselves.
-
-    Args:
-        graph: A functional graph; changed in place.
-
-    Returns:
-        The matches and near misses.
-    """
+    """Remove the casts around a softmax: the kernels of half-precision dtypes compute in float32 themselves."""
     found = Matches()
     for match in _FORMULA.matches(graph, found):
         fused = insert_after(match.end, match.anchor.target, (match.node("x"), match.value("axis")))

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 
 from ..._provenance import VALUE_KEY
+from .formula import Formula
 from .matches import Matches
 from .matching import as_call, dims_of
+from .terms import Tensor, Term, Value, either, op
 
 __all__ = ["pack_unsorted"]
 
@@ -23,45 +25,39 @@ _CASTS = (aten.to.dtype, aten._to_copy.default)
 
 
 def pack_unsorted(graph: torch.fx.Graph) -> Matches:
-    """Remove the sorting of sequences that are packed, if all results are brought back into the original order.
-
-    Args:
-        graph: A functional graph; changed in place.
-
-    Returns:
-        The packings whose sequences are no longer sorted.
-    """
+    """Remove the sorting of sequences that are packed, if all results are brought back into the original order."""
     found = Matches()
     for packing in graph.find_nodes(op="call_function", target=torch.ops.fxonnx.pack_padded_sequence.default):
-        match = _match(packing)
-        if match is not None and match.covers_all_uses():
-            match.apply()
+        match = _PACKED.at(packing)
+        if match is None:
+            continue
+        selected, sort, order = (match.node(name) for name in ("selected", "sort", "order"))
+        inverses = {user for user in order.users if (found_at := _INVERSE.at(user)) and found_at.node("order") is order}
+        sorting = _SortedPacking(packing, selected, sort, order, inverses)
+        if sorting.covers_all_uses():
+            sorting.apply()
             found.fused.append(packing)
     return found
 
 
-def _match(packing: torch.fx.Node) -> _SortedPacking | None:
-    """The sorting of packed sequences, or None if they are packed as they are."""
-    source, values, batch_first = packing.args
-    selected = as_call(source, aten.index_select.default)
-    item = as_call(values, operator.getitem)
-    sort = as_call(item.args[0], aten.sort.default) if item is not None and item.args[1] == 0 else None
-    if selected is None or sort is None or sort.args[2:] != (True,) or sort.kwargs:
-        return None
-    order = as_call(selected.args[2], operator.getitem)
-    if order is None or order.args != (sort, 1) or selected.args[1] != (0 if batch_first else 1):
-        return None
-    inverses = {user for user in order.users if _is_inverse(user, order)}
-    return _SortedPacking(packing, selected, sort, order, inverses)
+def _packed(x: Tensor, lengths: Tensor, axis: Value, sorted_axis: Value, is_batch_first: Value) -> Term:
+    sort = op(aten.sort.default)(lengths, sorted_axis, True).named("sort")
+    order = op(operator.getitem)(sort, 1).named("order")
+    selected = op.index_select(x, axis, order).named("selected")
+    return op("fxonnx::pack_padded_sequence")(selected, op(operator.getitem)(sort, 0), is_batch_first)
 
 
-def _is_inverse(node: torch.fx.Node, order: torch.fx.Node) -> bool:
-    """Whether a node is the inverse permutation: 0, 1, ... scattered to the places of the order."""
-    scatter = as_call(node, aten.scatter.src)
-    if scatter is None or scatter.args[1:3] != (0, order):
-        return False
-    steps = as_call(scatter.args[3], aten.arange.start, aten.arange.default)
-    return steps is not None and (len(steps.args) == 1 or steps.args[0:-1] == (0,))
+def _inverse(order: Tensor, size: Value, start: Tensor) -> Term:
+    # 0, 1, ... are scattered to the places of the order.
+    steps = either(op(aten.arange.default)(size).loose(), op(aten.arange.start)(0, size).loose())
+    return op(aten.scatter.src)(start, 0, order, steps)
+
+
+_PACKED = Formula(
+    _packed,
+    (lambda match: match.value("axis") == (0 if match.value("is_batch_first") else 1), "the batch is not sorted"),
+)
+_INVERSE = Formula(_inverse)
 
 
 @dataclass

@@ -49,14 +49,7 @@ _FORMULA = Formula(
 
 
 def narrow_norms(graph: torch.fx.Graph) -> Matches:
-    """Apply norms to the half-precision tensors themselves: the operators compute in float32.
-
-    Args:
-        graph: A functional graph; changed in place.
-
-    Returns:
-        The matches and near misses.
-    """
+    """Apply norms to the half-precision tensors themselves: the operators compute in float32."""
     found = Matches()
     for match in _FORMULA.matches(graph, found):
         norm, parameters = match.anchor, _parameters(match)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fxonnx_translations._torch_compat import disable_current_modes, make_wrapper_subclass
 
+from ..._context_values import assigned
 from ...errors import CaptureError
 
 __all__ = [
@@ -139,11 +140,8 @@ def quantized_tensors(
         call: Calls a function of torch with quantized tensors among its arguments.
         scalars: Scalar buffers, by ``id`` of the fake tensors that tracing substitutes for them.
     """
-    token = _context.set(_Context(call, scalars))
-    try:
+    with assigned(_context, _Context(call, scalars)):
         yield
-    finally:
-        _context.reset(token)
 
 
 def scalar_of(value: Any) -> Any:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -18,7 +19,7 @@ import torch
 from ..._builder.dtypes import BFLOAT16, FLOAT, INT64
 from ..._builder.op import Op
 from ..._builder.symbolic_dims import Dim, is_static
-from ..._registry import OpCall, translates
+from ..._registry import Accepts, OpCall, Translation
 
 _LONGEST = 1 << 14
 """Symbolic sizes are checked for equal rounding up to this size."""
@@ -178,8 +179,8 @@ def _interpolated(
     op: Op,
     input: ir.Value,
     output_size: Sequence[Dim] | None,
-    align_corners: bool,
     factors: Sequence[float | None] | None,
+    align_corners: bool,
     **attributes: Any,
 ) -> ir.Value:
     # Aligned corners depend on the sizes only.
@@ -208,75 +209,6 @@ def _cubic(a: float) -> Mapping[str, Any]:
     return {"mode": "cubic", "cubic_coeff_a": a}
 
 
-@translates(
-    "aten::upsample_linear1d.vec",
-    "aten::upsample_bilinear2d.vec",
-    "aten::upsample_trilinear3d.vec",
-    accepts=_reject_for_resize,
-)
-def upsample_linear_vec(
-    op: Op,
-    input: ir.Value,
-    output_size: Sequence[Dim] | None,
-    align_corners: bool,
-    scale_factors: Sequence[float] | None,
-) -> ir.Value:
-    """aten::upsample_linear1d.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor
-    aten::upsample_bilinear2d.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor
-    aten::upsample_trilinear3d.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor
-    """
-    return _interpolated(op, input, output_size, align_corners, scale_factors, mode="linear")
-
-
-@translates(
-    "aten::upsample_linear1d",
-    "aten::upsample_bilinear2d",
-    "aten::upsample_trilinear3d",
-    accepts=_reject_for_resize,
-)
-def upsample_linear(
-    op: Op,
-    self: ir.Value,
-    output_size: Sequence[Dim],
-    align_corners: bool,
-    scales: float | None = None,
-    scales_d: float | None = None,
-    scales_h: float | None = None,
-    scales_w: float | None = None,
-) -> ir.Value:
-    """aten::upsample_linear1d(Tensor self, SymInt[1] output_size, bool align_corners, float? scales=None) -> Tensor
-    aten::upsample_bilinear2d(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor
-    aten::upsample_trilinear3d(Tensor self, SymInt[3] output_size, bool align_corners, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor
-    """
-    factors = [scales] if len(output_size) == 1 else [scales_d, scales_h, scales_w][-len(output_size) :]
-    return _interpolated(op, self, output_size, align_corners, factors, mode="linear")
-
-
-@translates("aten::upsample_bicubic2d.vec", accepts=_reject_for_resize)
-def upsample_bicubic_vec(
-    op: Op,
-    input: ir.Value,
-    output_size: Sequence[Dim] | None,
-    align_corners: bool,
-    scale_factors: Sequence[float] | None,
-) -> ir.Value:
-    """aten::upsample_bicubic2d.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor"""
-    return _interpolated(op, input, output_size, align_corners, scale_factors, **_cubic(-0.75))
-
-
-@translates("aten::upsample_bicubic2d", accepts=_reject_for_resize)
-def upsample_bicubic(
-    op: Op,
-    self: ir.Value,
-    output_size: Sequence[Dim],
-    align_corners: bool,
-    scales_h: float | None = None,
-    scales_w: float | None = None,
-) -> ir.Value:
-    """aten::upsample_bicubic2d(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor"""
-    return _interpolated(op, self, output_size, align_corners, [scales_h, scales_w], **_cubic(-0.75))
-
-
 # ---- antialiased
 
 
@@ -293,61 +225,11 @@ def _antialiased(
     op: Op,
     input: ir.Value,
     output_size: Sequence[Dim] | None,
-    align_corners: bool,
     factors: Sequence[float | None] | None,
+    align_corners: bool,
     **attributes: Any,
 ) -> ir.Value:
-    return _interpolated(op, input, output_size, align_corners, factors, antialias=1, exclude_outside=1, **attributes)
-
-
-@translates("aten::_upsample_bilinear2d_aa.vec", accepts=_reject_antialiased)
-def upsample_bilinear_aa_vec(
-    op: Op,
-    input: ir.Value,
-    output_size: Sequence[Dim] | None,
-    align_corners: bool,
-    scale_factors: Sequence[float] | None,
-) -> ir.Value:
-    """aten::_upsample_bilinear2d_aa.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor"""
-    return _antialiased(op, input, output_size, align_corners, scale_factors, mode="linear")
-
-
-@translates("aten::_upsample_bilinear2d_aa", accepts=_reject_antialiased)
-def upsample_bilinear_aa(
-    op: Op,
-    self: ir.Value,
-    output_size: Sequence[Dim],
-    align_corners: bool,
-    scales_h: float | None = None,
-    scales_w: float | None = None,
-) -> ir.Value:
-    """aten::_upsample_bilinear2d_aa(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor"""
-    return _antialiased(op, self, output_size, align_corners, [scales_h, scales_w], mode="linear")
-
-
-@translates("aten::_upsample_bicubic2d_aa.vec", accepts=_reject_antialiased)
-def upsample_bicubic_aa_vec(
-    op: Op,
-    input: ir.Value,
-    output_size: Sequence[Dim] | None,
-    align_corners: bool,
-    scale_factors: Sequence[float] | None,
-) -> ir.Value:
-    """aten::_upsample_bicubic2d_aa.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor"""
-    return _antialiased(op, input, output_size, align_corners, scale_factors, **_cubic(-0.5))
-
-
-@translates("aten::_upsample_bicubic2d_aa", accepts=_reject_antialiased)
-def upsample_bicubic_aa(
-    op: Op,
-    self: ir.Value,
-    output_size: Sequence[Dim],
-    align_corners: bool,
-    scales_h: float | None = None,
-    scales_w: float | None = None,
-) -> ir.Value:
-    """aten::_upsample_bicubic2d_aa(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor"""
-    return _antialiased(op, self, output_size, align_corners, [scales_h, scales_w], **_cubic(-0.5))
+    return _interpolated(op, input, output_size, factors, align_corners, antialias=1, exclude_outside=1, **attributes)
 
 
 # ---- nearest
@@ -443,10 +325,11 @@ def _runtime_indices(op: Op, kind: _Nearest, axis: Axis, axes: Sequence[Axis]) -
 
 def _nearest(
     op: Op,
-    center: bool,
     input: ir.Value,
     output_size: Sequence[Dim] | None,
     factors: Sequence[float | None] | None,
+    *,
+    center: bool,
 ) -> ir.Value:
     axes = axes_of(op, input, output_size, factors)
     if all(axis.size == axis.out and axis.factor in (None, 1) for axis in axes):
@@ -472,19 +355,39 @@ def _nearest(
     return result
 
 
-@translates("aten::upsample_nearest1d.vec", "aten::upsample_nearest2d.vec", "aten::upsample_nearest3d.vec")
-def upsample_nearest_vec(
-    op: Op, input: ir.Value, output_size: Sequence[Dim] | None, scale_factors: Sequence[float] | None
-) -> ir.Value:
-    """aten::upsample_nearest1d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor
-    aten::upsample_nearest2d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor
-    aten::upsample_nearest3d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor
+# ---- overloads
+
+
+class Method(Protocol):
+    """A translation of all overloads of an operator.
+
+    The factors are None where the sizes were given; ``align_corners`` is an option of all but nearest.
     """
-    return _nearest(op, False, input, output_size, scale_factors)
+
+    def __call__(
+        self,
+        op: Op,
+        input: ir.Value,
+        output_size: Sequence[Dim] | None,
+        factors: Sequence[float | None] | None,
+        **options: bool,
+    ) -> ir.Value: ...
 
 
-@translates("aten::upsample_nearest1d", "aten::upsample_nearest2d", "aten::upsample_nearest3d")
-def upsample_nearest(
+def _by_factors(
+    op: Op,
+    input: ir.Value,
+    output_size: Sequence[Dim] | None,
+    scale_factors: Sequence[float] | None,
+    *,
+    method: Method,
+    **options: bool,
+) -> ir.Value:
+    """aten::upsample_linear1d.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor"""
+    return method(op, input, output_size, scale_factors, **options)
+
+
+def _by_scales(
     op: Op,
     self: ir.Value,
     output_size: Sequence[Dim],
@@ -492,45 +395,37 @@ def upsample_nearest(
     scales_d: float | None = None,
     scales_h: float | None = None,
     scales_w: float | None = None,
+    *,
+    method: Method,
+    **options: bool,
 ) -> ir.Value:
-    """aten::upsample_nearest1d(Tensor self, SymInt[1] output_size, float? scales=None) -> Tensor
-    aten::upsample_nearest2d(Tensor self, SymInt[2] output_size, float? scales_h=None, float? scales_w=None) -> Tensor
-    aten::upsample_nearest3d(Tensor self, SymInt[3] output_size, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor
+    """aten::upsample_linear1d(Tensor self, SymInt[1] output_size, bool align_corners, float? scales=None) -> Tensor
+    aten::upsample_trilinear3d(Tensor self, SymInt[3] output_size, bool align_corners, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor
     """
     factors = [scales] if len(output_size) == 1 else [scales_d, scales_h, scales_w][-len(output_size) :]
-    return _nearest(op, False, self, output_size, factors)
+    return method(op, self, output_size, factors, **options)
 
 
-@translates(
-    "aten::_upsample_nearest_exact1d.vec", "aten::_upsample_nearest_exact2d.vec", "aten::_upsample_nearest_exact3d.vec"
+def upsampling(method: Method, *names: str, accepts: Accepts | None = None) -> tuple[Translation, Translation]:
+    """The translations of the two overloads of operators: ``vec`` has a list of factors, the other one for each axis."""
+    return (
+        Translation(partial(_by_factors, method=method), tuple(f"aten::{name}.vec" for name in names), accepts),
+        Translation(partial(_by_scales, method=method), tuple(f"aten::{name}" for name in names), accepts),
+    )
+
+
+TRANSLATIONS = (
+    *upsampling(
+        partial(_interpolated, mode="linear"),
+        *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"),
+        accepts=_reject_for_resize,
+    ),
+    *upsampling(partial(_interpolated, **_cubic(-0.75)), "upsample_bicubic2d", accepts=_reject_for_resize),
+    *upsampling(partial(_antialiased, mode="linear"), "_upsample_bilinear2d_aa", accepts=_reject_antialiased),
+    *upsampling(partial(_antialiased, **_cubic(-0.5)), "_upsample_bicubic2d_aa", accepts=_reject_antialiased),
+    *upsampling(partial(_nearest, center=False), "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d"),
+    *upsampling(
+        partial(_nearest, center=True),
+        *("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d"),
+    ),
 )
-def upsample_nearest_exact_vec(
-    op: Op, input: ir.Value, output_size: Sequence[Dim] | None, scale_factors: Sequence[float] | None
-) -> ir.Value:
-    """aten::_upsample_nearest_exact1d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor
-    aten::_upsample_nearest_exact2d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor
-    aten::_upsample_nearest_exact3d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor
-    """
-    return _nearest(op, True, input, output_size, scale_factors)
-
-
-@translates(
-    "aten::_upsample_nearest_exact1d",
-    "aten::_upsample_nearest_exact2d",
-    "aten::_upsample_nearest_exact3d",
-)
-def upsample_nearest_exact(
-    op: Op,
-    self: ir.Value,
-    output_size: Sequence[Dim],
-    scales: float | None = None,
-    scales_d: float | None = None,
-    scales_h: float | None = None,
-    scales_w: float | None = None,
-) -> ir.Value:
-    """aten::_upsample_nearest_exact1d(Tensor self, SymInt[1] output_size, float? scales=None) -> Tensor
-    aten::_upsample_nearest_exact2d(Tensor self, SymInt[2] output_size, float? scales_h=None, float? scales_w=None) -> Tensor
-    aten::_upsample_nearest_exact3d(Tensor self, SymInt[3] output_size, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor
-    """
-    factors = [scales] if len(output_size) == 1 else [scales_d, scales_h, scales_w][-len(output_size) :]
-    return _nearest(op, True, self, output_size, factors)

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 import onnx_ir as ir
 import torch
@@ -19,7 +19,7 @@ from ..._builder.dtypes import DOUBLE, FLOAT, INT32, INT64, UINT8
 from ..._builder.op import Op
 from ..._builder.symbolic_dims import Dim
 from ..._registry import OpCall, translates
-from .interpolate import Axis, axes_of
+from .interpolate import Axis, axes_of, upsampling
 
 # ---- resizing
 
@@ -154,7 +154,18 @@ def _bytes(op: Op, value: ir.Value, taps: _Taps, position: int, out: Dim) -> ir.
     return op.Min(rounded, 255)
 
 
-def _resampled(op: Op, input: ir.Value, axes: Sequence[Axis], kind: _Filter) -> ir.Value:
+def _resampled(
+    op: Op,
+    input: ir.Value,
+    output_size: Sequence[Dim] | None,
+    factors: Sequence[float | None] | None,
+    align_corners: bool,
+    *,
+    filter: tuple[int, float],
+    antialias: bool = False,
+) -> ir.Value:
+    kind = _Filter(*filter, antialias, align_corners)
+    axes = axes_of(op, input, output_size, factors)
     if all(axis.size == axis.out for axis in axes):
         return input
     dtype = op.dtype_of(input)
@@ -176,115 +187,15 @@ def _reject_unless_uint8(call: OpCall) -> str | None:
     return None if input.dtype == torch.uint8 else f"{input.dtype} is not weighted by integers"
 
 
-_LINEAR, _CUBIC = 2, 4
+_LINEAR = (2, math.nan)
 
 
-@translates("aten::_upsample_bilinear2d_aa.vec")
-def upsample_bilinear_aa_vec(
-    op: Op,
-    input: ir.Value,
-    output_size: Sequence[Dim] | None,
-    align_corners: bool,
-    scale_factors: Sequence[float] | None,
-) -> ir.Value:
-    """aten::_upsample_bilinear2d_aa.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor"""
-    kind = _Filter(_LINEAR, math.nan, True, align_corners)
-    return _resampled(op, input, axes_of(op, input, output_size, scale_factors), kind)
-
-
-@translates("aten::_upsample_bilinear2d_aa")
-def upsample_bilinear_aa(
-    op: Op,
-    self: ir.Value,
-    output_size: Sequence[Dim],
-    align_corners: bool,
-    scales_h: float | None = None,
-    scales_w: float | None = None,
-) -> ir.Value:
-    """aten::_upsample_bilinear2d_aa(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor"""
-    kind = _Filter(_LINEAR, math.nan, True, align_corners)
-    return _resampled(op, self, axes_of(op, self, output_size, [scales_h, scales_w]), kind)
-
-
-@translates("aten::_upsample_bicubic2d_aa.vec")
-def upsample_bicubic_aa_vec(
-    op: Op,
-    input: ir.Value,
-    output_size: Sequence[Dim] | None,
-    align_corners: bool,
-    scale_factors: Sequence[float] | None,
-) -> ir.Value:
-    """aten::_upsample_bicubic2d_aa.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor"""
-    kind = _Filter(_CUBIC, -0.5, True, align_corners)
-    return _resampled(op, input, axes_of(op, input, output_size, scale_factors), kind)
-
-
-@translates("aten::_upsample_bicubic2d_aa")
-def upsample_bicubic_aa(
-    op: Op,
-    self: ir.Value,
-    output_size: Sequence[Dim],
-    align_corners: bool,
-    scales_h: float | None = None,
-    scales_w: float | None = None,
-) -> ir.Value:
-    """aten::_upsample_bicubic2d_aa(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor"""
-    kind = _Filter(_CUBIC, -0.5, True, align_corners)
-    return _resampled(op, self, axes_of(op, self, output_size, [scales_h, scales_w]), kind)
-
-
-@translates("aten::upsample_bilinear2d.vec", accepts=_reject_unless_uint8)
-def upsample_bilinear_vec(
-    op: Op,
-    input: ir.Value,
-    output_size: Sequence[Dim] | None,
-    align_corners: bool,
-    scale_factors: Sequence[float] | None,
-) -> ir.Value:
-    """aten::upsample_bilinear2d.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor"""
-    kind = _Filter(_LINEAR, math.nan, False, align_corners)
-    return _resampled(op, input, axes_of(op, input, output_size, scale_factors), kind)
-
-
-@translates("aten::upsample_bilinear2d", accepts=_reject_unless_uint8)
-def upsample_bilinear(
-    op: Op,
-    self: ir.Value,
-    output_size: Sequence[Dim],
-    align_corners: bool,
-    scales_h: float | None = None,
-    scales_w: float | None = None,
-) -> ir.Value:
-    """aten::upsample_bilinear2d(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor"""
-    kind = _Filter(_LINEAR, math.nan, False, align_corners)
-    return _resampled(op, self, axes_of(op, self, output_size, [scales_h, scales_w]), kind)
-
-
-@translates("aten::upsample_bicubic2d.vec", accepts=_reject_unless_uint8)
-def upsample_bicubic_vec(
-    op: Op,
-    input: ir.Value,
-    output_size: Sequence[Dim] | None,
-    align_corners: bool,
-    scale_factors: Sequence[float] | None,
-) -> ir.Value:
-    """aten::upsample_bicubic2d.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor"""
-    kind = _Filter(_CUBIC, -0.75, False, align_corners)
-    return _resampled(op, input, axes_of(op, input, output_size, scale_factors), kind)
-
-
-@translates("aten::upsample_bicubic2d", accepts=_reject_unless_uint8)
-def upsample_bicubic(
-    op: Op,
-    self: ir.Value,
-    output_size: Sequence[Dim],
-    align_corners: bool,
-    scales_h: float | None = None,
-    scales_w: float | None = None,
-) -> ir.Value:
-    """aten::upsample_bicubic2d(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor"""
-    kind = _Filter(_CUBIC, -0.75, False, align_corners)
-    return _resampled(op, self, axes_of(op, self, output_size, [scales_h, scales_w]), kind)
+TRANSLATIONS = (
+    *upsampling(partial(_resampled, filter=_LINEAR, antialias=True), "_upsample_bilinear2d_aa"),
+    *upsampling(partial(_resampled, filter=(4, -0.5), antialias=True), "_upsample_bicubic2d_aa"),
+    *upsampling(partial(_resampled, filter=_LINEAR), "upsample_bilinear2d", accepts=_reject_unless_uint8),
+    *upsampling(partial(_resampled, filter=(4, -0.75)), "upsample_bicubic2d", accepts=_reject_unless_uint8),
+)
 
 
 # ---- grid sampling

@@ -6,8 +6,8 @@ of them is written in place, the two are equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -15,6 +15,8 @@ from typing import Any, NoReturn
 import torch
 
 from fxonnx_translations._torch_compat import functorch
+
+from ...._context_values import assigned
 
 __all__ = ["SharedMemory", "copied_back", "merged", "recorded_memory", "repeats", "shares", "storage_of"]
 
@@ -46,15 +48,9 @@ class SharedMemory:
 _current: ContextVar[SharedMemory | None] = ContextVar("fxonnx_shared_memory", default=None)
 
 
-@contextmanager
-def recorded_memory() -> Iterator[SharedMemory]:
+def recorded_memory() -> AbstractContextManager[SharedMemory]:
     """Record copies inside the context."""
-    memory = SharedMemory()
-    token = _current.set(memory)
-    try:
-        yield memory
-    finally:
-        _current.reset(token)
+    return assigned(_current, SharedMemory())
 
 
 def storage_of(tensor: torch.Tensor) -> int:

@@ -1,4 +1,4 @@
-"""Questions of Python about the values of tensors that are answered without the example: constants and checks."""
+"""Data-dependent guards of Python that are resolved without the example: constants and checks."""
 
 from __future__ import annotations
 
