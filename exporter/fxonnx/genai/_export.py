@@ -46,7 +46,7 @@ __all__ = ["export"]
 
 _TARGETS: Mapping[str, Target] = MappingProxyType({"cpu": "onnxruntime-genai", "cuda": "onnxruntime-genai-cuda"})
 _PLAIN_TARGETS: Mapping[str, Target] = MappingProxyType({"cpu": "onnxruntime", "cuda": "onnxruntime-cuda"})
-_PLAIN = frozenset({"embedding", "encoder-decoder", "reranker"})
+_PLAIN = frozenset({"embedding", "encoder-decoder", "image", "reranker", "speech"})
 """Families that ONNX Runtime runs without onnxruntime-genai."""
 _MODEL_FILE = "model.onnx"
 _WRITTEN = (LAST, "genai", "model.onnx", "encoder", "decoder", "embedding", "vision", "audio", "weights")
@@ -232,7 +232,9 @@ _EXPORTS: Mapping[Family, Callable[[LanguageModel, Request], None]] = MappingPro
         "decoder": _export_decoder,
         "embedding": export_embedding,
         "encoder-decoder": export_encoder_decoder,
+        "image": export_encoder_decoder,
         "reranker": export_reranker,
+        "speech": export_encoder_decoder,
         "vision-language": export_vision_language,
         "whisper": export_whisper,
     }

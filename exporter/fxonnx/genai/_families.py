@@ -10,17 +10,20 @@ from typing import Any, Literal
 
 from ..errors import ArgumentError
 from ._sentence_modules import has_sentence_modules
+from ._sources import IMAGE_SOURCES, SPEECH_SOURCES
 
 __all__ = ["AUTO_CLASSES", "Family", "check_modalities", "family_of", "other_modalities"]
 
-Family = Literal["decoder", "embedding", "encoder-decoder", "reranker", "vision-language", "whisper"]
+Family = Literal["decoder", "embedding", "encoder-decoder", "image", "reranker", "speech", "vision-language", "whisper"]
 
 AUTO_CLASSES: Mapping[str, str] = MappingProxyType(
     {
         "decoder": "AutoModelForCausalLM",
         "embedding": "AutoModel",
         "encoder-decoder": "AutoModelForSeq2SeqLM",
+        "image": "AutoModelForImageTextToText",
         "reranker": "AutoModelForSequenceClassification",
+        "speech": "AutoModelForSpeechSeq2Seq",
         "vision-language": "AutoModelForImageTextToText",
         "whisper": "AutoModelForSpeechSeq2Seq",
     }
@@ -45,6 +48,10 @@ def family_of(config: Any, architecture: str, directory: Path | None, is_embeddi
         return "whisper"
     if getattr(config, "vision_config", None) is not None and not architecture.endswith("ForCausalLM"):
         return "vision-language"
+    if config.model_type in SPEECH_SOURCES and architecture != "SpeechT5ForTextToSpeech":
+        return "speech"
+    if config.model_type in IMAGE_SOURCES:
+        return "image"
     if config.is_encoder_decoder and not architecture.endswith("EncoderModel"):
         return "encoder-decoder"
     return "embedding" if architecture.endswith("Model") and not architecture.endswith("LMHeadModel") else "decoder"
