@@ -23,7 +23,12 @@ CLASSES: Mapping[str, str] = {
 """Class to its table of types; each type of AutoModelForImageTextToText is one of AutoModelForMultimodalLM."""
 
 _TOWER: Options = {
-    **{"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "depth": 1},
+    **{
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    },
     **{"num_key_value_heads": 2, "num_heads": 2, "image_size": 28, "patch_size": 14, "encoder_layers": 1},
     **{"encoder_ffn_dim": 32, "encoder_attention_heads": 2, "d_model": 16, "cross_attention_heads": 2},
 }
@@ -52,7 +57,10 @@ _GEMMA3: Options = {
     "text_config": {"max_position_embeddings": 600, "layer_types": ["sliding_attention", "full_attention"]},
     "mm_tokens_per_image": 256,
 }
-_QWEN: Options = {"patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2, "depth": 2}
+_QWEN: Options = {
+    **{"patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2},
+    **{"depth": 2, "num_hidden_layers": ...},
+}
 _SECTIONS: Options = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 4]}}
 _QWEN3: Options = {
     "vision_config": {
@@ -96,7 +104,12 @@ _SMALL: Mapping[str, Options] = {
     "gemma3": _GEMMA3,
     "shieldgemma2": _GEMMA3,
     "got_ocr2": {"vision_config": _SAM},
-    "granite4_vision": {"deepstack_layer_map": [[0, 0]], "spatial_target_layers": [1], "downsample_rate": "1/2"},
+    "granite4_vision": {
+        "deepstack_layer_map": [[0, 0]],
+        "spatial_target_layers": [1],
+        "downsample_rate": "1/2",
+        "vision_config": {"image_size": 64, "patch_size": 4},
+    },
     "idefics3": {"vision_config": _TILES, "scale_factor": 2},
     "internvl": {"vision_config": {"image_size": [16, 16], "patch_size": [4, 4]}},
     "led": {"attention_window": 8, "max_encoder_position_embeddings": 256, "max_decoder_position_embeddings": 256},
@@ -104,6 +117,7 @@ _SMALL: Mapping[str, Options] = {
     "llava": {"vision_config": _TILES, "vision_feature_layer": -1},
     "longt5": {"local_radius": 3, "global_block_size": 4},
     "mistral3": {"vision_config": _PIXTRAL, "spatial_merge_size": 2, "vision_feature_layer": -1},
+    "mistral4": {"num_key_value_heads": 4, "head_dim": ...},
     "moonshine_streaming": {"num_key_value_heads": 4, "encoder_config": {"hidden_size": 64, "num_key_value_heads": 2}},
     "paligemma": {"vision_config": {**_TILES, "projection_dim": 64}, "projection_dim": 64},
     "prophetnet": {"num_hidden_layers": ..., "hidden_size": 64},
@@ -120,9 +134,12 @@ _SMALL: Mapping[str, Options] = {
     },
     "qwen3_5": _QWEN3_5,
     "qwen3_5_moe": _QWEN3_5,
-    "qwen3_omni_moe": {"talker_config": {"text_config": {"shared_expert_intermediate_size": 32}}},
+    "qwen3_omni_moe": {
+        "talker_config": {"text_config": {"shared_expert_intermediate_size": 32}, "spatial_merge_size": 2},
+    },
     "qwen3_vl": _QWEN3,
-    "qwen3_vl_moe": _QWEN3,
+    # transformers' cache would read a window that the model does not have.
+    "qwen3_vl_moe": {**_QWEN3, "text_config": {**_SECTIONS, "sliding_window": ...}},
     "smolvlm": {"vision_config": _TILES, "scale_factor": 2},
     "vipllava": {"vision_config": _TILES, "vision_feature_layers": [-1]},
     "whisper": {"max_source_positions": 1500, "num_mel_bins": 8},

@@ -27,9 +27,9 @@ _Compared: TypeAlias = Iterator[tuple[str, Callable[[], list[list[int]]], list[l
 _SOURCES: Mapping[str, Sequence[int]] = {
     "one source": (6,),
     "batch": (6, 6, 6),
-    "unequal lengths": (5, 8, 3),
+    "unequal lengths": (5, 9, 3),
     "long source": (70,),
-    "long sources of unequal lengths": (40, 21, 33),
+    "long sources of unequal lengths": (41, 21, 33),
 }
 """Name of a case to the lengths of its source texts."""
 
@@ -48,15 +48,16 @@ def are_equally_good(model: Any, inputs: Tensors, name: str, found: Sequence[int
         return True
     first = next(index for index, pair in enumerate(zip(found, expected, strict=True)) if pair[0] != pair[1])
     ids = torch.cat([inputs[name], torch.tensor([expected[:first]], dtype=torch.int64)], dim=1)
-    longer = {key: _extended(value, first) for key, value in inputs.items() if key in ("mm_token_type_ids",)}
+    kinds = {"mm_token_type_ids": 0, "token_type_ids": 0, **({"attention_mask": 1} if name == "input_ids" else {})}
+    longer = {key: _extended(inputs[key], first, value) for key, value in kinds.items() if key in inputs}
     with torch.no_grad():
         logits = model(**{**inputs, **longer, name: ids}).logits[0, -1]
     gap = float((logits[found[first]] - logits[expected[first]]).abs())
     return gap <= _TOLERANCE * float(logits.max() - logits.min())
 
 
-def _extended(kinds: torch.Tensor, count: int) -> torch.Tensor:
-    return torch.nn.functional.pad(kinds, (0, count))
+def _extended(values: torch.Tensor, count: int, value: int) -> torch.Tensor:
+    return torch.nn.functional.pad(values, (0, count), value=value)
 
 
 def _problems(model: Any, name: str, cases: _Compared) -> Problems:
@@ -223,7 +224,11 @@ def _image_cases(model: Any, directory: Path) -> _Compared:
         images = _images(model, count) if count else {}
         tokens = _image_tokens(model, images) if count else [0]
         token = model.config.image_token_id
-        pictures = [each for number in tokens for each in [*[token] * number, 22]] if count else []
+        start, end = (
+            getattr(model.config, "vision_start_token_id", 21),
+            getattr(model.config, "vision_end_token_id", 22),
+        )
+        pictures = [each for number in tokens for each in [start, *[token] * number, end]] if count else []
         ids = torch.tensor([[20, 21, *pictures, 23, 24, 25, 26]])
         kinds = {"mm_token_type_ids": (ids == token).int(), "token_type_ids": torch.zeros_like(ids)}
         if "gemma3" in model.config.model_type or model.config.model_type == "shieldgemma2":
@@ -257,7 +262,7 @@ def _images(model: Any, count: int) -> dict[str, torch.Tensor]:
         mask = torch.ones(1, count, height, width, dtype=torch.int64)
         mask[:, -1:, width // 2 :] = 0
         return {"pixel_values": pixels[None], "pixel_attention_mask": mask}
-    if "image_sizes" in accepted:
+    if "image_sizes" in accepted and vision.model_type == "pixtral":
         return {"pixel_values": pixels, "image_sizes": torch.tensor([[height, width]] * count)}
     return {"pixel_values": pixels}
 

@@ -233,16 +233,16 @@ tokens differ, or the exported model does not run, the export is repeated with i
 new exports.
 """
 _SECTIONS: Mapping[str, str] = {
-    CAUSAL: """The {types} types of decoders, in onnxruntime-genai 0.18: one prompt, a batch, prompts of unequal lengths, and
-the same beyond the window of the configuration, which has 8 tokens where the type has one.""",
+    CAUSAL: """The {types} types of decoders, in onnxruntime-genai 0.18: one prompt, a batch, prompts of unequal
+lengths, and the same beyond the window of the configuration, which has 8 tokens where the type has one.""",
     "AutoModelForMultimodalLM": """The {types} types that read images, videos or audio, with all types of
 `AutoModelForImageTextToText`, in onnxruntime-genai 0.18: a prompt without images, with one image and with two. A type
 is an error if its images or audio are not exported, also where it is right without them. Types that are refused and
 cannot be made small have no weights.""",
-    "AutoModelForSpeechSeq2Seq": """The {types} types that read speech. Whisper runs in onnxruntime-genai 0.18, with one audio and
-with three.""",
-    "AutoModelForSeq2SeqLM": """The {types} types that read a source text, in a loop in ONNX Runtime: one source, a batch, sources of
-unequal lengths, and the same for long sources.""",
+    "AutoModelForSpeechSeq2Seq": """The {types} types that read speech: Whisper in onnxruntime-genai 0.18, others in
+a loop in ONNX Runtime, with audio of two lengths, alone and in a batch of one length.""",
+    "AutoModelForSeq2SeqLM": """The {types} types that read a source text, in a loop in ONNX Runtime: one source, a
+batch, sources of unequal lengths, and the same for long sources.""",
 }
 
 
@@ -263,8 +263,16 @@ def _cell(row: Row) -> str:
     return "; ".join(filter(None, [*notes, reason])).replace("|", "\\|")
 
 
-def _write(results: Mapping[str, Mapping[str, Row]]) -> None:
-    ordered = {name: dict(sorted(results[name].items())) for name in _CLASSES if name in results}
+def _read() -> dict[str, dict[str, Row]]:
+    results: dict[str, dict[str, Row]] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    return results
+
+
+def _write(auto_class: str, name: str, row: Row) -> None:
+    """Replace one row; other runs may have written theirs."""
+    results = _read()
+    results.setdefault(auto_class, {})[name] = row
+    ordered = {each: dict(sorted(results[each].items())) for each in _CLASSES if each in results}
     RESULTS.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
 
 
@@ -279,10 +287,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     given = options.types.split(",") if options.types else None
     for auto_class in [options.auto_class] if options.auto_class else [] if options.page else _CLASSES:
-        rows = results.setdefault(auto_class, {})
+        rows = _read().get(auto_class, {})
         chosen = [
             name
             for name in types_of(auto_class)
@@ -291,12 +298,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with ThreadPoolExecutor(options.processes) as pool:
             found = pool.map(partial(_in_process, auto_class=auto_class), chosen)
             for name, row in zip(chosen, found, strict=True):
-                rows[name] = row
                 sys.stdout.write(f"{name}: {row['result']} {_cell(row)[:200]} {row.get('distinct', '')}\n")
                 sys.stdout.flush()
-                _write(results)
+                _write(auto_class, name, row)
     if options.page:
-        PAGE.write_text(page(results), encoding="utf-8")
+        PAGE.write_text(page(_read()), encoding="utf-8")
 
 
 if __name__ == "__main__":

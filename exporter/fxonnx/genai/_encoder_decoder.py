@@ -23,8 +23,8 @@ from ._sources import Source, make_source
 __all__ = ["export_encoder_decoder"]
 
 _PAST, _TOKENS = 5, 3
-_SINGLE_TOKENS = frozenset({"led", "prophetnet"})
-"""Types whose decoder has other code for one token than for several, or none for several."""
+_SINGLE_TOKENS = frozenset({"led"})
+"""Types whose decoder makes a mask for several tokens only: one graph cannot do both."""
 _STEPS = 6
 
 Cache = Sequence[tuple[Tensor, Tensor]]
@@ -168,7 +168,7 @@ def _parts(model: Any, source: Source, request: Request) -> dict[str, Part]:
             },
             {
                 "input_ids": {0: "batch"} if is_single else {0: "batch", 1: "tokens"},
-                **dict.fromkeys(masks, {0: "batch", 1: "source"}),
+                **{key: {0: "batch", 1: "source"} for key in masks},
                 "past_*_self_*": {0: "batch", 2: "past"},
                 "past_*_cross_*": {0: "batch", 2: "source"},
             },

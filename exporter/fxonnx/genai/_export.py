@@ -139,8 +139,7 @@ def export(
         loaded = load_language_model(
             model, tokenizer, plan.dtype, is_embedding, chat_template, check, with_weights=is_needed
         )
-        if not text_only:
-            check_modalities(loaded.family, loaded.model)
+        check_modalities(loaded.family, loaded.model, text_only=text_only)
         loaded = replace(loaded, is_packed=loaded.is_packed and quantize is None)
         if loaded.is_packed:
             plan = _plan_of_checkpoint(loaded, plan, bool(adapters))

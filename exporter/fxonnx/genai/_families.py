@@ -69,20 +69,44 @@ def other_modalities(model: Any) -> list[str]:
     return [name for name in inspect.signature(model.forward).parameters if name.endswith(_MODALITIES)]
 
 
-def check_modalities(family: Family, model: Any) -> None:
+_REFUSED: Mapping[str, str] = MappingProxyType(
+    {
+        "dia": "its tokens are codes of audio in several channels",
+        "kyutai_speech_to_text": "each of its tokens has codes of audio beside the text",
+        **dict.fromkeys(
+            ("qwen2_5_omni", "qwen3_omni_moe"),
+            "it generates speech with several models; the one that generates text is its attribute thinker",
+        ),
+    }
+)
+"""Type of a model to the reason why it is not supported."""
+
+
+def check_modalities(family: Family, model: Any, *, text_only: bool) -> None:
     """Reject a model of images or audio whose family has the inputs of text only.
 
     Args:
         family: The family of the model.
         model: The model.
+        text_only: Whether images and audio beside text may be left out.
 
     Raises:
         ArgumentError: If the model is one.
     """
+    name = type(model).__name__
+    if family != "embedding" and model.config.model_type in _REFUSED:
+        raise ArgumentError("model", f"{name} is not supported: {_REFUSED[model.config.model_type]}")
     others = other_modalities(model) if family in ("decoder", "encoder-decoder", "reranker") else []
-    if others:
+    if family == "encoder-decoder" and model.main_input_name in ("input_features", "inputs", "pixel_values"):
         raise ArgumentError(
             "model",
-            f"{type(model).__name__} also takes {', '.join(others)}, which the files of its family do not have",
+            f"the encoder of {name} reads {', '.join(others)}: fxonnx.genai does not support its type, only "
+            f"{', '.join((*SPEECH_SOURCES, *IMAGE_SOURCES))}",
+            hint="export it with fxonnx.export",
+        )
+    if others and not text_only:
+        raise ArgumentError(
+            "model",
+            f"{name} also takes {', '.join(others)}, which the files of its family do not have",
             hint="export it with fxonnx.export, or pass text_only=True (--text-only) for a model of text",
         )

@@ -79,7 +79,7 @@ def make_source(model: Any) -> Source:
         mask = torch.ones_like(ids)
         mask[1, -2:] = 0
         inputs = {"input_ids": ids.to(model.device), "attention_mask": mask.to(model.device)}
-        return Source(inputs, dict.fromkeys(inputs, {0: "batch", 1: "source"}), (1, 2, 40))
+        return Source(inputs, {key: {0: "batch", 1: "source"} for key in inputs}, (1, 2, 40))
     size = shape(model.config)
     values = torch.randn(_BATCH, *size, generator=generator).to(model.device, model.dtype)
     times = {1: "time"} if model_type in SPEECH_SOURCES else {}
