@@ -108,7 +108,7 @@ _SMALL: Mapping[str, Options] = {
         "deepstack_layer_map": [[0, 0]],
         "spatial_target_layers": [1],
         "downsample_rate": "1/2",
-        "vision_config": {"image_size": 64, "patch_size": 4},
+        "vision_config": {**_TILES, "hidden_size": 64},
     },
     "idefics3": {"vision_config": _TILES, "scale_factor": 2},
     "internvl": {"vision_config": {"image_size": [16, 16], "patch_size": [4, 4]}},

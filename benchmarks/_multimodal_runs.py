@@ -100,6 +100,9 @@ def compare_sources(model: Any, directory: Path) -> Problems:
 
     encoder, decoder = (onnxruntime.InferenceSession(directory / f"{name}.onnx") for name in ("encoder", "decoder"))
 
+    if _start(model) is None:
+        model.generation_config.decoder_start_token_id = 0  # T5 without a configured one
+
     def cases() -> _Compared:
         text = model.main_input_name == "input_ids"
         for name, rows in _texts() if text else _signals(model):
@@ -138,9 +141,9 @@ def _signals(model: Any) -> Iterator[tuple[str, list[torch.Tensor]]]:
             yield f"{'one source' if count == 1 else 'batch'} of {shape[0]}", [*values]
 
 
-def _start(model: Any) -> int:
+def _start(model: Any) -> Any:
     ids = (model.generation_config.decoder_start_token_id, model.generation_config.bos_token_id)
-    return int(next(each for each in ids if each is not None))
+    return next((each for each in ids if each is not None), None)
 
 
 def _loop(encoder: Any, decoder: Any, source: Mapping[str, Any], start: int) -> list[list[int]]:

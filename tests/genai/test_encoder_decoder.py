@@ -59,7 +59,8 @@ SOURCES: Mapping[str, tuple[Mapping[str, Any], tuple[int, ...]]] = {
     "speech_to_text": (
         {
             **{**BART, **IDS, "vocab_size": VOCABULARY, "input_feat_per_channel": 8, "conv_channels": 16},
-            **{"max_source_positions": 64, "max_target_positions": 64},
+            # The positions of transformers skip padding, but not in the past.
+            **{"max_source_positions": 64, "max_target_positions": 64, "decoder_start_token_id": 1},
         },
         (50, 8),
     ),
@@ -99,7 +100,7 @@ class Translator:
         self.encoder = onnxruntime.InferenceSession(directory / "encoder.onnx")
         self.decoder = onnxruntime.InferenceSession(directory / "decoder.onnx")
 
-    def __call__(self, mask: np.ndarray | None = None, **source: np.ndarray) -> np.ndarray:
+    def __call__(self, mask: np.ndarray | None = None, start: int = 0, **source: np.ndarray) -> np.ndarray:
         masks = {} if mask is None else {"attention_mask": mask}
         feeds: dict[str, Any] = {**source, **masks}
         count = len(next(iter(source.values())))
@@ -109,7 +110,7 @@ class Translator:
         shapes = {each.name: each.shape for each in self.decoder.get_inputs() if "self" in each.name}
         past = {name: np.zeros((count, shape[1], 0, shape[3]), np.float32) for name, shape in shapes.items()}
         names = [each.name for each in self.decoder.get_outputs()]
-        tokens = np.zeros((count, 1), np.int64)
+        tokens = np.full((count, 1), start, np.int64)
         for _ in range(NEW):
             encoder_masks = {f"encoder_{name}": value for name, value in masks.items()}
             feeds = {"input_ids": tokens[:, -1:], **encoder_masks, **past, **cross}
@@ -150,7 +151,8 @@ def test_tokens_from_audio_and_images_are_equal(model_type: str, tmp_path: Path)
     out = fxonnx.genai.export(tmp_path / "checkpoint", tmp_path / "out")
     for batch in (1, 3):
         source = torch.randn(batch, *SOURCES[model_type][1], generator=torch.Generator().manual_seed(batch))
-        found = Translator(out)(**{model.main_input_name: source.numpy()})
+        start = model.config.decoder_start_token_id
+        found = Translator(out)(start=start, **{model.main_input_name: source.numpy()})
         options = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False, "num_beams": 1}
         assert found.tolist() == model.generate(source, **options, eos_token_id=2).tolist()
 
@@ -182,7 +184,8 @@ def test_models_with_other_encoders(name: str, sizes: Mapping[str, Any], tmp_pat
 @pytest.mark.parametrize(
     ("model_type", "text_only", "match"),
     [
-        ("pop2piano", True, "the encoder of Pop2PianoForConditionalGeneration reads input_features"),
+        ("speech-encoder-decoder", True, "the encoder of SpeechEncoderDecoderModel reads input_values, input_features"),
+        ("pop2piano", True, "Pop2PianoForConditionalGeneration is not supported: its tokens are notes"),
         ("dia", False, "DiaForConditionalGeneration is not supported: its tokens are codes of audio"),
         ("kyutai_speech_to_text", False, "each of its tokens has codes of audio"),
         ("qwen2_5_omni", True, "is not supported: .* its attribute thinker"),
@@ -192,16 +195,17 @@ def test_models_with_other_encoders(name: str, sizes: Mapping[str, Any], tmp_pat
 def test_unsupported_types_are_one_error(model_type: str, text_only: bool, match: str, tmp_path: Path) -> None:
     import transformers
 
-    config = transformers.AutoConfig.for_model(model_type)
+    sizes = {"d_model": 16, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 4} if model_type == "pop2piano" else {}
+    config = transformers.AutoConfig.for_model(model_type, **sizes)
     if model_type == "encoder-decoder":
         config = transformers.EncoderDecoderConfig(
-            encoder=transformers.BertConfig(**SMALL), decoder=transformers.BertConfig(**SMALL, is_decoder=True)
+            encoder=transformers.BertConfig(**SMALL), decoder=transformers.BertConfig(**SMALL)
         )
     auto_class = {
         "encoder-decoder": transformers.AutoModelForSeq2SeqLM,
         "qwen2_5_omni": transformers.AutoModelForMultimodalLM,
     }.get(model_type, transformers.AutoModelForSpeechSeq2Seq)
-    with torch.device("cpu" if model_type == "encoder-decoder" else "meta"):
+    with torch.device("cpu" if model_type in ("encoder-decoder", "pop2piano") else "meta"):
         model = auto_class.from_config(config).eval()
     with pytest.raises(fxonnx.ArgumentError, match=match):
         fxonnx.genai.export(model, tmp_path / "out", tokenizer=make_tokenizer(), text_only=text_only)

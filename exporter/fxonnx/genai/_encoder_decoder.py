@@ -200,9 +200,8 @@ def _verify(model: Any, source: Source, programs: Mapping[str, ONNXProgram], tol
     # Any first token would do: configurations of T5 may have none.
     start = getattr(model.config, "decoder_start_token_id", None) or 0
     tokens = torch.full((len(cross[0]), 1), start, device=model.device)
-    masks = [] if source.mask is None else [source.mask]
     for step in range(_STEPS):
-        logits, *states = programs["decoder"](tokens[:, -1:], *masks, past, pairs)
+        logits, *states = programs["decoder"](tokens[:, -1:], source.mask, past, pairs)
         past = list(zip(states[::2], states[1::2], strict=True))
         with torch.no_grad():
             expected = model(**source.inputs, decoder_input_ids=tokens).logits[:, -1].float()

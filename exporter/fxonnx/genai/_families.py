@@ -57,7 +57,7 @@ def family_of(config: Any, architecture: str, directory: Path | None, is_embeddi
     return "embedding" if architecture.endswith("Model") and not architecture.endswith("LMHeadModel") else "decoder"
 
 
-_MODALITIES = ("pixel_values", "image_patches", "input_features", "input_values")
+_MODALITIES = ("pixel_values", "image_patches", "input_features", "input_values", "protein_input_ids")
 
 
 def other_modalities(model: Any) -> list[str]:
@@ -72,6 +72,7 @@ def other_modalities(model: Any) -> list[str]:
 _REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "dia": "its tokens are codes of audio in several channels",
+        "pop2piano": "its tokens are notes of music",
         "kyutai_speech_to_text": "each of its tokens has codes of audio beside the text",
         **dict.fromkeys(
             ("qwen2_5_omni", "qwen3_omni_moe"),
