@@ -75,7 +75,7 @@ def export(
     """Export a language model of transformers for onnxruntime-genai.
 
     Besides decoder-only models: Whisper and vision-language models, in several files; embedding models, rerankers and
-    other encoder-decoder models, which ONNX Runtime runs without onnxruntime-genai.
+    other encoder-decoder models of text, speech or images, which ONNX Runtime runs without onnxruntime-genai.
 
     Args:
         model: A local directory, as ``save_pretrained`` or a download writes it, or a model object, which is left

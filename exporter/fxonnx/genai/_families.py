@@ -48,7 +48,7 @@ def family_of(config: Any, architecture: str, directory: Path | None, is_embeddi
         return "whisper"
     if getattr(config, "vision_config", None) is not None and not architecture.endswith("ForCausalLM"):
         return "vision-language"
-    if config.model_type in SPEECH_SOURCES and architecture != "SpeechT5ForTextToSpeech":
+    if config.model_type in SPEECH_SOURCES and not architecture.endswith(("Model", "Speech")):
         return "speech"
     if config.model_type in IMAGE_SOURCES:
         return "image"
@@ -98,7 +98,12 @@ def check_modalities(family: Family, model: Any, *, text_only: bool) -> None:
     if family != "embedding" and model.config.model_type in _REFUSED:
         raise ArgumentError("model", f"{name} is not supported: {_REFUSED[model.config.model_type]}")
     others = other_modalities(model) if family in ("decoder", "encoder-decoder", "reranker") else []
-    if family == "encoder-decoder" and model.main_input_name in ("input_features", "inputs", "pixel_values"):
+    if family == "encoder-decoder" and model.main_input_name in (
+        "input_features",
+        "input_values",
+        "inputs",
+        "pixel_values",
+    ):
         raise ArgumentError(
             "model",
             f"the encoder of {name} reads {', '.join(others)}: fxonnx.genai does not support its type, only "
