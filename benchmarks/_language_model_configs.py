@@ -10,11 +10,11 @@ import torch
 
 from tests.genai.small_models import VOCABULARY
 
-__all__ = ["PARTS_OF_OTHERS", "all_types", "make_type"]
+__all__ = ["PARTS_OF_OTHERS", "SIZES", "all_types", "has", "make_type", "plain", "with_random_weights"]
 
 Options = Mapping[str, Any]
 
-_SIZES: Options = MappingProxyType(
+SIZES: Options = MappingProxyType(
     {
         **{"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
         "tie_word_embeddings": False,  # a model with equal ones would often repeat its last token
@@ -70,7 +70,8 @@ _DRAFT = "a draft model, which reads the states of another model"
 _COMPOSED = "transformers makes no language model of the configuration"
 PARTS_OF_OTHERS: Mapping[str, str] = {
     **dict.fromkeys(("gemma4_assistant", "gemma4_unified_assistant"), _DRAFT),
-    **dict.fromkeys(("musicgen", "musicgen_melody"), _COMPOSED),
+    **dict.fromkeys(("musicgen", "musicgen_melody", "evolla"), _COMPOSED),
+    "pi0": "it returns actions of a robot, not tokens",
 }
 """Types that are not models of their own, with the reason."""
 
@@ -245,7 +246,12 @@ def make_type(model_type: str) -> Any:
         model_type, **_settings(AutoConfig.for_model(model_type), _OVERRIDES.get(model_type, {}))
     )
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config).eval()
+    return with_random_weights(AutoModelForCausalLM.from_config(config))
+
+
+def with_random_weights(model: Any) -> Any:
+    """The model with weights that make its tokens differ."""
+    model.eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
@@ -263,14 +269,14 @@ def _settings(default: Any, overrides: Options) -> dict[str, Any]:
         default: The configuration without settings.
         overrides: Settings of the type; ``...`` leaves one out.
     """
-    known = {name: value for name, value in _SIZES.items() if _has(default, name)}
+    known = {name: value for name, value in SIZES.items() if has(default, name)}
     given = {
         name: _settings(getattr(default, name), value) if name in _PARTS else value for name, value in overrides.items()
     }
-    return {name: _plain(value) for name, value in {**known, **given}.items() if value is not ...}
+    return {name: plain(value) for name, value in {**known, **given}.items() if value is not ...}
 
 
-def _has(config: Any, name: str) -> bool:
+def has(config: Any, name: str) -> bool:
     try:
         getattr(config, name)
     except AttributeError:
@@ -280,8 +286,8 @@ def _has(config: Any, name: str) -> bool:
     return True
 
 
-def _plain(options: Any) -> Any:
+def plain(options: Any) -> Any:
     """A copy in dicts and lists, which configurations may change."""
     if isinstance(options, Mapping):
-        return {key: _plain(value) for key, value in options.items()}
-    return [*map(_plain, options)] if isinstance(options, (list, tuple)) else options
+        return {key: plain(value) for key, value in options.items()}
+    return [*map(plain, options)] if isinstance(options, (list, tuple)) else options

@@ -101,7 +101,7 @@ def make_gemma3(**sizes: Any) -> Any:
     return with_random_weights(Gemma3ForConditionalGeneration(config))
 
 
-def make_qwen(version: str) -> Any:
+def make_qwen(version: str, **sizes_of_tower: Any) -> Any:
     import transformers
 
     vision = {"depth": 3, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2}
@@ -116,7 +116,7 @@ def make_qwen(version: str) -> Any:
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
     name = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL"}[version]
     config = getattr(transformers, f"{name}Config")(
-        vision_config={**vision, **sizes},
+        vision_config={**vision, **sizes, **sizes_of_tower},
         # Features of further layers of Qwen3-VL's tower are read by one layer each.
         text_config={**TEXT, "head_dim": 8, "rope_parameters": rope, "num_hidden_layers": 1 + (version == "qwen3_vl")},
         image_token_id=TOKENS["<|image_pad|>"],
@@ -359,3 +359,11 @@ def test_other_towers_are_refused(name: str, match: str, tmp_path: Path) -> None
 def test_a_window_that_counts_padding(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="prompts of unequal lengths may have other tokens"):
         fxonnx.genai.export(make_gemma3(), tmp_path / "out", tokenizer=make_tokenizer(), verify=False)
+
+
+def test_features_of_layers_that_the_tower_does_not_have(tmp_path: Path) -> None:
+    # The comparison runs.
+    model = make_qwen("qwen3_vl", deepstack_visual_indexes=[1, 8])
+    fxonnx.genai.export(model, tmp_path / "out", tokenizer=make_tokenizer())
+    config = json.loads((tmp_path / "out" / "genai_config.json").read_text())
+    assert config["model"]["decoder"]["hidden_size"] == 2 * 32

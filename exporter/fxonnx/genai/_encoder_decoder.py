@@ -1,4 +1,4 @@
-"""Encoder-decoder models of text, like T5, BART and Marian: an encoder and a decoder with caches, for ONNX Runtime."""
+"""Encoder-decoder models like T5, Moonshine and TrOCR: an encoder and a decoder with caches, for ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ from ._extra import import_extra
 from ._loading import LanguageModel
 from ._parts import Part, Request, export_parts, rounded_parts, save_parts
 from ._sizes import decoder_calls
+from ._sources import Source, make_source
 
 __all__ = ["export_encoder_decoder"]
 
-_BATCH, _PAST, _TOKENS, _SOURCE = 2, 5, 3, 7
+_PAST, _TOKENS = 5, 3
+_SINGLE_TOKENS = frozenset({"led"})
+"""Types whose decoder makes a mask for several tokens only: one graph cannot do both."""
 _STEPS = 6
 
 Cache = Sequence[tuple[Tensor, Tensor]]
@@ -42,18 +45,29 @@ class Encoder(nn.Module):
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        return self._encoded(attention_mask=attention_mask, input_ids=input_ids)
+
+    def _encoded(self, **source: Tensor) -> tuple[Tensor, ...]:
         transformers = import_extra("transformers")
-        output = self.model.get_encoder()(input_ids=input_ids, attention_mask=attention_mask)
+        output = self.model.get_encoder()(**source)
         cache = transformers.EncoderDecoderCache(transformers.DynamicCache(), transformers.DynamicCache())
+        hidden = output.last_hidden_state
         with attention_function(self.model.get_decoder(), skip_attention):
             self.model(
-                decoder_input_ids=input_ids[:, :1],
-                attention_mask=attention_mask,
+                decoder_input_ids=hidden.new_zeros(hidden.shape[0], 1, dtype=torch.int64),
+                attention_mask=source.get("attention_mask"),
                 encoder_outputs=output,
                 past_key_values=cache,
                 use_cache=True,
             )
-        return (output.last_hidden_state, *_states(cache.cross_attention_cache))
+        return (hidden, *_states(cache.cross_attention_cache))
+
+
+class SourceEncoder(Encoder):
+    """The same for audio or images, of one size in a batch."""
+
+    def forward(self, source: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        return self._encoded(**{self.model.main_input_name: source})
 
 
 class Decoder(nn.Module):
@@ -61,23 +75,28 @@ class Decoder(nn.Module):
 
     Args:
         model: An encoder-decoder model of transformers.
+        size: The size of the states of the encoder.
         last_logits: Return the logits of the last position only.
     """
 
-    def __init__(self, model: Any, last_logits: bool) -> None:
+    def __init__(self, model: Any, size: int, last_logits: bool) -> None:
         super().__init__()
-        self.model, self.last_logits = model, last_logits
+        self.model, self.size, self.last_logits = model, size, last_logits
 
-    def forward(self, input_ids: Tensor, encoder_attention_mask: Tensor, past: Cache, cross: Cache) -> Sequence[Tensor]:
+    def forward(
+        self, input_ids: Tensor, encoder_attention_mask: Tensor | None, past: Cache, cross: Cache
+    ) -> Sequence[Tensor]:
         transformers = import_extra("transformers")
         cache = transformers.DynamicCache(past)
         keys = cross[0][0]
         # Only its shape is read: the cross cache is not empty.
-        hidden = keys.new_zeros(keys.shape[0], keys.shape[2], self.model.config.d_model)
+        encoded = transformers.modeling_outputs.BaseModelOutput(keys.new_zeros(keys.shape[0], keys.shape[2], self.size))
+        # Some models read these; a mask is given for texts only, by its own name.
+        encoded.attention_mask = encoded.router_logits = None
         logits: Tensor = self.model(
             decoder_input_ids=input_ids,
             attention_mask=encoder_attention_mask,
-            encoder_outputs=transformers.modeling_outputs.BaseModelOutput(hidden),
+            encoder_outputs=encoded,
             past_key_values=transformers.EncoderDecoderCache(cache, transformers.DynamicCache(cross)),
             use_cache=True,
         ).logits
@@ -103,55 +122,60 @@ def export_encoder_decoder(loaded: LanguageModel, request: Request) -> None:
         f"onnxruntime-genai cannot run {type(loaded.model).__name__}: it supports only Whisper and marian-ssru as "
         "encoder-decoder models. encoder.onnx and decoder.onnx are for ONNX Runtime, without a genai_config.json"
     )
-    parts = _parts(loaded.model, request)
+    source = make_source(loaded.model)
+    parts = _parts(loaded.model, source, request)
     programs = export_parts(parts, request)
     save_parts(programs, request)
     if request.verify:
         request.announce("verify")
         with rounded_parts(parts, programs):
-            _verify(loaded.model, programs, request.tolerance)
+            _verify(loaded.model, source, programs, request.tolerance)
 
 
-def _parts(model: Any, request: Request) -> dict[str, Part]:
-    ids = torch.ones(_BATCH, _SOURCE, dtype=torch.int64, device=model.device)
-    mask = torch.ones_like(ids)
-    mask[1, -2:] = 0
+def _parts(model: Any, source: Source, request: Request) -> dict[str, Part]:
+    encoder = Encoder(model) if source.mask is not None else SourceEncoder(model)
+    inputs = tuple(source.inputs.values())
+    name = type(model).__name__
     try:
         with torch.no_grad():
-            _, *states = Encoder(model)(ids, mask)
+            hidden, *states = encoder(*inputs)
     except (TypeError, ValueError, AttributeError, IndexError) as error:
-        name = type(model).__name__
         raise ArgumentError("model", f"{name} does not run with an EncoderDecoderCache: {error}") from error
+    if not states:
+        raise ArgumentError("model", f"the decoder of {name} has no cross attention in its cache")
     cross = list(zip(states[::2], states[1::2], strict=True))
-    past = [tuple(each.new_zeros(_BATCH, each.shape[1], _PAST, each.shape[3]) for each in pair) for pair in cross]
-    calls = tuple({**sizes, "source": source} for sizes in decoder_calls(_longest(model)) for source in (1, 2, 40))
-    source = {0: "batch", 1: "source"}
+    batch = len(hidden)
+    past = [tuple(each.new_zeros(batch, each.shape[1], _PAST, each.shape[3]) for each in pair) for pair in cross]
+    is_single = model.config.model_type in _SINGLE_TOKENS
+    steps = [each for each in decoder_calls(_longest(model)) if not is_single or each["tokens"] == 1]
+    masks = ("encoder_attention_mask",) if source.mask is not None else ()
     return {
         "encoder": Part(
-            Encoder(model),
-            {"input_ids": ids, "attention_mask": mask},
-            {"input_ids": source, "attention_mask": source},
-            calls,
+            encoder,
+            dict(zip(("input_ids", "attention_mask") if masks else ("source",), inputs, strict=True)),
+            source.dynamic_shapes,
+            tuple({"batch": batch, "source": size, "time": size} for batch in (1, 3) for size in source.lengths),
+            input_names=tuple(source.inputs),
             output_names=("hidden_states", *_names("present", "cross", len(cross))),
         ),
         "decoder": Part(
-            Decoder(model, request.last_logits),
+            Decoder(model, hidden.shape[2], request.last_logits),
             {
-                "input_ids": ids[:, :_TOKENS].contiguous(),
-                "encoder_attention_mask": mask,
+                "input_ids": torch.ones(batch, 1 if is_single else _TOKENS, dtype=torch.int64, device=model.device),
+                "encoder_attention_mask": source.mask,
                 "past": past,
                 "cross": [tuple(each.contiguous() for each in pair) for pair in cross],
             },
             {
-                "input_ids": {0: "batch", 1: "tokens"},
-                "encoder_attention_mask": source,
+                "input_ids": {0: "batch"} if is_single else {0: "batch", 1: "tokens"},
+                **{key: {0: "batch", 1: "source"} for key in masks},
                 "past_*_self_*": {0: "batch", 2: "past"},
                 "past_*_cross_*": {0: "batch", 2: "source"},
             },
-            calls,
+            tuple({**sizes, "source": size} for sizes in steps for size in (1, 2, 40)),
             input_names=(
                 "input_ids",
-                "encoder_attention_mask",
+                *masks,
                 *_names("past", "self", len(cross)),
                 *_names("past", "cross", len(cross)),
             ),
@@ -168,21 +192,19 @@ def _names(time: str, attention: str, layers: int) -> list[str]:
     return [f"{time}_{kind}_{attention}_{layer}" for layer in range(layers) for kind in ("key", "value")]
 
 
-def _verify(model: Any, programs: Mapping[str, ONNXProgram], tolerance: float) -> None:
-    """Compare the logits of a greedy loop, for two rows of which one is padded."""
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(3, model.config.vocab_size, (_BATCH, _SOURCE), generator=generator).to(model.device)
-    mask = torch.ones_like(ids)
-    mask[1, -2:] = 0
-    _, *cross = programs["encoder"](ids, mask)
+def _verify(model: Any, source: Source, programs: Mapping[str, ONNXProgram], tolerance: float) -> None:
+    """Compare the logits of a greedy loop, for two rows."""
+    _, *cross = programs["encoder"](*source.inputs.values())
     pairs = list(zip(cross[::2], cross[1::2], strict=True))
-    past = [tuple(each.new_zeros(_BATCH, each.shape[1], 0, each.shape[3]) for each in pair) for pair in pairs]
-    tokens = torch.full((_BATCH, 1), model.config.decoder_start_token_id, device=model.device)
+    past = [tuple(each.new_zeros(len(each), each.shape[1], 0, each.shape[3]) for each in pair) for pair in pairs]
+    # Any first token would do: configurations of T5 may have none.
+    start = getattr(model.config, "decoder_start_token_id", None) or 0
+    tokens = torch.full((len(cross[0]), 1), start, device=model.device)
     for step in range(_STEPS):
-        logits, *states = programs["decoder"](tokens[:, -1:], mask, past, pairs)
+        logits, *states = programs["decoder"](tokens[:, -1:], source.mask, past, pairs)
         past = list(zip(states[::2], states[1::2], strict=True))
         with torch.no_grad():
-            expected = model(input_ids=ids, attention_mask=mask, decoder_input_ids=tokens).logits[:, -1].float()
+            expected = model(**source.inputs, decoder_input_ids=tokens).logits[:, -1].float()
         difference = float((logits[:, -1].float() - expected).abs().max())
         if difference > tolerance * float(expected.max() - expected.min()):
             raise VerificationError(f"the logits of step {step} differ by {difference:.3g} from those of transformers")

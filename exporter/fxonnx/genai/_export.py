@@ -46,7 +46,7 @@ __all__ = ["export"]
 
 _TARGETS: Mapping[str, Target] = MappingProxyType({"cpu": "onnxruntime-genai", "cuda": "onnxruntime-genai-cuda"})
 _PLAIN_TARGETS: Mapping[str, Target] = MappingProxyType({"cpu": "onnxruntime", "cuda": "onnxruntime-cuda"})
-_PLAIN = frozenset({"embedding", "encoder-decoder", "reranker"})
+_PLAIN = frozenset({"embedding", "encoder-decoder", "image", "reranker", "speech"})
 """Families that ONNX Runtime runs without onnxruntime-genai."""
 _MODEL_FILE = "model.onnx"
 _WRITTEN = (LAST, "genai", "model.onnx", "encoder", "decoder", "embedding", "vision", "audio", "weights")
@@ -75,7 +75,7 @@ def export(
     """Export a language model of transformers for onnxruntime-genai.
 
     Besides decoder-only models: Whisper and vision-language models, in several files; embedding models, rerankers and
-    other encoder-decoder models, which ONNX Runtime runs without onnxruntime-genai.
+    other encoder-decoder models of text, speech or images, which ONNX Runtime runs without onnxruntime-genai.
 
     Args:
         model: A local directory, as ``save_pretrained`` or a download writes it, or a model object, which is left
@@ -139,8 +139,7 @@ def export(
         loaded = load_language_model(
             model, tokenizer, plan.dtype, is_embedding, chat_template, check, with_weights=is_needed
         )
-        if not text_only:
-            check_modalities(loaded.family, loaded.model)
+        check_modalities(loaded.family, loaded.model, text_only=text_only)
         loaded = replace(loaded, is_packed=loaded.is_packed and quantize is None)
         if loaded.is_packed:
             plan = _plan_of_checkpoint(loaded, plan, bool(adapters))
@@ -232,7 +231,9 @@ _EXPORTS: Mapping[Family, Callable[[LanguageModel, Request], None]] = MappingPro
         "decoder": _export_decoder,
         "embedding": export_embedding,
         "encoder-decoder": export_encoder_decoder,
+        "image": export_encoder_decoder,
         "reranker": export_reranker,
+        "speech": export_encoder_decoder,
         "vision-language": export_vision_language,
         "whisper": export_whisper,
     }

@@ -10,17 +10,20 @@ from typing import Any, Literal
 
 from ..errors import ArgumentError
 from ._sentence_modules import has_sentence_modules
+from ._sources import IMAGE_SOURCES, SPEECH_SOURCES
 
 __all__ = ["AUTO_CLASSES", "Family", "check_modalities", "family_of", "other_modalities"]
 
-Family = Literal["decoder", "embedding", "encoder-decoder", "reranker", "vision-language", "whisper"]
+Family = Literal["decoder", "embedding", "encoder-decoder", "image", "reranker", "speech", "vision-language", "whisper"]
 
 AUTO_CLASSES: Mapping[str, str] = MappingProxyType(
     {
         "decoder": "AutoModelForCausalLM",
         "embedding": "AutoModel",
         "encoder-decoder": "AutoModelForSeq2SeqLM",
+        "image": "AutoModelForImageTextToText",
         "reranker": "AutoModelForSequenceClassification",
+        "speech": "AutoModelForSpeechSeq2Seq",
         "vision-language": "AutoModelForImageTextToText",
         "whisper": "AutoModelForSpeechSeq2Seq",
     }
@@ -45,12 +48,16 @@ def family_of(config: Any, architecture: str, directory: Path | None, is_embeddi
         return "whisper"
     if getattr(config, "vision_config", None) is not None and not architecture.endswith("ForCausalLM"):
         return "vision-language"
+    if config.model_type in SPEECH_SOURCES and not architecture.endswith(("Model", "Speech")):
+        return "speech"
+    if config.model_type in IMAGE_SOURCES:
+        return "image"
     if config.is_encoder_decoder and not architecture.endswith("EncoderModel"):
         return "encoder-decoder"
     return "embedding" if architecture.endswith("Model") and not architecture.endswith("LMHeadModel") else "decoder"
 
 
-_MODALITIES = ("pixel_values", "image_patches", "input_features", "input_values")
+_MODALITIES = ("pixel_values", "image_patches", "input_features", "input_values", "protein_input_ids")
 
 
 def other_modalities(model: Any) -> list[str]:
@@ -62,20 +69,50 @@ def other_modalities(model: Any) -> list[str]:
     return [name for name in inspect.signature(model.forward).parameters if name.endswith(_MODALITIES)]
 
 
-def check_modalities(family: Family, model: Any) -> None:
+_REFUSED: Mapping[str, str] = MappingProxyType(
+    {
+        "dia": "its tokens are codes of audio in several channels",
+        "pop2piano": "its tokens are notes of music",
+        "kyutai_speech_to_text": "each of its tokens has codes of audio beside the text",
+        **dict.fromkeys(
+            ("qwen2_5_omni", "qwen3_omni_moe"),
+            "it generates speech with several models; the one that generates text is its attribute thinker",
+        ),
+    }
+)
+"""Type of a model to the reason why it is not supported."""
+
+
+def check_modalities(family: Family, model: Any, *, text_only: bool) -> None:
     """Reject a model of images or audio whose family has the inputs of text only.
 
     Args:
         family: The family of the model.
         model: The model.
+        text_only: Whether images and audio beside text may be left out.
 
     Raises:
         ArgumentError: If the model is one.
     """
+    name = type(model).__name__
+    if family != "embedding" and model.config.model_type in _REFUSED:
+        raise ArgumentError("model", f"{name} is not supported: {_REFUSED[model.config.model_type]}")
     others = other_modalities(model) if family in ("decoder", "encoder-decoder", "reranker") else []
-    if others:
+    if family == "encoder-decoder" and model.main_input_name in (
+        "input_features",
+        "input_values",
+        "inputs",
+        "pixel_values",
+    ):
         raise ArgumentError(
             "model",
-            f"{type(model).__name__} also takes {', '.join(others)}, which the files of its family do not have",
+            f"the encoder of {name} reads {', '.join(others)}: fxonnx.genai does not support its type, only "
+            f"{', '.join((*SPEECH_SOURCES, *IMAGE_SOURCES))}",
+            hint="export it with fxonnx.export",
+        )
+    if others and not text_only:
+        raise ArgumentError(
+            "model",
+            f"{name} also takes {', '.join(others)}, which the files of its family do not have",
             hint="export it with fxonnx.export, or pass text_only=True (--text-only) for a model of text",
         )

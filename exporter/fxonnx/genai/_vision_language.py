@@ -47,10 +47,12 @@ VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
         "llava": ImageTiles,
         "mistral3": Mistral3,
         "paligemma": PaliGemma,
+        "pp_chart2table": ImageTiles,
         "qwen2_vl": Qwen,
         "qwen2_5_vl": Qwen2_5,
         "qwen3_vl": Qwen3,
         "qwen3_vl_moe": Qwen3,
+        "shieldgemma2": Gemma3,
         "smolvlm": MaskedTiles,
         "vipllava": ImageTiles,
     }

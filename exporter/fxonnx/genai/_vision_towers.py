@@ -409,7 +409,8 @@ class Qwen3(Qwen):
         return DeepstackDecoder(self.model)
 
     def feature_size(self) -> int:
-        return super().feature_size() * (1 + len(self.vision_config.deepstack_visual_indexes))
+        layers: int = sum(layer < self.vision_config.depth for layer in self.vision_config.deepstack_visual_indexes)
+        return super().feature_size() * (1 + layers)
 
 
 class DeepstackDecoder(nn.Module):
