@@ -50,6 +50,15 @@ def test_docstring_begins_with_the_schemas(record: Translation) -> None:
         assert target is None or line == str(target._schema)
 
 
+@pytest.mark.parametrize("record", TABLED, ids=_function_name)
+def test_the_docstring_of_a_table_has_the_schemas_of_its_rows(record: Translation) -> None:
+    function: Any = record.function
+    lines = [line.strip() for line in (function.func.__doc__ or "").splitlines()]
+    if any(line.startswith("aten::") for line in lines):
+        for target in map(overload_of, record.targets):
+            assert target is None or str(target._schema) in lines
+
+
 @pytest.mark.parametrize("record", [*WRITTEN, *TABLED], ids=_function_name)
 def test_parameters_are_those_of_the_schemas(record: Translation) -> None:
     parameters = inspect.signature(record.function).parameters

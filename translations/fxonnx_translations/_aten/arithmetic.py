@@ -482,6 +482,17 @@ def _power_of_two(op: Op, exponent: ir.Value) -> ir.Value:
 
 
 def _shift(op: Op, self: Operand, other: Operand, *, left: bool) -> ir.Value:
+    """aten::bitwise_left_shift.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::bitwise_left_shift.Tensor_Scalar(Tensor self, Scalar other) -> Tensor
+    aten::bitwise_left_shift.Scalar_Tensor(Scalar self, Tensor other) -> Tensor
+    aten::__lshift__.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::__lshift__.Scalar(Tensor self, Scalar other) -> Tensor
+    aten::bitwise_right_shift.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::bitwise_right_shift.Tensor_Scalar(Tensor self, Scalar other) -> Tensor
+    aten::bitwise_right_shift.Scalar_Tensor(Scalar self, Tensor other) -> Tensor
+    aten::__rshift__.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::__rshift__.Scalar(Tensor self, Scalar other) -> Tensor
+    """
     dtype = op.result.dtype
     bits = int(dtype.itemsize * 8)
     value = op.operand(self, dtype)

@@ -55,6 +55,10 @@ _OPERATORS: Mapping[str, str] = {
 
 
 def _rounding(op: Op, self: ir.Value, *, operator: str) -> ir.Value:
+    """aten::ceil(Tensor self) -> Tensor
+    aten::floor(Tensor self) -> Tensor
+    aten::round(Tensor self) -> Tensor
+    """
     # The ONNX operators accept floats only.
     value: ir.Value = getattr(op, operator)(self) if op.is_float(self) else self
     return value
@@ -435,6 +439,17 @@ def nextafter(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
 
 
 def _comparison(op: Op, self: Operand, other: Operand, *, operator: str) -> ir.Value:
+    """aten::eq.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::eq.Scalar(Tensor self, Scalar other) -> Tensor
+    aten::lt.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::lt.Scalar(Tensor self, Scalar other) -> Tensor
+    aten::le.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::le.Scalar(Tensor self, Scalar other) -> Tensor
+    aten::gt.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::gt.Scalar(Tensor self, Scalar other) -> Tensor
+    aten::ge.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::ge.Scalar(Tensor self, Scalar other) -> Tensor
+    """
     left, right = op.promote(self, other)
     dtype = op.dtype_of(left)
     if dtype == BOOL and operator != "Equal":
@@ -462,11 +477,24 @@ def ne(op: Op, self: ir.Value, other: Operand) -> ir.Value:
 
 
 def _logical(op: Op, self: ir.Value, other: ir.Value, *, operator: str) -> ir.Value:
+    """aten::logical_and(Tensor self, Tensor other) -> Tensor
+    aten::logical_or(Tensor self, Tensor other) -> Tensor
+    aten::logical_xor(Tensor self, Tensor other) -> Tensor
+    """
     value: ir.Value = getattr(op, operator)(op.cast(self, BOOL), op.cast(other, BOOL))
     return value
 
 
 def _bitwise(op: Op, self: Operand, other: Operand, *, operator: str) -> ir.Value:
+    """aten::bitwise_or.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::bitwise_or.Scalar(Tensor self, Scalar other) -> Tensor
+    aten::__or__.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::__or__.Scalar(Tensor self, Scalar other) -> Tensor
+    aten::bitwise_xor.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::bitwise_xor.Scalar(Tensor self, Scalar other) -> Tensor
+    aten::__xor__.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::__xor__.Scalar(Tensor self, Scalar other) -> Tensor
+    """
     left, right = op.promote(self, other)
     if op.dtype_of(left) == BOOL:
         value: ir.Value = getattr(op, operator)(left, right)
