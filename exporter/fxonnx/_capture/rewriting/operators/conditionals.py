@@ -15,7 +15,7 @@ from ....errors import CaptureError
 from .lifting import Uses, lifted, observed, symbol_value, unknown_values
 from .memory import copied_back, merged, shares, storage_of
 from .side_effects import Objects, unchanged_objects
-from .state import Slot, State, containers_in
+from .state import Parts, Slot, State, containers_in
 from .values import UNBOUND, as_condition, is_number, number_dtype, number_of, number_tensor, separate
 
 __all__ = [
@@ -239,7 +239,7 @@ def _plan(runs: Sequence[_Run], before: Sequence[Slot], state: State | None, ref
 
 
 def _refuse_structures(values: Sequence[Any], specs: Sequence[TreeSpec], name: str, refuse: Refuse) -> NoReturn:
-    counts = [spec.num_children for spec in specs]
+    counts = [spec.num_leaves if spec.type is Parts else spec.num_children for spec in specs]
     if specs[0].type is specs[1].type and counts[0] != counts[1]:
         refuse(
             f"{name} has a different number of items in each branch, {counts[0]} and {counts[1]}",

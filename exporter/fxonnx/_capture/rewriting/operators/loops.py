@@ -133,7 +133,7 @@ class _Plan:
             made[part] = self.start[part].with_leaves(leaves[part], spec, keep=keep)
         if growing:
             for growth in self.growths:
-                made[growth.part] = Slot(GrowingList(last.get(growth.part, growth.last)))
+                made[growth.part] = Slot.of(GrowingList(last.get(growth.part, growth.last)))
         return made
 
 

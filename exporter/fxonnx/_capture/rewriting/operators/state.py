@@ -10,15 +10,18 @@ from typing import Any, NamedTuple
 from fxonnx_translations._torch_compat import TreeSpec, pytree
 
 from ..source.transformer import Site
-from .sequences import StackedList
+from .sequences import GrowingList, StackedList
 from .side_effects import has_items
 from .values import UNBOUND
 
-__all__ = ["Slot", "State", "containers_in", "read_value"]
+__all__ = ["Parts", "Slot", "State", "containers_in", "read_value"]
 
 
 class Parts(NamedTuple):
-    """The content of a list of dynamic length; pytree distinguishes it from a list of the same tensors."""
+    """The content of a list of dynamic length, or what an iteration has added to one.
+
+    pytree distinguishes it from a list of the same tensors.
+    """
 
     parts: list[Any]
 
@@ -40,7 +43,7 @@ class Slot:
     @property
     def is_container(self) -> bool:
         """Whether it is a list or a dict."""
-        return type(self.value) in (list, dict) or isinstance(self.value, StackedList)
+        return type(self.value) in (list, dict) or isinstance(self.value, StackedList | GrowingList)
 
     @property
     def items(self) -> Any:
@@ -74,6 +77,8 @@ class Slot:
         """The slot of a value."""
         if isinstance(value, StackedList):
             return Slot(value, Parts(list(value.parts)))
+        if isinstance(value, GrowingList):
+            return Slot(value, Parts(list(value.added)))
         is_container = type(value) in (list, dict)
         if not is_container:
             return Slot(value)
@@ -111,6 +116,8 @@ class State:
         for slot in slots:
             if isinstance(slot.value, StackedList):
                 slot.value.parts = list(slot.content.parts)
+            elif isinstance(slot.value, GrowingList):
+                slot.value.added = list(slot.content.parts)
             elif slot.is_container:
                 for container, items in slot.containers:
                     _set_items(container, items)
