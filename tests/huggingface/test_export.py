@@ -6,6 +6,7 @@ import copy
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import onnx
 import onnx_ir as ir
@@ -249,6 +250,10 @@ def test_models_that_cannot_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
         fxonnx.huggingface.export(tmp_path, tmp_path / "out")
     with pytest.raises(ArgumentError, match=r"model: expected a directory, .*, got a Linear"):
         fxonnx.huggingface.export(torch.nn.Linear(2, 2), tmp_path / "out")
+    model = make_model("bert", main_task("bert"))
+    on_gpu = mock.patch.object(type(model), "device", torch.device("cuda", 0))
+    with on_gpu, pytest.raises(ArgumentError, match=r"(?s)model: it is on cuda:0, and .*hint: call \.cpu\(\)"):
+        fxonnx.huggingface.export(model, tmp_path / "out")
     with pytest.raises(ArgumentError, match=r"directory: .* has no config\.json"):
         fxonnx.huggingface.load(tmp_path)
 

@@ -80,6 +80,10 @@ def load_source(
         if not isinstance(model, transformers.PreTrainedModel):
             expected = "expected a directory, an id of the Hub or a model of transformers"
             raise ArgumentError("model", f"{expected}, got {kind_of(model)}")
+        if model.device.type not in ("cpu", "meta"):
+            raise ArgumentError(
+                "model", f"it is on {model.device}, and the examples are on the CPU", hint="call .cpu()"
+            )
         found = task_of(model.config, type(model).__name__) if task is None else task_by_name(task)
         check_class(found, model)
         check_modalities(found, model, is_requested=task is not None)
