@@ -111,7 +111,7 @@ WAYS = [called, rewritten, scripted, scripted_module, in_branch, checkpointed, v
 @pytest.mark.parametrize("function", CONDITIONS, ids=lambda function: function.__name__)
 def test_every_condition_is_a_constraint(function: Any, way: Any) -> None:
     conditions = way(function)
-    is_loop = function is while_size and way in (called, rewritten, checkpointed)
+    is_loop = function is while_size and way in (called, rewritten, scripted, checkpointed)
     with nullcontext() if is_loop else pytest.warns(UserWarning, match="only for:\n  n "):
         program = fxonnx.export(Function(conditions).eval(), (torch.rand(4, 3),), dynamic_shapes={"x": {0: "n"}})
     assert [constraint.text for constraint in program.record.constraints] == ([] if is_loop else CONDITIONS[function])

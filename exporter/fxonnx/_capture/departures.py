@@ -25,7 +25,7 @@ class DepartureKind(enum.Enum):
     RESOLVED = "resolved guard"
     """A data-dependent guard that was resolved without the values of the inputs."""
     SCRIPT = "interpreted TorchScript"
-    """A scripted function or module that was interpreted."""
+    """A scripted function or module that was interpreted, or a scripted function that ran in its Python form."""
     TRANSFORM = "function transform"
     """A ``torch.func`` transform that was traced as plain operators."""
     REPLACED = "replaced function"

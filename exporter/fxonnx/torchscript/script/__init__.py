@@ -1,4 +1,4 @@
-"""TorchScript: interpret scripted functions and modules node by node, so that torch.export can trace them."""
+"""TorchScript: run scripted functions in Python, and interpret other scripts, so that torch.export can trace them."""
 
 from __future__ import annotations
 

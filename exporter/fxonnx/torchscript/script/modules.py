@@ -12,7 +12,9 @@ import torch
 from fxonnx_translations._torch_compat import jit_pass_inline
 
 from ..._capture.departures import DepartureKind, record_departure
+from ..._capture.patches import applied
 from .interpreter import run_graph
+from .python_sources import IN_SCRIPT, python_form, received
 
 __all__ = ["interpret_function", "scripted_as_python"]
 
@@ -62,6 +64,8 @@ class _ScriptedFunction:
         self._owner = [] if owner is None else [owner]
         self._graph = script.graph.copy()
         jit_pass_inline(self._graph)
+        self._python = python_form(script, self._graph)
+        self._arguments = {argument.name: argument for argument in script.schema.arguments}
         self.__name__ = script.name
         self.__signature__ = inspect.Signature(
             [
@@ -78,7 +82,11 @@ class _ScriptedFunction:
         bound = self.__signature__.bind(*args, **kwargs)
         bound.apply_defaults()
         record_departure(DepartureKind.SCRIPT, self.__name__)
-        return run_graph(self._graph, [*self._owner, *bound.arguments.values()])
+        values = [received(self._arguments[name], value) for name, value in bound.arguments.items()]
+        if self._python is None:
+            return run_graph(self._graph, [*self._owner, *values])
+        with applied(IN_SCRIPT):
+            return self._python(*values)
 
 
 class _FunctionModule(torch.nn.Module):
@@ -121,5 +129,5 @@ def scripted_as_python(model: Any) -> Iterator[torch.nn.Module]:
 
 
 def interpret_function(original: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Replacement of ``ScriptFunction.__call__``: interpret the function."""
+    """Replacement of ``ScriptFunction.__call__``: run the Python form of the function, or interpret it."""
     return _ScriptedFunction(function)(*args, **kwargs)
