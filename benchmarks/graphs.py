@@ -5,8 +5,8 @@
 
 Beside our graphs there are those of torch.onnx at each opset, of its TorchScript exporter at the first one, and eager
 torch. All of one model run alternately in one process, each on one thread; seconds of runs are medians, those of loads
-the least of several, and ratios ours over theirs, so that below 1 is better. ``best`` is an exporter's fastest opset, ``default`` the first one. With ``--nodes``
-nothing runs and only nodes are counted.
+the least of several, and ratios ours over theirs, so that below 1 is better. ``best`` is an exporter's fastest opset,
+``default`` the first one. With ``--nodes`` nothing runs and only nodes are counted.
 """
 
 from __future__ import annotations

@@ -48,12 +48,6 @@ def sizes_from_outside(x: Tensor) -> Tensor:
     return grad(lambda given: (given[:half] * x.shape[0]).pow(3).sum() / half)(x)
 
 
-def by_autograd(x: Tensor) -> Tensor:
-    with torch.enable_grad():
-        given = x.detach().requires_grad_(True)
-        return torch.autograd.grad(given.sin().pow(2).sum(), given)[0]
-
-
 def several(x: Tensor) -> Any:
     return grad(lambda one, other: ((one * other).sum(), one.exp()), argnums=(0, 1), has_aux=True)(x, x.cos())
 
@@ -78,7 +72,6 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
     "nested vmap": lambda x: vmap(vmap(torch.dot, in_dims=(0, None)), in_dims=(None, 1), out_dims=1)(x, x.t() @ x),
     "nested vmap of grad": lambda x: vmap(vmap(grad(lambda one: one.sin() * one)), in_dims=1)(x),
     "vmap alone": lambda x: vmap(lambda row: row.sin() * row.sum())(x),
-    "autograd": by_autograd,
     "autograd.functional": lambda x: torch.autograd.functional.jacobian(lambda given: given.sin(), x[0]),
 }
 

@@ -25,8 +25,10 @@ def R(*shape: int) -> torch.Tensor:
 
 
 def looped(x: torch.Tensor, *ys: Any) -> torch.Tensor:
-    # Comprehensions with a condition are not rewritten to a loop.
-    return torch.stack([x[index] * (index + 1) for index in range(x.shape[0]) if index >= 0]) + sum(ys)
+    # Comprehensions with two loops and a condition are not rewritten to loops.
+    return torch.stack(
+        [x[index] * factor for index in range(x.shape[0]) for factor in (index + 1,) if index >= 0]
+    ) + sum(ys)
 
 
 def written_view(x: torch.Tensor) -> torch.Tensor:

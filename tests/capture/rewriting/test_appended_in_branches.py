@@ -145,14 +145,6 @@ def test_lists_match_eager_torch(function: Callable[[Tensor], Any]) -> None:
         torch.testing.assert_close(program(x), expected if isinstance(expected, tuple) else (expected,))
 
 
-def one_branch(x: Tensor) -> Any:
-    out = [x[0]]
-    for row in x:
-        if row.sum() > 0:
-            out.append(row)  # noqa: PERF401 - the loop is the case
-    return torch.stack(out)
-
-
 def both_ends(x: Tensor) -> Any:
     out = []
     for row in x:
@@ -174,7 +166,6 @@ def unknown_number_of_items(x: Tensor) -> Any:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (one_branch, "out has a different number of items in each branch, 2 and 1"),
         (both_ends, "adds items to both ends of a list"),
         (unknown_number_of_items, "out is of type list before the loop and of type StackedList after an iteration"),
     ],

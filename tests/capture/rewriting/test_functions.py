@@ -278,11 +278,11 @@ def _mixed_lists(x: torch.Tensor) -> torch.Tensor:
 
 
 def _filters(x: torch.Tensor) -> torch.Tensor:
-    return torch.stack([row * 2 for row in x if row.sum() > 0])
+    return torch.stack([row * item for row in x for item in row if row.sum() > 0])
 
 
 def _filters_range(x: torch.Tensor) -> torch.Tensor:
-    return torch.stack([x * i for i in range((x > 0).sum()) if i % 2 == 0])
+    return torch.stack([row * i for row in x for i in range((x > 0).sum()) if i % 2 == 0])
 
 
 def _is_true(x: torch.Tensor) -> torch.Tensor:
@@ -292,8 +292,8 @@ def _is_true(x: torch.Tensor) -> torch.Tensor:
 def _appends(x: torch.Tensor) -> torch.Tensor:
     rows = [x[0]]
     if x.sum() > 0:
-        rows.append(x[1])
-    return torch.stack(rows)
+        rows.append(x)
+    return rows[-1]
 
 
 REFUSED = [
@@ -353,7 +353,7 @@ def _pairs(x: torch.Tensor) -> torch.Tensor:
 
 
 def _filtered_rows(x: torch.Tensor) -> torch.Tensor:
-    return torch.stack([x[i] for i in range(x.shape[0]) if i % 2 == 0])
+    return torch.stack([x[i] * factor for i in range(x.shape[0]) for factor in (1, 2) if i % 2 == 0])
 
 
 def _first_item(x: torch.Tensor) -> torch.Tensor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import sympy
@@ -12,10 +12,12 @@ import torch
 from fxonnx_translations._torch_compat import TreeSpec, pytree
 
 from ....errors import CaptureError
+from .growing_lists import Padding, Parts, grows_in_a_loop, selected
 from .lifting import Uses, lifted, observed, symbol_value, unknown_values
 from .memory import copied_back, merged, shares, storage_of
+from .sequences import StackedList
 from .side_effects import Objects, unchanged_objects
-from .state import Parts, Slot, State, containers_in
+from .state import Slot, State, containers_in
 from .values import UNBOUND, as_condition, is_number, number_dtype, number_of, number_tensor, separate
 
 __all__ = [
@@ -25,6 +27,8 @@ __all__ = [
     "operands_of",
     "placeholder",
     "refuse_change_and_assignment",
+    "refuse_shared",
+    "reject_kept_lists",
     "reject_written_views",
     "symbolic_branch",
     "traced_cond",
@@ -51,6 +55,11 @@ class _Run:
         """The returned value, or a variable."""
         return self.result if at < 0 else self.slots[at]
 
+    def pad(self, padding: Mapping[int, Padding]) -> None:
+        """Add absent items to lists, by index of the variable."""
+        for at, added in padding.items():
+            self.slots[at] = replace(self.slots[at], content=added.content(self.slots[at].content))
+
 
 @dataclass(frozen=True)
 class _Output:
@@ -71,11 +80,15 @@ class _Output:
 
 @dataclass
 class _Plan:
-    """The values after a branch: leaves that are equal in both branches, and the outputs of the operator."""
+    """The values after a branch: leaves that are equal in both branches, and the outputs of the operator.
+
+    ``padding`` has the lists to which the branches add different numbers of items.
+    """
 
     outputs: list[_Output] = field(default_factory=list)
     leaves: dict[int, list[Any]] = field(default_factory=dict)
     specs: dict[int, TreeSpec] = field(default_factory=dict)
+    padding: dict[int, Padding] = field(default_factory=dict)
 
 
 def symbolic_branch(condition: Any, branches: Sequence[Callable[[], Any]], state: State | None, refuse: Refuse) -> Any:
@@ -117,6 +130,7 @@ def symbolic_branch(condition: Any, branches: Sequence[Callable[[], Any]], state
                 inner[key] = shares(inner[key].clone(), inner[key])
             with lifted(inner):
                 outcome = _run(branch, state, before)
+                outcome.pad(plan.padding)
                 results = [_as_output(outcome, output, inner) for output in plan.outputs]
             return tuple(separate([*results, *(inner[key] for key in written)], given))
 
@@ -141,7 +155,10 @@ def symbolic_branch(condition: Any, branches: Sequence[Callable[[], Any]], state
             else slot
             for at, slot in enumerate(before)
         ]
+        for at in plan.padding:
+            after[at] = _with_kept(before[at].value, after[at], state.names[at], shared[at], refuse)
         state.write(after)
+        reject_kept_lists(state, after, plan.padding, refuse)
         for at, slot in enumerate(after):
             if slot.value is not before[at].value:
                 known = before[at].value if not shared[at] else None
@@ -220,6 +237,8 @@ def _plan(runs: Sequence[_Run], before: Sequence[Slot], state: State | None, ref
         if at >= 0 and state is not None and names[at] not in state.site.needed:
             continue
         name = "the returned value" if at < 0 else names[at]
+        if at >= 0:
+            _pad(plan, at, runs, before[at])
         sides = [run.part(at).flatten() for run in runs]
         unbound = [run.part(at).value is UNBOUND for run in runs]
         if any(unbound) and not all(unbound):
@@ -238,8 +257,50 @@ def _plan(runs: Sequence[_Run], before: Sequence[Slot], state: State | None, ref
     return plan
 
 
+def _pad(plan: _Plan, at: int, runs: Sequence[_Run], before: Slot) -> None:
+    """Add absent items to a list to which the branches add different numbers of items."""
+    slots = [run.slots[at] for run in runs]
+    if not before.is_container or isinstance(before.value, dict) or any(one.value is not before.value for one in slots):
+        return
+    if len({len(slot.items) for slot in slots}) > 1:
+        padding = Padding.of(before.value, before.items, [slot.items for slot in slots])
+        if padding is not None:
+            plan.padding[at] = padding
+            for run in runs:
+                run.pad({at: padding})
+
+
+def _with_kept(items: Any, after: Slot, name: str, is_shared: bool, refuse: Refuse) -> Slot:
+    """The slot of a list to which the branches have added different numbers of items."""
+    if isinstance(items, StackedList):
+        return Slot(items, Parts(kept := selected(items, after.content).parts, [True] * len(kept)))
+    if type(items) is not list:
+        return after
+    if grows_in_a_loop(items):
+        return Slot(items, after.content.parts)
+    if is_shared:
+        refuse_shared(name, refuse)
+    return Slot.of(selected(items, after.content))
+
+
+def reject_kept_lists(state: State, after: Sequence[Slot], parts: Iterable[int], refuse: Refuse) -> None:
+    """Reject lists of variables that the construct cannot set, those of an enclosing function."""
+    values = state.values
+    for at in parts:
+        if values[at] is not after[at].value:
+            refuse_shared(state.names[at], refuse)
+
+
+def refuse_shared(name: str, refuse: Refuse) -> NoReturn:
+    """Reject that branches add different numbers of items to a list to which something else refers as well."""
+    refuse(
+        f"{name} has a different number of items in each branch, and another name, function or condition refers to it",
+        f"refer to the list as {name} only, and join nested conditions by and",
+    )
+
+
 def _refuse_structures(values: Sequence[Any], specs: Sequence[TreeSpec], name: str, refuse: Refuse) -> NoReturn:
-    counts = [spec.num_leaves if spec.type is Parts else spec.num_children for spec in specs]
+    counts = [spec.num_leaves // 2 if spec.type is Parts else spec.num_children for spec in specs]
     if specs[0].type is specs[1].type and counts[0] != counts[1]:
         refuse(
             f"{name} has a different number of items in each branch, {counts[0]} and {counts[1]}",

@@ -20,6 +20,7 @@ from ...data_dependence.concrete_values import is_open
 from ..source.transformer import Site
 from .conditionals import symbolic_branch
 from .counting import Counting
+from .growing_lists import GrowingList
 from .loops import Counter, symbolic_loop
 from .sequences import (
     JOINING,
@@ -312,12 +313,28 @@ class Helpers:
                 return
             self.branch(at, _not_ended(ended, lambda: True), lambda: body(item), lambda: None, get, put)  # noqa: B023
 
-    def comprehend(self, at: int, iterable: Any, element: Callable[[Any], Any]) -> Any:
-        """``[element for item in iterable]``."""
+    def comprehend(
+        self, at: int, iterable: Any, element: Callable[[Any], Any], test: Callable[[Any], Any] = lambda _: True
+    ) -> Any:
+        """``[element for item in iterable if test]``."""
+
+        def add(item: Any, state: State) -> None:
+            def append() -> None:
+                (made,) = state.values
+                made.append(element(item))
+
+            kept = truth(test(item))
+            if is_symbolic(kept):
+                self._rewritten(at)
+                symbolic_branch(kept, (append, lambda: None), state, self._refuse(at))
+            elif kept:
+                append()
+
         elements = elements_of(iterable)
-        if elements is None:
-            return [element(item) for item in iterable]
-        return self._listed(at, elements, lambda made, item: made.append(element(item)))
+        if elements is None or self._sites[at].line in self._unrolled:
+            return self._listed(at, iter(iterable), add)
+        with nullcontext() if is_symbolic(elements.count) else self._unrolled_after_failure(at):
+            return self._listed(at, elements, add)
 
     def comprehend_flat(self, at: int, iterable: Any, items: Callable[[Any], Any]) -> Any:
         """``[element for one in iterable for other in ...]``; ``items`` is the inner comprehension."""
@@ -328,7 +345,8 @@ class Helpers:
                 made = made + items(item)
             return made
 
-        def extend(made: Any, item: Any) -> None:
+        def extend(item: Any, state: State) -> None:
+            (made,) = state.values
             added = items(item)
             if isinstance(added, StackedList):
                 self._refuse(at)(
@@ -340,21 +358,26 @@ class Helpers:
         with nullcontext() if is_symbolic(elements.count) else self._unrolled_after_failure(at):
             return self._listed(at, elements, extend)
 
-    def _listed(self, at: int, elements: Elements, add: Callable[[Any, Any], None]) -> Any:
-        """The list to which an iteration for each element adds items."""
+    def _listed(self, at: int, items: Any, add: Callable[[Any, State], None]) -> Any:
+        """The list to which an iteration for each item, or element, adds items."""
         made: Any = []
 
         def put(values: Sequence[Any]) -> None:
             nonlocal made
             (made,) = values
 
-        self._rewritten(at)
         site = Site(self._sites[at].line, self._sites[at].construct, ("the list",), frozenset({"the list"}))
-        counter = Counter(elements.count)
+        state = State(site, lambda: (made,), put)
+        if not isinstance(items, Elements):
+            for item in items:
+                add(item, state)
+            return made
+        self._rewritten(at)
+        counter = Counter(items.count)
         symbolic_loop(
-            lambda: counter.tensor < elements.count,
-            lambda: add(made, elements.at(counter.index())),
-            State(site, lambda: (made,), put),
+            lambda: counter.tensor < items.count,
+            lambda: add(items.at(counter.index()), state),
+            state,
             counter,
             self._refuse(at),
         )
@@ -447,6 +470,8 @@ class Helpers:
 
         def joined(*args: Any, **kwargs: Any) -> Any:
             items = args[0] if args else kwargs.get("tensors")
+            if isinstance(items, GrowingList):
+                items.refuse()
             if not isinstance(items, StackedList):
                 return function(*args, **kwargs)
             return join(function, items, *args[1:], **{key: value for key, value in kwargs.items() if key != "tensors"})

@@ -18,11 +18,14 @@ from .conditionals import (
     operands_of,
     placeholder,
     refuse_change_and_assignment,
+    refuse_shared,
+    reject_kept_lists,
     reject_written_views,
 )
+from .growing_lists import GrowingList, tried_lists
 from .lifting import Uses, lifted, observed, unknown_values
 from .memory import copied_back, merged, shares
-from .sequences import GrowingList, StackedList
+from .sequences import StackedList
 from .side_effects import Objects, unchanged_objects
 from .state import Slot, State, containers_in
 from .values import (
@@ -91,6 +94,7 @@ class _Growth:
         like: The tensors that one iteration adds.
         last: The last item before the loop; None for an empty list.
         at_front: Whether they are inserted before the others.
+        is_filtered: Whether a branch of a condition does not add some of them.
         carry: The last item, if iterations read it.
     """
 
@@ -98,6 +102,7 @@ class _Growth:
     like: list[torch.Tensor]
     last: torch.Tensor | None
     at_front: bool = False
+    is_filtered: bool = False
     carry: _Carry | None = None
 
 
@@ -204,11 +209,15 @@ def symbolic_loop(
     for key, final in zip(written, results[size + len(buffers) :], strict=True):
         copied_back(final, operands.tensors[key])
     after = plan.slots(results[head:size], growing=False)
-    for growth, parts in zip(plan.growths, _split(plan, results[size : size + len(buffers)]), strict=True):
+    added_items = _split(plan, results[size : size + len(buffers)])
+    for growth, (parts, kept) in zip(plan.growths, added_items, strict=True):
+        if kept is not None and shared[growth.part]:
+            refuse_shared(state.names[growth.part], refuse)
         length = _length(state, results[0])
-        added = StackedList.extended(start[growth.part].value, parts, length, at_front=growth.at_front)
+        added = StackedList.extended(start[growth.part].value, parts, length, kept, at_front=growth.at_front)
         after[growth.part] = Slot.of(added)
     state.write(after)
+    reject_kept_lists(state, after, (growth.part for growth in plan.growths), refuse)
     for part in plan.assigned:
         if shared[part] and after[part].is_container and start[part].is_container:
             merged([after[part].value, *(container for container, _ in start[part].containers)], refuse)
@@ -233,6 +242,7 @@ def _plan(
         versions = [tensor._version for tensor in carried]
         with (
             unchanged_objects((keep_going, step), refuse) as objects,
+            tried_lists(slot.value for slot in start if type(slot.value) is list),
             observed([*carried, index]) as used,
             _restored(state, start, counter),
         ):
@@ -252,6 +262,7 @@ def _plan(
             for growth in plan.growths:
                 growing = after[growth.part].value
                 growth.like, growth.at_front = list(growing.added), bool(growing.at_front)
+                growth.is_filtered = any(kept is not True for kept in growing.kept)
                 for tensor in growth.like:
                     used.add(tensor)
                     used.add_sizes(tensor)
@@ -315,7 +326,7 @@ def _carry_last(plan: _Plan, part: int, name: str, growing: GrowingList, refuse:
     (growth,) = (growth for growth in plan.growths if growth.part == part)
     if not growing.is_last_read or growth.carry is not None:
         return False
-    growth.carry = _carry(part, _LAST, f"the last item of {name}", growth.last, growing.last(), refuse)
+    growth.carry = _carry(part, _LAST, f"the last item of {name}", growth.last, growing.like_last(), refuse)
     plan.carries.append(growth.carry)
     return True
 
@@ -408,7 +419,7 @@ def _is_growth(before: Slot, after: Slot) -> bool:
 
 
 def _buffers(plan: _Plan, counter: Counter | None, refuse: Refuse) -> list[torch.Tensor]:
-    """Zeros for the items that iterations add to lists."""
+    """Zeros for the items that iterations add to lists, and for whether they do."""
     if not plan.growths:
         return []
     if counter is None:
@@ -416,8 +427,13 @@ def _buffers(plan: _Plan, counter: Counter | None, refuse: Refuse) -> list[torch
     count: Any = counter.count
     if not isinstance(count, int):
         count = sym_max(count, 0)
-    likes = [like for growth in plan.growths for like in growth.like]
-    return [torch.zeros((count, *like.shape), dtype=like.dtype, device=like.device) for like in likes]
+    buffers = []
+    for growth in plan.growths:
+        buffers += [torch.zeros((count, *like.shape), dtype=like.dtype, device=like.device) for like in growth.like]
+        if growth.is_filtered:
+            size = len(growth.like)
+            buffers.append(torch.zeros((count, size), dtype=torch.bool, device=growth.like[0].device))
+    return buffers
 
 
 def _store(
@@ -428,7 +444,13 @@ def _store(
     inner: dict[int, torch.Tensor],
 ) -> list[torch.Tensor]:
     """Write the added items to the buffers."""
-    items = [(item, growth.at_front) for growth in plan.growths for item in after[growth.part].value.added]
+    items = []
+    for growth in plan.growths:
+        growing = after[growth.part].value
+        items += [(item, growth.at_front) for item in growing.added]
+        if growth.is_filtered:
+            kept = torch.stack([as_condition(kept) for kept in growing.kept])
+            items.append((kept.to(growth.like[0].device), growth.at_front))
     stored = []
     for buffer, (item, at_front) in zip(buffers, items, strict=True):
         index = given[0].reshape(1)
@@ -438,10 +460,12 @@ def _store(
     return stored
 
 
-def _split(plan: _Plan, buffers: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """The buffers of each list."""
+def _split(plan: _Plan, buffers: Sequence[torch.Tensor]) -> list[tuple[list[torch.Tensor], torch.Tensor | None]]:
+    """The buffers of each list: its items, and whether iterations have added them."""
     given = iter(buffers)
-    return [[next(given) for _ in growth.like] for growth in plan.growths]
+    return [
+        ([next(given) for _ in growth.like], next(given) if growth.is_filtered else None) for growth in plan.growths
+    ]
 
 
 def _length(state: State, counter: torch.Tensor) -> Any:

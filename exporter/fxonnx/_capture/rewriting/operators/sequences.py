@@ -18,12 +18,11 @@ from ....errors import CaptureError
 from ...constraints.guard_recorder import record_nonempty
 from ...data_dependence.concrete_values import active_values
 from .memory import repeats, shares
-from .values import UNBOUND, as_condition, is_dynamic_size, is_symbolic, number_tensor
+from .values import UNBOUND, as_condition, is_dynamic_size, is_symbolic, number_tensor, same_shape
 
 __all__ = [
     "JOINING",
     "Elements",
-    "GrowingList",
     "StackedList",
     "elements_of",
     "hits_of",
@@ -199,6 +198,13 @@ def _sum(iterable: Any, /, start: Any = 0) -> Any:
     elements = iterable.stacked if isinstance(iterable, StackedList) else iterable
     if not isinstance(elements, torch.Tensor) or elements_of(elements) is None:
         return builtins.sum(iterable, start)
+    may_be_empty = elements.dim() > 1 and is_symbolic(elements.shape[0])
+    if may_be_empty and not (isinstance(start, torch.Tensor) and same_shape(start, elements[0])):
+        raise CaptureError(
+            "sum adds the items of a list whose length depends on data: without items the result is a number, with "
+            "some of them a tensor",
+            hint="use torch.stack(items).sum(0), or start with a tensor, as in sum(items, torch.zeros(3))",
+        )
     # The sum of Python keeps the dtype of integers, except for bool.
     return start + elements.sum(0, dtype=None if elements.dtype == torch.bool else elements.dtype)
 
@@ -260,76 +266,6 @@ def replacement_of(function: Any) -> Any:
     return _REPLACEMENTS.get(function, function) if isinstance(function, type | type(len)) else function
 
 
-class GrowingList(list[Any]):
-    """A list inside a loop of unknown length: items can be added at one end, and the last one can be read.
-
-    Args:
-        last: The last item before the iteration; None if it is not known.
-
-    Attributes:
-        added: The items of one iteration, in the order in which the list contains them.
-        at_front: Whether they are inserted before the others; None without items.
-        is_last_read: Whether the last item before the iteration is read.
-    """
-
-    def __init__(self, last: torch.Tensor | None = None) -> None:
-        super().__init__()
-        self._last = last
-        self.is_last_read = False
-        self.added: list[Any] = []
-        self.at_front: bool | None = None
-
-    def append(self, item: Any) -> None:
-        """Append an item."""
-        self.extend([item])
-
-    def extend(self, items: Any) -> None:
-        """Append items."""
-        self._grow(at_front=False)
-        self.added.extend(items)
-
-    def __iadd__(self, items: Any) -> GrowingList:  # type: ignore[misc]
-        self.extend(items)
-        return self
-
-    def insert(self, index: Any, item: Any) -> None:
-        """Insert an item before the others."""
-        if type(index) is not int or index != 0:
-            self._refuse()
-        self._grow(at_front=True)
-        self.added.insert(0, item)
-
-    def _grow(self, *, at_front: bool) -> None:
-        if self.at_front not in (None, at_front):
-            raise CaptureError(
-                "a loop of unknown length adds items to both ends of a list", hint="use one list for each end"
-            )
-        self.at_front = at_front
-
-    def _refuse(self, *_: Any) -> Any:
-        raise CaptureError(
-            "a list that a loop of unknown length appends to is read inside the loop",
-            hint="read its last item, outputs[-1], if it is not empty before the loop and the loop appends to it; keep "
-            "other items, and the number of items, in variables of their own",
-        )
-
-    def __getitem__(self, index: Any) -> Any:
-        if type(index) is not int or index != -1 or self.at_front:
-            return self._refuse()
-        if self.added:
-            return self.added[-1]
-        if self._last is None:
-            return self._refuse()
-        self.is_last_read = True
-        return self._last
-
-    def last(self) -> Any:
-        """The last item after the iteration."""
-        return self.added[-1] if self.added and not self.at_front else self._last
-
-    __len__ = __iter__ = __contains__ = __bool__ = pop = __setitem__ = __delitem__ = reverse = _refuse
-
-
 class _Item:
     """The content of a stacked list for torch's functions, which call ``__torch_function__`` of the items of a list."""
 
@@ -362,20 +298,25 @@ class StackedList(list[Any]):
         self.parts = parts
 
     @classmethod
-    def extended(cls, items: Any, buffers: list[torch.Tensor], length: Any, *, at_front: bool) -> StackedList:
+    def extended(
+        cls, items: Any, buffers: list[torch.Tensor], length: Any, kept: torch.Tensor | None, *, at_front: bool
+    ) -> StackedList:
         """The items before a loop and the items that it added.
 
         Args:
             items: The list before the loop.
             buffers: The added items; several are added in turn.
             length: The number of iterations; None if they fill the buffers.
+            kept: Whether each iteration added each of the items; None if all did.
             at_front: Whether they are before the others, the last iteration's first.
         """
-        if length is not None:
+        if length is not None and kept is None:
             buffers = [buffer[buffer.shape[0] - length :] if at_front else buffer[:length] for buffer in buffers]
         stacked = buffers[0]
         if len(buffers) > 1:
             stacked = shares(torch.stack(buffers, 1).flatten(0, 1), *buffers)
+        if kept is not None:
+            stacked = shares(stacked[kept.flatten()], stacked)
         before = _parts_of(items)
         return cls([stacked, *before] if at_front else [*before, stacked])
 
@@ -421,6 +362,9 @@ class StackedList(list[Any]):
 
     def insert(self, index: Any, item: Any) -> None:
         """Insert an item."""
+        if type(index) is int and index == 0:
+            self.parts.insert(0, item.unsqueeze(0))
+            return
         stacked = self.stacked
         self.parts = [stacked[:index], item.unsqueeze(0), stacked[index:]]
 

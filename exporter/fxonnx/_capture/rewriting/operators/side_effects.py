@@ -18,7 +18,8 @@ import torch
 from ...constraints.guard_recorder import is_user_file
 from ...inputs.pytree_objects import slot_names
 from ..source.transformer import PREFIX
-from .sequences import GrowingList, StackedList
+from .growing_lists import GrowingList
+from .sequences import StackedList
 from .values import UNBOUND
 
 __all__ = ["Objects", "has_items", "unchanged_objects"]

@@ -5,25 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from fxonnx_translations._torch_compat import TreeSpec, pytree
 
 from ..source.transformer import Site
-from .sequences import GrowingList, StackedList
+from .growing_lists import GrowingList, Parts
+from .sequences import StackedList
 from .side_effects import has_items
 from .values import UNBOUND
 
-__all__ = ["Parts", "Slot", "State", "containers_in", "read_value"]
-
-
-class Parts(NamedTuple):
-    """The content of a list of dynamic length, or what an iteration has added to one.
-
-    pytree distinguishes it from a list of the same tensors.
-    """
-
-    parts: list[Any]
+__all__ = ["Slot", "State", "containers_in", "read_value"]
 
 
 @dataclass(frozen=True)
@@ -76,9 +68,9 @@ class Slot:
     def of(value: Any) -> Slot:
         """The slot of a value."""
         if isinstance(value, StackedList):
-            return Slot(value, Parts(list(value.parts)))
+            return Slot(value, Parts(list(value.parts), [True] * len(value.parts)))
         if isinstance(value, GrowingList):
-            return Slot(value, Parts(list(value.added)))
+            return Slot(value, Parts(list(value.added), list(value.kept)))
         is_container = type(value) in (list, dict)
         if not is_container:
             return Slot(value)
@@ -107,6 +99,11 @@ class State:
         """Whether there are references to the values besides the variables."""
         return [count > _UNSHARED for count in _reference_counts(tuple(self._get()))]
 
+    @property
+    def values(self) -> Sequence[Any]:
+        """The current values of the variables."""
+        return self._get()
+
     def read(self) -> list[Slot]:
         """The current values."""
         return [Slot.of(value) for value in self._get()]
@@ -117,7 +114,7 @@ class State:
             if isinstance(slot.value, StackedList):
                 slot.value.parts = list(slot.content.parts)
             elif isinstance(slot.value, GrowingList):
-                slot.value.added = list(slot.content.parts)
+                slot.value.added, slot.value.kept = map(list, slot.content)
             elif slot.is_container:
                 for container, items in slot.containers:
                     _set_items(container, items)

@@ -422,31 +422,31 @@ class _Expressions(ast.NodeTransformer):
         if any(generator.is_async for generator in node.generators) or _binds(node) or binds_late(node):
             self.generic_visit(node)
             return node
-        if any(generator.ifs for generator in node.generators):
-            return self._filtered(node)
         generator, *others = node.generators
+        ifs, outer = generator.ifs, self._owner.outer
+        if others and any(one.ifs for one in node.generators):
+            return self._filtered(node)
         if others:
             # [element for a in one for b in other]: each a adds a list of items.
             node.elt = _locate(ast.ListComp(node.elt, others), node)
         match node.elt, generator.iter:
-            case ast.Constant(), ast.Call(func=ast.Name("range"), keywords=[]) if "range" not in self._owner.outer:
+            case ast.Constant(), ast.Call(func=ast.Name("range"), keywords=[]) if not ifs and "range" not in outer:
                 length = _locate(ast.Call(_load("len"), [generator.iter], []), node)
                 count: ast.expr = self.visit(length)
                 return _locate(_call_helper("repeated", [ast.List([node.elt], ast.Load()), count]), node)
         iterable = self._owner._iterable(generator.iter)
-        element = self.visit(node.elt)
+        tests = [_locate(ast.BoolOp(ast.And(), ifs), node)] if len(ifs) > 1 else ifs
         item = f"{PREFIX}item"
-        # [element for target in (item,)]: the target's own scope, for any kind of target.
-        inner = ast.ListComp(
-            element, [ast.comprehension(generator.target, ast.Tuple([_load(item)], ast.Load()), [], 0)]
-        )
-        first = ast.Subscript(inner, ast.Constant(0), ast.Load())
+        own = ast.comprehension(generator.target, ast.Tuple([_load(item)], ast.Load()), [], 0)
+        # [expression for target in (item,)][0]: the target's own scope, for any kind of target.
+        inner = [ast.ListComp(self.visit(expression), [own]) for expression in (node.elt, *tests)]
+        of_item = [_lambda(ast.Subscript(one, ast.Constant(0), ast.Load()), [item]) for one in inner]
         site = self._owner.expression_site(node, "comprehension over a tensor or a dynamic range")
         helper = "comprehend_flat" if others else "comprehend"
-        return _locate(_call_helper(helper, [site, iterable, _lambda(first, [item])]), node)
+        return _locate(_call_helper(helper, [site, iterable, *of_item]), node)
 
     def _filtered(self, node: ast.ListComp) -> ast.expr:
-        """A comprehension with a filter, which checks that Python knows its iterables and conditions."""
+        """Nested loops with a filter, which checks that Python knows their iterables and conditions."""
         for generator in node.generators:
             site = self._owner.expression_site(node, "comprehension with a filter")
             generator.iter = _call_helper("plain_items", [site, self.visit(generator.iter)])
