@@ -72,6 +72,7 @@ class Blocks:
         self.without = without
         self.scope: dict[str, _Variable] = {}
         self.count = 0
+        self.filtered: set[str] = set()
 
     def function(
         self, name: str, parameters: Mapping[str, str], returned: tuple[str, ...], size: int, signature: Sequence[str]
@@ -349,6 +350,10 @@ class Blocks:
         self.scope = {name: self.scope.get(name, hidden.get(name, variable)) for name, variable in before.items()}
         if not appended:
             return [header, *body]
+        if appended in self.filtered:
+            first = self._element()
+            self.scope[appended] = _Variable("K")
+            return [f"{appended} = [{first}]", header, *body, *lines]
         self.scope[appended] = _Variable("LR" if self.rng.random() < 0.9 else "L")
         return [f"{appended} = []", header, *body, *lines]
 
@@ -357,7 +362,11 @@ class Blocks:
         if draw not in (4, 5, 6, 7) or "lists" in self.without or self.rng.random() < 0.4:
             return "", []
         name = self._name()
-        return name, _indented([f"{name}.append({self._element()})"])
+        line = f"{name}.append({self._element()})"
+        if "filters" in self.without or self.rng.random() < 0.7:
+            return name, _indented([line])
+        self.filtered.add(name)
+        return name, _indented([f"if {self._condition()}:", *_indented([line])])
 
     def _while(self, place: _Place) -> _Lines:
         before = dict(self.scope)
