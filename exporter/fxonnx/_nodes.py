@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from fxonnx_translations._torch_compat import OpOverload
 
-__all__ = ["function_of", "input_of", "item_index", "operator_of", "schema_of", "written_arguments"]
+__all__ = ["function_of", "input_of", "item_index", "operator_of", "result_index", "schema_of", "written_arguments"]
 
 
 def function_of(node: Node) -> Callable[..., Any]:
@@ -43,3 +43,17 @@ def written_arguments(schema: torch.FunctionSchema, args: Sequence[Any], kwargs:
     for position, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             yield args[position] if position < len(args) else kwargs.get(argument.name)
+
+
+def result_index(node: Node, count: int) -> int:
+    """The index of a result among the tensors that an operator returns, of which some may be None.
+
+    Args:
+        node: The ``getitem`` node.
+        count: The number of tensors.
+    """
+    source, index = node.args[:2]
+    values = source.meta.get("val") if isinstance(source, Node) else None
+    if not isinstance(index, int) or not isinstance(values, (list, tuple)) or len(values) == count:
+        return cast(int, index)
+    return sum(isinstance(value, torch.Tensor) for value in values[:index])

@@ -127,28 +127,6 @@ def test_slices_of_a_dynamic_batch() -> None:
         torch.testing.assert_close(program(x)[0], forward(x))
 
 
-def _gradient(x: Tensor) -> Tensor:
-    with torch.enable_grad():
-        x = x.detach().requires_grad_(True)
-        return torch.autograd.grad((x**3).sum(), x)[0]
-
-
-def _backward(x: Tensor) -> Tensor | None:
-    with torch.enable_grad():
-        x = x.detach().requires_grad_(True)
-        (x**3).sum().backward()
-        return x.grad
-
-
-@pytest.mark.parametrize("function", [_gradient, _backward])
-def test_gradients_of_autograd_are_refused(function: Callable[[Tensor], Tensor | None]) -> None:
-    # The remedy, torch.func.grad, is among the cases above.
-    with pytest.raises(
-        fxonnx.CaptureError, match=r"gradients with (grad|backward)\(\).*\n  at: .*\nhint: .*torch\.func\.grad"
-    ):
-        fxonnx.export(Function(function).eval(), (torch.ones(2, 3),))
-
-
 class Selected(nn.Module):
     """vmap beside a rewritten loop, which records the memory of its tensors."""
 

@@ -27,7 +27,14 @@ def symbolic_conv_transpose2d(x: torch.Tensor, weight: torch.Tensor) -> torch.Te
     return F.conv_transpose2d(x, weight, None, (height, 1), (height, 1), (x.shape[2] // 8, 0), 1, (1, x.shape[3] - 8))
 
 
+def gradients(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    grad = F.conv1d(x, weight).cos()
+    backward = torch.ops.aten.convolution_backward.default
+    return backward(grad, x, weight, [6], [1], [0], [1], False, [0], 1, [True, True, True])
+
+
 CASES = (
+    Case("aten.convolution_backward.default", gradients, (_SIGNAL, _KERNEL)),
     Case("aten.conv1d.default", nn.Conv1d(4, 6, 3), (_SIGNAL,), ops=("Conv",)),
     Case("aten.conv1d.default", nn.Conv1d(4, 6, 3, 2, 1, 2, 2), (_SIGNAL,), "stride padding dilation groups"),
     Case("aten.conv1d.default", nn.Conv1d(4, 6, 3, bias=False), (T((4, "h")),), "unbatched"),

@@ -98,6 +98,24 @@ def preserved_random_states() -> Iterator[None]:
 
 
 @contextmanager
+def _preserved_gradients(model: torch.nn.Module) -> Iterator[None]:
+    """Restore the gradients of the parameters on exit: forward may call ``backward``."""
+    parameters = list(model.parameters())
+    before = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
+    for parameter, _ in before:
+        # Backward would add to it in place.
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad = None
+        for parameter, gradient in before:
+            parameter.grad = gradient
+
+
+@contextmanager
 def preserved_state(model: Any, training: frozenset[str] | None, written: Collection[str]) -> Iterator[None]:
     """Run a model in given modes; on exit, restore the modes and everything that forward may change.
 
@@ -114,7 +132,7 @@ def preserved_state(model: Any, training: frozenset[str] | None, written: Collec
     copied = {*written, *(name for name, _ in model.named_buffers())}
     values = [(tensor.data, copy_of(tensor)) for name, tensor in named.items() if name in copied and is_plain(tensor)]
     modes = [(module, module.training) for module in model.modules() if hasattr(module, "training")]
-    with preserve_model(model, ()):
+    with preserve_model(model, ()), _preserved_gradients(model):
         try:
             if training is not None:
                 for name, module in model.named_modules():

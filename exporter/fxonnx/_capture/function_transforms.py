@@ -7,7 +7,7 @@ transform in forward is therefore traced below them with make_fx, and the result
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -15,10 +15,12 @@ from typing import Any
 
 import torch
 import torch.autograd.forward_ad as forward_ad
+import torch.fx.traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import (
     disable_proxy_modes_tracing,
     make_fx,
 )
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fxonnx_translations._torch_compat import (
     FakeTensor,
@@ -32,15 +34,17 @@ from fxonnx_translations._torch_compat import (
 
 from .._context_values import assigned
 from ..errors import CaptureError
-from .constraints.guard_recorder import user_line
 from .departures import DepartureKind, record_departure
 
 __all__ = [
     "RetryTransforms",
     "TransformTracing",
     "closed_transforms",
+    "computes_gradients",
     "derivative",
-    "reject_gradients",
+    "gradients",
+    "recorded_forward",
+    "reject_lost_gradients",
     "unwound_transforms",
     "vector_jacobian_product",
     "vmap",
@@ -54,10 +58,12 @@ class TransformTracing:
     Attributes:
         whole_vmaps: Trace the outermost ``vmap`` below functorch as well. Otherwise torch.export records its calls on
             single samples, and a derivative inside of it raises RetryTransforms.
+        whole_forward: Trace all of forward below autograd, because it computes gradients with ``torch.autograd``.
         ordinary_zeros: Create zeros in memory where torch creates zero tensors without memory.
     """
 
     whole_vmaps: bool = False
+    whole_forward: bool = False
     ordinary_zeros: bool = False
 
 
@@ -117,22 +123,54 @@ def vector_jacobian_product(original: Callable[..., Any], *args: Any, **kwargs: 
     return value, pulled_back, *auxiliary
 
 
-def reject_gradients(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """``torch.autograd.grad`` and ``Tensor.backward`` in forward, of which torch.export records nothing.
+def recorded_forward(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a forward so that it is recorded as plain operators with ``whole_forward``."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not _tracing.get().whole_forward:
+            return forward(*args, **kwargs)
+        # The gradients of fused attention are no plain operators.
+        with sdpa_kernel(SDPBackend.MATH):
+            return _record(forward, args, kwargs)
+
+    return run
+
+
+def computes_gradients() -> bool:
+    """Whether autograd records operators of a forward that computes gradients with ``torch.autograd``."""
+    tracing = _tracing.get(None)
+    return tracing is not None and tracing.whole_forward and torch.is_grad_enabled()
+
+
+def reject_lost_gradients(operands: Iterable[Any]) -> None:
+    """Reject an operator for control flow on the way of gradients: a capture below autograd records none for it.
+
+    Args:
+        operands: The outer tensors that its branches or its body use.
 
     Raises:
-        CaptureError: If the gradients are those of traced tensors.
+        CaptureError: If autograd records operators on one of them, and forward computes gradients.
+    """
+    if computes_gradients() and any(getattr(operand, "requires_grad", False) for operand in operands):
+        raise CaptureError(
+            "forward computes gradients with torch.autograd, and has control flow that depends on data, of tensors "
+            "that require gradients",
+            hint="use tensor operators such as torch.where, or run what needs no gradients under torch.no_grad()",
+        )
+
+
+def gradients(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """``torch.autograd.grad`` and ``Tensor.backward`` in forward, of which torch.export loses the saved tensors.
+
+    Raises:
+        RetryTransforms: If the gradients are those of traced tensors.
     """
     caller = sys._getframe(2)
     # torch computes gradients itself, of the branches of a cond and of the body of a scan.
     is_own = caller.f_globals.get("__name__", "").partition(".")[0] == "torch"
     if not is_own and recording_mode() is not None and pytree.tree_any(_is_fake, (args, kwargs)):
-        line = user_line(caller)
-        place = "" if line is None else f"\n  at: {line}"
-        raise CaptureError(
-            f"forward computes gradients with {original.__name__}(), which torch.export does not record{place}",
-            hint="compute them with torch.func.grad, which is exported: torch.func.grad(function)(x)",
-        )
+        _tracing.get().whole_forward = True
+        raise RetryTransforms
     return original(*args, **kwargs)
 
 
@@ -171,7 +209,9 @@ def _record(transform: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     inputs = [leaves[at] for at in tensors]
     with recording_mode_off(), disable_proxy_modes_tracing():
         graph = _traced(flat, inputs, symbols)
-    return pytree.tree_unflatten(graph(inputs, symbols), returned[-1])
+    with fx_traceback.preserve_node_meta():
+        results = torch.fx.Interpreter(graph).run(inputs, symbols)
+    return pytree.tree_unflatten(results, returned[-1])
 
 
 def _traced(flat: Callable[..., Any], inputs: list[torch.Tensor], symbols: list[torch.SymInt]) -> torch.fx.GraphModule:
@@ -184,7 +224,7 @@ def _traced(flat: Callable[..., Any], inputs: list[torch.Tensor], symbols: list[
     """
 
     def trace(function: Callable[..., Any]) -> torch.fx.GraphModule:
-        return make_fx(function, _disable_torch_fn_metadata_mode=True)(inputs, symbols)
+        return make_fx(function, record_stack_traces=True, _disable_torch_fn_metadata_mode=True)(inputs, symbols)
 
     def with_zeros(*args: Any) -> Any:
         with _OrdinaryZeros():

@@ -29,7 +29,7 @@ from .data_dependence.handled_errors import HandledErrors, recorded_errors, unex
 from .departures import DepartureKind, record_departure
 from .eager_failures import handled_in_eager_mode, user_line, with_eager_failure
 from .function_caches import without_traced_results
-from .function_transforms import RetryTransforms, TransformTracing, closed_transforms
+from .function_transforms import RetryTransforms, TransformTracing, closed_transforms, recorded_forward
 from .global_hooks import hooks_for_model_only
 from .inputs.example_inputs import BoundInputs
 from .inputs.frozen import restore_frozen
@@ -240,6 +240,8 @@ def _tensor_forward(
     """
     strict = snapshot is None
     called = under_autocast(forward, callers_autocast())
+    if not strict:
+        called = recorded_forward(called)
 
     # Read here, since TorchDynamo traces the function below in strict mode.
     table = inputs.table

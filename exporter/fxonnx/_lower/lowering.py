@@ -26,6 +26,7 @@ from fxonnx_translations._torch_compat import FakeTensor
 
 from .._capture import Capture
 from .._extensions import add_on
+from .._nodes import result_index
 from .._options import Options
 from .._prepare import REASON_KEY, Prepared, Update, find_attribute
 from .._provenance import REGIONS_KEY, source_line
@@ -317,9 +318,9 @@ class _GraphLowering:
             index = node.args[1]
             if not isinstance(source, (list, tuple)) or not isinstance(index, int):
                 raise TranslationError("getitem is applied to a value that is not a list", node=str(node.format_node()))
-            self.env[node] = source[index]
-            if isinstance(source[index], ir.Value):
-                self._name(source[index], node, node.name)
+            self.env[node] = value = source[result_index(node, len(source))]
+            if isinstance(value, ir.Value):
+                self._name(value, node, node.name)
         elif isinstance(val, (int, float, bool)):
             self.env[node] = val
         elif not node.users:

@@ -1,4 +1,4 @@
-"""Convolutions, transposed convolutions, and sliding blocks (``F.unfold`` and ``F.fold``)."""
+"""Convolutions, transposed convolutions, their gradients, and sliding blocks (``F.unfold`` and ``F.fold``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sympy
 import torch
 
 from .._builder.constants import array_of
-from .._builder.op import Op
+from .._builder.op import Op, Unsupported
 from .._builder.shape_inference import ints_of
 from .._builder.symbolic_dims import Dim, is_static
 from .._registry import OpCall, translates
@@ -337,6 +337,79 @@ def conv_tbc(op: Op, self: ir.Value, weight: ir.Value, bias: ir.Value, pad: int 
     return op.Transpose(made, perm=[2, 0, 1])
 
 
+# ---- gradients
+
+
+@translates("aten::convolution_backward")
+def convolution_backward(
+    op: Op,
+    grad_output: ir.Value,
+    input: ir.Value,
+    weight: ir.Value,
+    bias_sizes: Sequence[Dim] | None,
+    stride: Sequence[Dim],
+    padding: Sequence[Dim],
+    dilation: Sequence[Dim],
+    transposed: bool,
+    output_padding: Sequence[Dim],
+    groups: Dim,
+    output_mask: Sequence[bool],
+) -> list[ir.Value]:
+    """aten::convolution_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[]? bias_sizes, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)"""
+    if transposed and output_mask[1]:
+        raise Unsupported("gradients of the weights of a transposed convolution")
+    count = op.rank_of(weight) - 2
+    step, pad, spread = spatial(stride, count), spatial(padding, count), spatial(dilation, count)
+    of_input = of_weight = of_bias = None
+    if output_mask[0]:
+        inner = Op(op.builder, [replace(op.result, shape=tuple(op.dims(input)))], op.shared)
+        if transposed:
+            of_input = conv(inner, grad_output, weight, None, step, pad, spread, groups)
+        else:
+            # The input is at most one stride shorter than this: windows begin at multiples of the stride.
+            extra = [one - 1 for one in step]
+            longest = conv_transpose(inner, grad_output, weight, None, step, pad, extra, groups, spread)
+            of_input = _first_elements(op, longest, op.dims(input)[-count:])
+    if output_mask[1]:
+        of_weight = _weight_gradient(op, grad_output, input, weight, step, pad, spread, groups)
+    if output_mask[2]:
+        axes = [axis for axis in range(count + 2) if axis != 1]
+        of_bias = op.ReduceSum(grad_output, axes, keepdims=0)
+    return [value for value in (of_input, of_weight, of_bias) if value is not None]
+
+
+def _weight_gradient(
+    op: Op,
+    grad_output: ir.Value,
+    input: ir.Value,
+    weight: ir.Value,
+    stride: Sequence[Dim],
+    padding: Sequence[Dim],
+    dilation: Sequence[Dim],
+    groups: Dim,
+) -> ir.Value:
+    """The convolution of the input with the gradients, in which samples are channels, and the stride the dilation."""
+    count = op.rank_of(weight) - 2
+    batch, channels, *sizes = op.dims(input)
+    axes = list(range(3, count + 3))
+    grouped = op.reshape(input, (batch, groups, channels // groups, *sizes))
+    data = op.reshape(op.Transpose(grouped, perm=[2, 1, 0, *axes]), (channels // groups, groups * batch, *sizes))
+    factors = op.Transpose(grad_output, perm=[1, 0, *range(2, count + 2)])
+    inner = Op(op.builder, [replace(op.result, shape=tuple(op.dims(weight)))], op.shared)
+    rows = zip(sizes, op.dims(grad_output)[-count:], dilation, padding, stride, strict=True)
+    counts = [_block_count(*row) for row in rows]
+    made = conv(inner, data, factors, None, dilation, padding, stride, groups)
+    made = op.shaped(made, (channels // groups, op.dims(weight)[0], *counts))
+    kept = _first_elements(op, made, op.dims(weight)[-count:])
+    return op.Transpose(kept, perm=[1, 0, *range(2, count + 2)])
+
+
+def _first_elements(op: Op, value: ir.Value, sizes: Sequence[Dim]) -> ir.Value:
+    """The first elements along the last axes."""
+    axes = list(range(-len(sizes), 0))
+    return op.Slice(value, op.const([0] * len(sizes)), op.sizes(sizes), op.const(axes))
+
+
 # ---- windows
 
 
@@ -401,7 +474,7 @@ def padded_spatially(op: Op, value: ir.Value, before: Sequence[Dim], after: Sequ
 # ---- sliding blocks
 
 
-def _block_count(size: Dim, kernel: int, stride: int, padding: int, dilation: int) -> Dim:
+def _block_count(size: Dim, kernel: Dim, stride: Dim, padding: Dim, dilation: Dim) -> Dim:
     """Return the number of blocks along an axis."""
     last = size + 2 * padding - dilation * (kernel - 1) - 1
     return (last // stride if isinstance(last, int) else FloorDiv(last, stride)) + 1

@@ -21,6 +21,7 @@ from fxonnx_translations._optional_names import is_missing
 from fxonnx_translations._torch_compat import DispatchKey, OpOverload, decomposition_table
 
 from ..departures import DepartureKind, record_departure
+from ..function_transforms import computes_gradients
 from .installed.missing import MissingTarget, PatchKind, distribution_of, installed_version, is_newer, report_missing
 from .installed.signatures import ORIGINAL, parameters_of, recorded_parameters
 
@@ -227,12 +228,16 @@ class Patch:
 
     def _function(self, original: Callable[..., Any]) -> Callable[..., Any]:
         elsewhere = original if self.elsewhere is None else partial(self.elsewhere, original)
-        here = partial(self._departing if self.departs else self.replacement, original)
+        here = partial(self._called(), original)
         patched = in_tracing_thread(here, elsewhere)
         # __torch_function__ identifies functions by their names.
         patched.__name__ = getattr(original, "__name__", patched.__name__)
         vars(patched)[ORIGINAL] = original
         return patched
+
+    def _called(self) -> Callable[..., Any]:
+        """The function that is called with the original and its arguments in the tracing thread."""
+        return self._departing if self.departs else self.replacement
 
     def _departing(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         record_departure(DepartureKind.REPLACED, self.target.replace(":", "."))
@@ -312,6 +317,17 @@ class KernelPatch(Patch):
         """Build the replacement of the current kernel."""
         operator = self._operator()
         return self._function(operator.py_kernels.get(self.key, partial(operator._op_dk, self.key)))
+
+    def _called(self) -> Callable[..., Any]:
+        called = super()._called()
+        if self.key is not DispatchKey.CompositeImplicitAutograd:
+            return called
+
+        def kernel(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            # A kernel that computes shapes only has no gradients.
+            return original(*args, **kwargs) if computes_gradients() else called(original, *args, **kwargs)
+
+        return kernel
 
     def _operator(self) -> OpOverload[Any, Any]:
         namespace, _, name = self.target.partition("::")

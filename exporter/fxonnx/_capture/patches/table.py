@@ -348,7 +348,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         )
     ),
     *(
-        Patch(target, function_transforms.reject_gradients, "torch.export records no gradients", strict=False)
+        Patch(target, function_transforms.gradients, "torch.export loses tensors that gradients need", strict=False)
         for target in ("torch.autograd:grad", "torch:Tensor.backward")
     ),
     Patch(

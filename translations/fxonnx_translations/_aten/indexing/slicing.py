@@ -233,7 +233,7 @@ def triu(op: Op, self: ir.Value, diagonal: Dim = 0) -> ir.Value:
     return _triangle(op, self, diagonal, upper=True)
 
 
-def _is_contiguous(source: torch.Tensor) -> bool:
+def is_contiguous(source: torch.Tensor) -> bool:
     """Whether the tensor is contiguous, decided without adding guards on symbolic sizes."""
     expected: Any = 1
     for size, stride in reversed(list(zip(source.shape, source.stride(), strict=True))):
@@ -246,7 +246,7 @@ def _is_contiguous(source: torch.Tensor) -> bool:
 def _reject_noncontiguous(call: OpCall) -> str | None:
     """Reject as_strided of tensors that are not contiguous: ONNX tensors have no strides or storage."""
     source, offset = call.arguments["self"], call.arguments["storage_offset"]
-    if not _is_contiguous(source):
+    if not is_contiguous(source):
         return "as_strided of a tensor that is not contiguous"
     if offset is not None and not statically_known_true(source.storage_offset() == 0):
         return "as_strided of a view that does not begin at the start of its storage"

@@ -13,6 +13,7 @@ from ..._builder.loops import loop
 from ..._builder.op import Op
 from ..._builder.symbolic_dims import Dim
 from ..._registry import OpCall, translates
+from ..indexing.slicing import is_contiguous
 from .factorization import LU, lu_factors, matrix_transpose, order_of_pivots, rows_and_columns, unit_matrix
 
 
@@ -235,6 +236,17 @@ def slogdet(op: Op, self: ir.Value) -> tuple[ir.Value, ir.Value]:
     return linalg_slogdet(op, self)
 
 
+def _reject_columns(call: OpCall) -> str | None:
+    """Reject matrices that are not in row-major order, of which torch returns the factors, not of the transpose."""
+    return None if is_contiguous(call.arguments["A"]) else "a matrix that is not in row-major order"
+
+
+@translates("aten::_linalg_det", accepts=_reject_columns)
+def _linalg_det_of_rows(op: Op, A: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """aten::_linalg_det(Tensor A) -> (Tensor result, Tensor LU, Tensor pivots)"""
+    return _linalg_det(op, matrix_transpose(op, A))
+
+
 @translates("aten::_linalg_det")
 def _linalg_det(op: Op, A: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
     """aten::_linalg_det(Tensor A) -> (Tensor result, Tensor LU, Tensor pivots)"""
@@ -243,6 +255,12 @@ def _linalg_det(op: Op, A: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
         return op.expand(op.const(1, op.dtype_of(A)), op.dims(A)[:-2]), lu.factors, lu.pivots
     diagonal = op.ReduceProd(_diagonal(op, lu.factors), [-1], keepdims=0)
     return op.Mul(parity(op, lu, op.dtype_of(A)), diagonal), lu.factors, lu.pivots
+
+
+@translates("aten::_linalg_slogdet", accepts=_reject_columns)
+def _linalg_slogdet_of_rows(op: Op, A: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:
+    """aten::_linalg_slogdet(Tensor A) -> (Tensor sign, Tensor logabsdet, Tensor LU, Tensor pivots)"""
+    return _linalg_slogdet(op, matrix_transpose(op, A))
 
 
 @translates("aten::_linalg_slogdet")

@@ -12,6 +12,7 @@ import torch
 from fxonnx_translations._torch_compat import TreeSpec, pytree
 
 from ....errors import CaptureError
+from ...function_transforms import reject_lost_gradients
 from .growing_lists import Padding, Parts, grows_in_a_loop, selected
 from .lifting import Uses, lifted, observed, symbol_value, unknown_values
 from .memory import copied_back, merged, shares, storage_of
@@ -121,6 +122,7 @@ def symbolic_branch(condition: Any, branches: Sequence[Callable[[], Any]], state
     operands = operands_of(uses)
     written = sorted({key for used in uses for key in used.written}, key=list(operands.tensors).index)
     reject_written_views(operands.tensors, written, refuse)
+    reject_lost_gradients(operands.tensors.values())
     numbers = operands.numbers()
 
     def traced(branch: Callable[[], Any]) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ import torch
 
 from fxonnx_translations._torch_compat import FakeTensor, TreeSpec, check, sym_max
 
+from ...function_transforms import reject_lost_gradients
 from .conditionals import (
     Refuse,
     add_output,
@@ -168,6 +169,7 @@ def symbolic_loop(
     operands = operands_of(uses)
     written = sorted({key for used in uses for key in used.written}, key=list(operands.tensors).index)
     reject_written_views(operands.tensors, written, refuse)
+    reject_lost_gradients([*operands.tensors.values(), *(carry.initial for carry in plan.carries)])
     constant = {key: tensor for key, tensor in operands.tensors.items() if key not in written}
     buffers = _buffers(plan, counter, refuse)
     first: list[torch.Tensor] = [

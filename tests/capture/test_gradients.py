@@ -1,0 +1,236 @@
+"""Forwards that compute gradients with ``torch.autograd``: force fields, equations of physics, explanations of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+import fxonnx
+from fxonnx.errors import CaptureError
+
+
+class ForceField(nn.Module):
+    """Energy and forces of atoms, from messages along edges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10, 8)
+        self.filter = nn.Sequential(nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 8))
+        self.output = nn.Sequential(nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 1))
+        self.register_buffer("centers", torch.linspace(0, 3, 4))
+
+    def forward(self, numbers: Tensor, positions: Tensor, edges: Tensor) -> dict[str, Tensor]:
+        positions = positions.detach().requires_grad_(True)
+        with torch.enable_grad():
+            here, there = edges
+            distances = (positions[here] - positions[there]).pow(2).sum(-1).add(1e-6).sqrt()
+            filters = self.filter(torch.exp(-((distances[:, None] - self.centers) ** 2)))
+            atoms = self.embedding(numbers)
+            energy = self.output(atoms.index_add(0, here, atoms[there] * filters)).sum()
+            (gradient,) = torch.autograd.grad(energy, positions)
+        return {"energy": energy.detach(), "forces": -gradient}
+
+
+class Residual(nn.Module):
+    """The residual of a differential equation: second derivatives, of a graph that is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, points: Tensor) -> Tensor:
+        with torch.enable_grad():
+            points = points.requires_grad_(True)
+            value = self.network(points)
+            (first,) = torch.autograd.grad(value.sum(), points, create_graph=True)
+            (second,) = torch.autograd.grad(first[:, 0].sum(), points, create_graph=True)
+            residual: Tensor = first[:, 1] - 0.1 * second[:, 0] + value[:, 0] ** 2
+            return residual
+
+
+class Saliency(nn.Module):
+    """The gradient of the best class by the image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = nn.Sequential(
+            *(
+                nn.Conv2d(3, 4, 3, stride=2),
+                nn.BatchNorm2d(4),
+                nn.ReLU(),
+                nn.MaxPool2d(2),
+                nn.Flatten(),
+                nn.Linear(16, 5),
+            )
+        )
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            image = image.detach().requires_grad_(True)
+            scores = self.network(image)
+            best = scores.argmax(1)
+            scores.gather(1, best[:, None]).sum().backward()
+        gradient = image.grad
+        return (scores if gradient is None else gradient.abs().amax(1)), best
+
+
+class Descent(nn.Module):
+    """Steps along the gradient of an energy, and a branch on the result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(2):
+            with torch.enable_grad():
+                x = x.detach().requires_grad_(True)
+                (gradient,) = torch.autograd.grad(self.energy(x).sum(), x)
+            x = x.detach() - 0.1 * gradient
+        if x.sum() > 0:
+            return x * 2
+        return x
+
+
+class Recurrent(nn.Module):
+    """Layers whose kernels in a capture compute shapes only, beside a path without them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(4, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_(True)
+            y, _ = self.gru(x)
+            attended = F.scaled_dot_product_attention(y, y, x)
+            return torch.autograd.grad((attended**2).sum(), x)[0]
+
+
+def atoms(count: int) -> tuple[Tensor, ...]:
+    return torch.randint(0, 10, (count,)), torch.randn(count, 3), torch.randint(0, count, (2, 3 * count))
+
+
+MODELS: dict[str, tuple[nn.Module, Callable[[int], tuple[Tensor, ...]], Any]] = {
+    "forces": (ForceField(), atoms, ({0: "n"}, {0: "n"}, {1: "edges"})),
+    "second derivatives": (Residual(), lambda n: (torch.randn(n, 2),), ({0: "n"},)),
+    "convolutions": (Saliency(), lambda n: (torch.randn(n, 3, 11, 11),), ({0: "n"},)),
+    "steps": (Descent(), lambda n: (torch.randn(n, 3),), ({0: "n"},)),
+    "recurrent": (Recurrent(), lambda n: (torch.randn(n, 5, 4),), ({0: "n"},)),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_match_eager_torch(name: str) -> None:
+    model, inputs, shapes = MODELS[name]
+    model.eval()
+    program = fxonnx.export(model, inputs(4), dynamic_shapes=shapes)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert any(model_name in program.model.graph.initializers for model_name in model.state_dict())
+    for size in (2, 5, 9):
+        given = inputs(size)
+        found = tree_leaves(program(*given))
+        expected = tree_leaves(model(*(value.clone() for value in given)))
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs.detach(), rtol=1e-4, atol=1e-5)
+        model.zero_grad()
+
+
+def test_nodes_have_the_lines_of_forward() -> None:
+    program = fxonnx.export(MODELS["second derivatives"][0].eval(), (torch.randn(4, 2),))
+    (tanh,) = (node for node in program.model.graph if node.op_type == "Tanh")
+    assert "test_gradients.py" in tanh.metadata_props["pkg.torch.onnx.stack_trace"]
+
+
+class Branched(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_(True)
+            y = x * 3 if x.sum() > 0 else x.exp()
+            return torch.autograd.grad(y.sum(), x)[0]
+
+
+class Looped(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_(True)
+            y = x
+            while y.sum() < 10:
+                y = y * 2
+            return torch.autograd.grad(y.sum(), x)[0]
+
+
+@pytest.mark.parametrize("model", [Branched(), Looped()], ids=lambda model: type(model).__name__)
+def test_control_flow_that_needs_gradients_is_refused(model: nn.Module) -> None:
+    with pytest.raises(CaptureError, match=r"control flow that depends on data(?s:.*)hint: use tensor operators"):
+        fxonnx.export(model, (torch.rand(3, 2),))
+
+
+CONVOLUTIONS = (
+    F.conv1d,
+    F.conv2d,
+    F.conv_transpose1d,
+    F.conv_transpose2d,
+)
+
+
+@pytest.mark.parametrize("by_weight", [False, True], ids=["input", "weight"])
+@pytest.mark.parametrize(
+    "options", [{}, {"stride": 2, "padding": 1}, {"dilation": 2, "groups": 2}, {"stride": 3}], ids=str
+)
+@pytest.mark.parametrize("convolution", CONVOLUTIONS, ids=lambda function: function.__name__)
+def test_gradients_of_convolutions(
+    convolution: Callable[..., Tensor], options: dict[str, Any], by_weight: bool
+) -> None:
+    count = int(convolution.__name__[-2])
+    is_transposed = "transpose" in convolution.__name__
+    groups = options.get("groups", 1)
+    weight = torch.randn(4, 4 // groups, *([3] * count))
+
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.enable_grad():
+                x, factors = x.detach().requires_grad_(True), weight.clone().requires_grad_(True)
+                result = convolution(x, factors, torch.ones(4), **options)
+                return torch.autograd.grad((result**3).sum(), factors if by_weight else x)[0]
+
+    def inputs(samples: int, size: int) -> Tensor:
+        return torch.randn(samples, 4, size, *([8] * (count - 1)))
+
+    model = Model().eval()
+    if by_weight and is_transposed:
+        with pytest.raises(
+            fxonnx.UnsupportedOperatorError, match="gradients of the weights of a transposed convolution"
+        ):
+            fxonnx.export(model, (inputs(2, 7),))
+        return
+    program = fxonnx.export(model, (inputs(2, 7),), dynamic_shapes=({0: "n", 2: "size"},))
+    for samples, size in ((2, 7), (3, 8), (1, 12)):
+        x = inputs(samples, size)
+        torch.testing.assert_close(program(x)[0], model(x), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("transposed", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("function", [torch.linalg.det, torch.logdet, lambda x: torch.linalg.slogdet(x)[1]])
+def test_gradients_of_determinants(function: Callable[[Tensor], Tensor], transposed: bool) -> None:
+    """torch factorizes the transpose of a matrix that is in row-major order, and its gradient expects it."""
+
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.enable_grad():
+                x = x.detach().requires_grad_(True)
+                matrix = x.mT if transposed else x
+                return torch.autograd.grad(function(matrix).sum(), x)[0]
+
+    def matrices(count: int) -> Tensor:
+        return torch.rand(count, 3, 3) + 3 * torch.eye(3)
+
+    program = fxonnx.export(Model().eval(), (matrices(2),), dynamic_shapes=({0: "n"},))
+    x = matrices(4)
+    torch.testing.assert_close(program(x)[0], Model()(x), rtol=1e-4, atol=1e-5)
