@@ -84,6 +84,8 @@ class TokenEmbedding(nn.Module):
         tower: Its vision tower. Embeddings shorter than the image features are padded with 0.
     """
 
+    mark_rows: Tensor
+
     def __init__(self, model: Any, tower: VisionTower) -> None:
         super().__init__()
         self.size = tower.feature_size()
