@@ -106,6 +106,18 @@ optimum-runtimes: .venv-optimum/.installed
 	$(PIP) transformers 'optimum-onnx[onnxruntime]==0.1.0' diffusers sentence-transformers==5.1.2 pillow scipy
 	touch $@
 
+# The rows of OpenVINO in python -m benchmarks.language_model_recipes: optimum-intel, which needs an older transformers, makes
+# their files.
+.venv-openvino/.installed: VENV = .venv-openvino
+.venv-openvino/.installed: CONSTRAINTS = .venv-openvino/constraints.txt
+.venv-openvino/.installed: pyproject.toml constraints.txt
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	grep -vE '^transformers==' constraints.txt > $(CONSTRAINTS)
+	printf '%s\n' 'transformers==4.57.6' >> $(CONSTRAINTS)
+	$(PIP) $(TORCH_FLAGS) torch
+	$(PIP) transformers optimum-intel==2.2.0 openvino nncf==3.4.0
+	touch $@
+
 # torch goes first and alone, so that nothing else decides which build of it is installed.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)

@@ -119,6 +119,10 @@ _SMALL: Mapping[str, Options] = {
     "mistral3": {"vision_config": _PIXTRAL, "spatial_merge_size": 2, "vision_feature_layer": -1},
     "mistral4": {"num_key_value_heads": 4, "head_dim": ...},
     "moonshine_streaming": {"num_key_value_heads": 4, "encoder_config": {"hidden_size": 64, "num_key_value_heads": 2}},
+    "ovis2": {
+        **{"hidden_size": 64, "vocab_size": VOCABULARY, "visual_indicator_token_ids": [21, 22, 290, 291, 292]},
+        "vision_config": {**_TILES, "vocab_size": 37, "hidden_stride": 1},
+    },
     "paligemma": {"vision_config": {**_TILES, "projection_dim": 64}, "projection_dim": 64},
     "prophetnet": {"num_hidden_layers": ..., "hidden_size": 64},
     "pegasus_x": {"block_size": 8, "num_global_tokens": 4},

@@ -8,6 +8,9 @@ some minutes on nine tenths of the documentation topics that Python ships (``pyd
 probabilities with float32's: by how much the perplexity is larger, and the mean KL divergence in thousandths of a nat.
 ``greedy`` is the share of tokens that float32 generates, 256 after each of 8 prompts, which the row has as the most
 probable ones after the same tokens.
+
+Rows of OpenVINO are there once ``make .venv-openvino/.installed`` has made the environment of optimum-intel, which
+converts the models; they run in OpenVINO's own runtime with its defaults, such as keys and values in 8 bits.
 """
 
 from __future__ import annotations
@@ -31,12 +34,14 @@ from fxonnx import QuantizeConfig
 from tests.models.torchvision_shim import import_torchvision
 
 from ._exporters import silenced
+from ._openvino_models import FILE, OpenVinoSession, export_openvino, has_optimum_intel
 from ._output import print_table, text, write_json
-from .language_models import STEPS, build, export_builder, export_ours, ratio, seconds_of
+from .language_models import STEPS as SHORT_STEPS
+from .language_models import build, export_builder, export_ours, ratio, seconds_of
 
 Export = Callable[[Any, Path], None]
 
-BUILDER, FLOAT = "builder int4", "exact"
+BUILDER, FLOAT, OPENVINO = "builder int4", "exact", "OpenVINO int4, 128"
 
 
 def _int4(size: int, rounding: Any) -> Export:
@@ -45,6 +50,10 @@ def _int4(size: int, rounding: Any) -> Export:
 
 def _mixed(model: Any, path: Path) -> None:
     export_builder(model, path, "int4", "algo_config=k_quant_mixed")
+
+
+def _openvino(*options: str) -> Export:
+    return lambda model, path: export_openvino(model, path, *options)
 
 
 ROWS: Mapping[str, Export] = MappingProxyType(
@@ -57,9 +66,13 @@ ROWS: Mapping[str, Export] = MappingProxyType(
         "int4, 128, searched": _int4(128, "search"),
         "int8": partial(export_ours, precision="int8"),
         **{recipe: partial(export_ours, recipe=recipe) for recipe in (FLOAT, "balanced", "fast", "prefill")},
+        "OpenVINO int4, 32": _openvino("--bits", "4", "--group-size", "32"),
+        OPENVINO: _openvino("--bits", "4", "--group-size", "128"),
+        "OpenVINO int8": _openvino("--bits", "8"),
     }
 )
 """Name to the function that exports the model."""
+STEPS: Mapping[str, tuple[int, int, int]] = MappingProxyType({**SHORT_STEPS, "prefill 512": (512, 0, 10)})
 _OFFSET = 3
 """Token of byte 0: the tokens before it are the padding, beginning and end."""
 _LENGTH, _TEXTS, _PROMPTS, _PROMPT = 256, 64, 8, 64
@@ -107,6 +120,8 @@ def log_probabilities(path: Path, tokens: Tensor) -> Tensor:
     Returns:
         float64 of shape (rows, length, vocabulary).
     """
+    if path.suffix == ".xml":
+        return torch.cat([_in_openvino(session, row) for session in [OpenVinoSession(path)] for row in tokens])
     import numpy as np
     import onnxruntime
 
@@ -120,6 +135,13 @@ def log_probabilities(path: Path, tokens: Tensor) -> Tensor:
         feeds |= {"input_ids": row[None].numpy(), "attention_mask": torch.ones_like(row)[None].numpy()}
         found.append(torch.from_numpy(session.run(["logits"], feeds)[0]).double().log_softmax(-1))
     return torch.cat(found)
+
+
+def _in_openvino(session: OpenVinoSession, row: Tensor) -> Tensor:
+    session.reset()
+    session.feed(row[None].numpy())
+    session.request.infer()
+    return torch.from_numpy(session.logits()).double().log_softmax(-1)
 
 
 def quality(path: Path, texts: Tensor, generated: Tensor, theirs: Tensor) -> dict[str, float]:
@@ -149,7 +171,8 @@ def export_all(names: Sequence[str], model: Any, folder: Path) -> dict[str, Path
         path.parent.mkdir(parents=True)
         with silenced():
             ROWS[name](model, path)
-    return paths
+    others = {name: path.with_name(FILE) for name, path in paths.items()}
+    return {name: others[name] if others[name].exists() else path for name, path in paths.items()}
 
 
 def measure_speed(names: Sequence[str], rows: Mapping[str, dict[str, Any]]) -> None:
@@ -157,12 +180,14 @@ def measure_speed(names: Sequence[str], rows: Mapping[str, dict[str, Any]]) -> N
     with tempfile.TemporaryDirectory() as folder:
         paths = export_all(names, build("llama"), Path(folder))
         for name, path in paths.items():
-            rows[name]["MB"] = sum(file.stat().st_size for file in path.parent.glob("model.onnx*")) / 1e6
+            rows[name]["MB"] = sum(file.stat().st_size for file in path.parent.glob(f"{path.stem}.*")) / 1e6
         for step, (new, past, runs) in STEPS.items():
             seconds, _ = seconds_of(paths, new, past, runs)
             for name, found in seconds.items():
                 rows[name][f"{step}, ms"] = min(found) * 1000
                 rows[name][f"{step}, /builder"] = ratio(found, seconds[BUILDER])
+                if OPENVINO in seconds:
+                    rows[name][f"{step}, /OpenVINO"] = ratio(found, seconds[OPENVINO])
 
 
 def measure_quality(names: Sequence[str], rows: Mapping[str, dict[str, Any]]) -> None:
@@ -183,7 +208,8 @@ def measure_quality(names: Sequence[str], rows: Mapping[str, dict[str, Any]]) ->
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, export, measure, print the table and write the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default=";".join(ROWS), help="names separated by semicolons; all by default")
+    every = [name for name in ROWS if has_optimum_intel() or not name.startswith("OpenVINO")]
+    parser.add_argument("--rows", default=";".join(every), help="names separated by semicolons; all by default")
     parser.add_argument("--json")
     options = parser.parse_args(arguments)
     logging.disable(logging.WARNING)

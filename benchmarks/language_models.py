@@ -35,6 +35,7 @@ from fxonnx import genai
 from tests.models.torchvision_shim import import_torchvision
 
 from ._exporters import silenced
+from ._openvino_models import OpenVinoRunner
 from ._output import print_table, text, with_means, write_json
 
 BUFFER = 2048
@@ -186,6 +187,12 @@ class Runner:
         return self._binding.get_outputs()[-1].numpy()  # type: ignore[no-any-return]
 
 
+def _runner(name: str, path: Path, new: int, past: int) -> Runner | OpenVinoRunner:
+    if path.suffix == ".xml":
+        return OpenVinoRunner(path, new=new, past=past)
+    return Runner(path, shared=name != "torch.onnx", new=new, past=past)
+
+
 def seconds_of(graphs: Mapping[str, Path], new: int, past: int, runs: int) -> tuple[dict[str, list[float]], Any]:
     """Run one step of all graphs alternately, in sessions that are made several times.
 
@@ -195,7 +202,7 @@ def seconds_of(graphs: Mapping[str, Path], new: int, past: int, runs: int) -> tu
     seconds: dict[str, list[float]] = {name: [] for name in graphs}
     for turn in range(_SESSIONS):
         names = [*graphs][turn % len(graphs) :] + [*graphs][: turn % len(graphs)]
-        runners = {name: Runner(graphs[name], shared=name != "torch.onnx", new=new, past=past) for name in names}
+        runners = {name: _runner(name, graphs[name], new, past) for name in names}
         for runner in runners.values():
             runner.seconds()  # allocates
         for index in range(-(-runs // _SESSIONS)):

@@ -23,6 +23,10 @@ BART: Mapping[str, Any] = {
     **{"encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 64},
     "forced_eos_token_id": None,
 }
+FSMT: Mapping[str, Any] = {
+    **{"langs": ["en", "de"], "src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY, "init_std": 0.3},
+    **{**BART, "decoder_start_token_id": 2},
+}
 MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "T5ForConditionalGeneration": ("T5Config", {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}),
     "MarianMTModel": ("MarianConfig", BART),
@@ -161,8 +165,7 @@ def with_sizes(name: str, **sizes: Any) -> Any:
     import transformers
 
     config = getattr(transformers, f"{name}Config")(vocab_size=VOCABULARY, pad_token_id=0, **sizes)
-    models = {"LED": "LEDForConditionalGeneration", "NllbMoe": "NllbMoeForConditionalGeneration"}
-    return getattr(transformers, models.get(name, "T5ForConditionalGeneration"))(config).eval()
+    return getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
 
 
 @pytest.mark.filterwarnings("ignore:onnxruntime-genai cannot run", "ignore:encoder.onnx is valid only for")
@@ -172,6 +175,7 @@ def with_sizes(name: str, **sizes: Any) -> Any:
         ("T5", MODELS["T5ForConditionalGeneration"][1]),  # without decoder_start_token_id
         ("NllbMoe", {**BART, "num_experts": 4, "encoder_sparse_step": 1, "decoder_sparse_step": 1}),
         ("LED", {**BART, "attention_window": 4, "decoder_start_token_id": 2}),
+        ("FSMT", FSMT),
     ],
 )
 def test_models_with_other_encoders(name: str, sizes: Mapping[str, Any], tmp_path: Path) -> None:

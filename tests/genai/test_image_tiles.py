@@ -12,7 +12,7 @@ import torch
 
 import fxonnx.genai
 
-from .test_vision_language import TEXT, TOKENS, generated, make_tokenizer, with_random_weights
+from .test_vision_language import TEXT, TOKENS, VOCABULARY, generated, make_tokenizer, with_random_weights
 
 # Older versions, for Python 3.10, do not have all of these models.
 og = pytest.importorskip("onnxruntime_genai", minversion="0.18")
@@ -51,6 +51,13 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any], str, Mapping[str, Any]]] = {
         {"spatial_merge_size": 2},
     ),
     "llava": ("Llava", {"model_type": "clip_vision_model", **TOWER}, "llama", {"vision_feature_layer": -1}),
+    # The tokens beside the images have embeddings of the vision tower.
+    "ovis2": (
+        "Ovis2",
+        {**TOWER, "vocab_size": 37},
+        "qwen2",
+        {"hidden_size": 32, "vocab_size": VOCABULARY, "visual_indicator_token_ids": [21, 22, 26, 27, 28]},
+    ),
     "paligemma": ("PaliGemma", {"model_type": "siglip_vision_model", **TOWER, **PROJECTED}, "gemma", PROJECTED),
     "paligemma2": ("PaliGemma", {"model_type": "siglip_vision_model", **TOWER, **PROJECTED}, "gemma2", PROJECTED),
     "smolvlm": ("SmolVLM", TOWER, "llama", {"scale_factor": 2}),
@@ -81,7 +88,7 @@ def make_model(name: str) -> Any:
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any, Path]:
     model = make_model(request.param)
     out = tmp_path_factory.mktemp(request.param) / "out"
-    fxonnx.genai.export(model, out, tokenizer=make_tokenizer(), verify=request.param in ("llava", "paligemma"))
+    fxonnx.genai.export(model, out, tokenizer=make_tokenizer(), verify=request.param in ("llava", "ovis2", "paligemma"))
     return request.param, model, out
 
 
@@ -104,7 +111,7 @@ def image_inputs(name: str, count: int) -> dict[str, torch.Tensor]:
 def test_tokens_are_equal(exported: tuple[str, Any, Path], count: int) -> None:
     name, model, directory = exported
     images = image_inputs(name, count) if count else {}
-    features = 16 if name in ("got_ocr2", "llava", "paligemma", "paligemma2", "vipllava") else 4
+    features = 16 if name in ("got_ocr2", "llava", "ovis2", "paligemma", "paligemma2", "vipllava") else 4
     counts = [features] * count if name != "lighton_ocr" else [4, 2, 2][:count]
     pictures = [token for number in counts for token in [*[IMAGE] * number, 22]]
     ids = torch.tensor([[20, 21, *pictures, 23, 24, 25]])

@@ -97,14 +97,29 @@ def test_the_comparison_uses_the_rounded_weights(
     assert not list(tmp_path.iterdir())
 
 
-def test_no_file_is_written_if_tokens_differ(
-    models: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def other_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnxruntime-genai generates wrong tokens."""
+
     def shifted(*arguments: Any, pad: int) -> list[list[int]]:
         return [[token % 299 + 1 for token in row] for row in original(*arguments, pad=pad)]
 
     original = _verification._generated
     monkeypatch.setattr(_verification, "_generated", shifted)
+
+
+@pytest.mark.usefixtures("other_tokens")
+@pytest.mark.parametrize(("model_type", "precision"), [("mixtral", "int4"), ("mixtral", "fp32"), ("llama", "int4")])
+def test_rounded_activations_of_routers_are_named(model_type: str, precision: Any, tmp_path: Path) -> None:
+    model = make_model(model_type, **({"num_local_experts": 4} if model_type == "mixtral" else {}))
+    with pytest.raises(VerificationError, match="generates other tokens than transformers in row 0") as caught:
+        fxonnx.genai.export(model, tmp_path / "out", tokenizer=make_tokenizer(), precision=precision)
+    is_named = "activations rounded to 8 bits can make a router choose another expert" in str(caught.value)
+    assert is_named == ((model_type, precision) == ("mixtral", "int4"))
+
+
+@pytest.mark.usefixtures("other_tokens")
+def test_no_file_is_written_if_tokens_differ(models: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("kept")
     with pytest.raises(VerificationError, match="onnxruntime-genai generates other tokens than transformers in row 0"):
         fxonnx.genai.export(models["llama"], tmp_path, tokenizer=make_tokenizer())

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from .. import Diagnostics, ONNXProgram, QuantizeConfig, Target
 from .. import export as export_model
 from .._warnings import ignoring_warnings, warn_user
-from ..errors import ArgumentError, did_you_mean
+from ..errors import ArgumentError, VerificationError, did_you_mean
 from ._adapters import ADAPTER_PATTERN, Adapters, load_adapters, save_adapters
 from ._chat_template import ChatTemplate
 from ._config import context_length, genai_config
@@ -49,6 +49,11 @@ _PLAIN_TARGETS: Mapping[str, Target] = MappingProxyType({"cpu": "onnxruntime", "
 _PLAIN = frozenset({"embedding", "encoder-decoder", "image", "reranker", "speech"})
 """Families that ONNX Runtime runs without onnxruntime-genai."""
 _MODEL_FILE = "model.onnx"
+_ROUTERS = frozenset({"MoE", "QMoE", "TopK"})
+_HINT = (
+    "activations rounded to 8 bits can make a router choose another expert where two are almost equally good; if the "
+    "export with precision='fp32' succeeds, compare the quality of this one and pass verify=False (--no-verify)"
+)
 _WRITTEN = (LAST, "genai", "model.onnx", "encoder", "decoder", "embedding", "vision", "audio", "weights")
 """Beginnings of the names of files that replace others in the directory of the checkpoint."""
 
@@ -201,8 +206,13 @@ def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, 
         return True
     request.announce("verify")
     # The weights of a quantized checkpoint are not rounded again.
-    with nullcontext() if loaded.is_packed else rounded_weights(loaded.model, program):
-        return compare_tokens(loaded, request.directory, adapters, request.tolerance, has_batches=has_batches)
+    try:
+        with nullcontext() if loaded.is_packed else rounded_weights(loaded.model, program):
+            return compare_tokens(loaded, request.directory, adapters, request.tolerance, has_batches=has_batches)
+    except VerificationError as error:
+        if request.options["quantize"] is None or not _ROUTERS & {node.op_type for node in program.model.graph}:
+            raise
+        raise VerificationError(error.message, hint=_HINT) from error
 
 
 def _plan_of_checkpoint(loaded: LanguageModel, plan: PrecisionPlan, has_adapters: bool) -> PrecisionPlan:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ._parts import Part
 from ._vision_towers import TOWER_OPTIONS, VisionTower
 
-__all__ = ["ImageTiles", "MaskedTiles", "PaliGemma"]
+__all__ = ["ImageTiles", "MaskedTiles", "Ovis2", "PaliGemma"]
 
 
 class TileFeatures(nn.Module):
@@ -121,6 +121,15 @@ class MaskedTiles(ImageTiles):
 
     def _dynamic_shapes(self) -> dict[str, Any]:
         return {name: {1: "tiles"} for name in ("pixel_values", "pixel_attention_mask")}
+
+
+class Ovis2(ImageTiles):
+    """Ovis2, where tokens around the images have embeddings of the vision tower."""
+
+    def marks(self) -> tuple[tuple[int, ...], Tensor | None]:
+        tokens = tuple(self.config.visual_indicator_token_ids)
+        count = self.model.model.vision_tower.num_visual_indicator_tokens
+        return tokens, self.model.model.visual_embeddings_table.weight[-count:].detach()
 
 
 class PaliGemma(ImageTiles):

@@ -19,7 +19,7 @@ from ._config import context_length, genai_config
 from ._directory import write_json
 from ._example import DYNAMIC_SHAPES, example_inputs
 from ._head_sizes import equal_head_sizes
-from ._image_tiles import ImageTiles, MaskedTiles, PaliGemma
+from ._image_tiles import ImageTiles, MaskedTiles, Ovis2, PaliGemma
 from ._input_verification import compare_generation
 from ._last_logits import last_logits_only
 from ._loading import LanguageModel
@@ -46,6 +46,7 @@ VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
         "lighton_ocr": LightOnOcr,
         "llava": ImageTiles,
         "mistral3": Mistral3,
+        "ovis2": Ovis2,
         "paligemma": PaliGemma,
         "pp_chart2table": ImageTiles,
         "qwen2_vl": Qwen,
@@ -83,11 +84,15 @@ class TokenEmbedding(nn.Module):
         tower: Its vision tower. Embeddings shorter than the image features are padded with 0.
     """
 
+    mark_rows: Tensor
+
     def __init__(self, model: Any, tower: VisionTower) -> None:
         super().__init__()
         self.size = tower.feature_size()
         self.embed_tokens = model.get_input_embeddings()
         self.image_tokens = tower.feature_tokens()
+        self.marks, rows = tower.marks()
+        self.register_buffer("mark_rows", rows)
 
     def forward(self, input_ids: Tensor, image_features: Tensor) -> Tensor:
         is_image = reduce(operator.or_, (input_ids == token for token in self.image_tokens))
@@ -99,7 +104,11 @@ class TokenEmbedding(nn.Module):
         # The additional row makes the lookup valid without features.
         rows = torch.cat([image_features.to(embeddings.dtype), embeddings.new_zeros(1, self.size)])
         embeddings = nn.functional.pad(embeddings, (0, self.size - embeddings.shape[-1]))
-        return torch.where((is_image & (index < count)).unsqueeze(-1), rows[index.clamp(0, count)], embeddings)
+        is_feature = is_image & (index < count)
+        for position, token in enumerate(self.marks):
+            is_mark = (input_ids == token) & is_feature.any()
+            embeddings = torch.where(is_mark.unsqueeze(-1), self.mark_rows[position], embeddings)
+        return torch.where(is_feature.unsqueeze(-1), rows[index.clamp(0, count)], embeddings)
 
 
 def export_vision_language(loaded: LanguageModel, request: Request) -> None:

@@ -102,6 +102,10 @@ class VisionTower(ABC):
         """The tokens that image features replace."""
         return (self.config.image_token_id,)
 
+    def marks(self) -> tuple[tuple[int, ...], Tensor | None]:
+        """Tokens around images, and the rows of features that replace them in prompts with an image."""
+        return (), None
+
     def _normal(self, *shape: int) -> Tensor:
         rounded = torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(self.model.dtype)
         return rounded.to(self.model.device, input_dtype(self.model))
