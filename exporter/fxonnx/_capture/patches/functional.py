@@ -213,7 +213,7 @@ def isin(
     tensors = [tensor for tensor in (elements, test_elements) if isinstance(tensor, Tensor)]
     if len(tensors) < 2 or not any(isinstance(tensor.numel(), torch.SymInt) for tensor in tensors):
         return original(elements, test_elements, assume_unique=assume_unique, invert=invert)
-    found = (elements.unsqueeze(-1) == test_elements.flatten()).any(-1)
+    found: Tensor = (elements.unsqueeze(-1) == test_elements.flatten()).any(-1)
     return ~found if invert else found
 
 

@@ -1,8 +1,8 @@
 """Replacement of the indexing of fake tensors by numbers in tensors, and of masks of bytes.
 
-torch reads the numbers of ``x[rows, [a, b]]`` and ``x[[0, 1], a]`` from memory, except for those that are the only index
-of ``Tensor.__getitem__``. Its functions for fake tensors refuse masks and conditions of type uint8, which eager torch
-still takes for those of type bool.
+torch reads the numbers of ``x[rows, [a, b]]`` and ``x[[0, 1], a]`` from memory, except for those that are the only
+index of ``Tensor.__getitem__``. Its functions for fake tensors refuse masks and conditions of type uint8, which eager
+torch still takes for those of type bool.
 """
 
 from __future__ import annotations
