@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -188,3 +189,11 @@ def test_the_example_must_satisfy_the_constraints() -> None:
     torch.testing.assert_close(program(rows(3), rows(5))[0], torch.cat([rows(5), rows(3)]))
     with pytest.raises(ArgumentError, match="the model was exported for past >= 1, got past = 0"):
         program(rows(3), rows(0))
+
+
+@pytest.mark.parametrize("function", [np.sqrt, np.log, np.exp], ids=lambda function: function.__name__)
+def test_functions_of_numpy_for_sizes_are_rejected(function: Callable[[int], float]) -> None:
+    with pytest.raises(
+        CaptureError, match=r"at: .*function\(x.shape(.|\n)*hint: NumPy has this function for numbers only"
+    ):
+        fxonnx.export(Function(lambda x: x * function(x.shape[0])), (rows(3),), dynamic_shapes=({0: "n"},))

@@ -66,3 +66,33 @@ def test_indices(name: str, dynamic: bool) -> None:
     for rows, numbers in ((4, (1, 2)), (4, (-1, 0)), (4, (2, -3)), *(((7, (0, -2)),) if dynamic else ())):
         x, t = torch.randn(rows, 3), torch.tensor(numbers)
         assert torch.equal(program(x, t)[0], model(x, t))
+
+
+def _assign_by_bytes(x: Tensor) -> Tensor:
+    changed = x.clone()
+    changed[:, (x[0] > 0).byte()] += 1
+    return changed
+
+
+BYTES: Mapping[str, Callable[[Tensor], Any]] = MappingProxyType(
+    {
+        "a mask": lambda x: x[(x > 0).byte()],
+        "a mask and a slice": lambda x: x[(x[:, 0] > 0).byte(), :1],
+        "a mask without axes": lambda x: x[x.new_tensor(2, dtype=torch.uint8)],
+        "assignment": _assign_by_bytes,
+        "where": lambda x: torch.where((x > 0).byte(), x, -x),
+        "where by name": lambda x: torch.where(condition=(x > 0).byte(), input=x, other=-x),
+        "the method where": lambda x: x.where((x > 0).byte(), -x),
+        "where with one argument": lambda x: torch.where((x > 0).byte()),
+    }
+)
+
+
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8", "ignore:where received a uint8 condition")
+@pytest.mark.parametrize("name", BYTES)
+def test_masks_of_bytes(name: str) -> None:
+    model = Function(BYTES[name]).eval()
+    program = fxonnx.export(model, (torch.randn(4, 3),), dynamic_shapes=({0: "n", 1: "m"},))
+    for x in (torch.randn(4, 3), torch.randn(7, 5), -torch.ones(2, 2), torch.ones(1, 3)):
+        for ours, theirs in zip(program(x), torch.utils._pytree.tree_leaves(model(x)), strict=True):
+            assert torch.equal(ours, theirs)

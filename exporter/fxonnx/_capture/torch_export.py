@@ -75,6 +75,10 @@ _HINTS = {
     ".__new__() takes ": "remove __new__ from the NamedTuple that forward returns, or let it accept all of its fields",
     "is not differentiable with respect to argument": "export within torch.no_grad(), as the model is called",
     _UNHASHABLE: ("a size is the key of a dictionary or set: convert it with int(...), which makes it static"),
+    "of type SymInt which has no callable": (
+        "NumPy has this function for numbers only, not for dynamic sizes: call the function of Python's math instead, "
+        "or convert the size with int(...), which makes it static"
+    ),
 }
 # torch's messages for operands of different dtypes, as far as its shape functions check them.
 _DTYPES = re.compile(

@@ -44,6 +44,7 @@ __all__ = [
     "has_internal_overlap",
     "hash_of_size",
     "infer_size",
+    "isin",
     "layout_of_tensor",
     "linspace",
     "pad_sequence",
@@ -195,6 +196,25 @@ def unbind(original: Callable[..., Any], self: Tensor, dim: int = 0) -> Sequence
         parts: Sequence[Tensor] = original(self, dim)
         return parts
     return tuple(self.select(dim, index) for index in range(int(size)))
+
+
+def isin(
+    original: Callable[..., Tensor],
+    elements: Any,
+    test_elements: Any,
+    *,
+    assume_unique: bool = False,
+    invert: bool = False,
+) -> Tensor:
+    """``torch.isin`` of tensors with a dynamic number of elements: compares all pairs.
+
+    torch's decomposition chooses between comparisons and a sort by the numbers of elements.
+    """
+    tensors = [tensor for tensor in (elements, test_elements) if isinstance(tensor, Tensor)]
+    if len(tensors) < 2 or not any(isinstance(tensor.numel(), torch.SymInt) for tensor in tensors):
+        return original(elements, test_elements, assume_unique=assume_unique, invert=invert)
+    found: Tensor = (elements.unsqueeze(-1) == test_elements.flatten()).any(-1)
+    return ~found if invert else found
 
 
 def infer_size(original: Callable[..., Any], a: Sequence[Any], b: Sequence[Any]) -> Any:

@@ -1,6 +1,8 @@
-"""Replacement of the indexing of fake tensors by numbers in tensors: ``x[rows, [a, b]]``, ``x[[0, 1], a]``.
+"""Replacement of the indexing of fake tensors by numbers in tensors, and of masks of bytes.
 
-torch reads such numbers from memory, except for those that are the only index of ``Tensor.__getitem__``.
+torch reads the numbers of ``x[rows, [a, b]]`` and ``x[[0, 1], a]`` from memory, except for those that are the only
+index of ``Tensor.__getitem__``. Its functions for fake tensors refuse masks and conditions of type uint8, which eager
+torch still takes for those of type bool.
 """
 
 from __future__ import annotations
@@ -20,8 +22,14 @@ def override_indexing(
     original: Callable[..., TorchCall], self: Any, func: Callable[..., Any], args: Any, kwargs: Any
 ) -> TorchCall:
     """``_NonStrictTorchFunctionHandler._override``: another call in place of a call of a torch function."""
-    if args and isinstance(args[0], Tensor) and getattr(func, "__name__", "") in ("__getitem__", "__setitem__"):
+    name = getattr(func, "__name__", "")
+    if name == "where":
+        args, kwargs = _with_condition_of_bools(func, args, kwargs)
+    if args and isinstance(args[0], Tensor) and name in ("__getitem__", "__setitem__"):
         tensor, index, *value = args
+        if _has_mask_of_bytes(index):
+            index = tuple(map(_as_mask, index)) if type(index) is tuple else _as_mask(index)
+            args = (tensor, index, *value)
         parts = index if type(index) is tuple else (index,)
         # Whether a list alone is one index or one per axis depends on the version of torch.
         if type(index) is tuple and any(type(part) in (list, tuple) for part in parts):
@@ -30,6 +38,26 @@ def override_indexing(
         if any(map(_is_number, parts)) and (value or any(map(_is_advanced, parts))):
             return _index_selected, (func, tensor, parts, *value), {}
     return original(self, func, args, kwargs)
+
+
+def _with_condition_of_bools(func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments of ``torch.where`` or ``Tensor.where``, with a condition of type bool."""
+    position = 1 if func is Tensor.where else 0
+    if len(args) > position:
+        return (*args[:position], _as_mask(args[position]), *args[position + 1 :]), kwargs
+    if kwargs and "condition" in kwargs:
+        return args, {**kwargs, "condition": _as_mask(kwargs["condition"])}
+    return args, kwargs
+
+
+def _has_mask_of_bytes(index: Any) -> bool:
+    parts = index if type(index) is tuple else (index,)
+    return any(isinstance(part, Tensor) and part.dtype == torch.uint8 for part in parts)
+
+
+def _as_mask(index: Any) -> Any:
+    """A mask of type bool in place of one of type uint8, also of one without axes; other indices unchanged."""
+    return index.bool() if isinstance(index, Tensor) and index.dtype == torch.uint8 else index
 
 
 def _stacked(index: Any) -> Any:
@@ -74,6 +102,6 @@ def _axes(index: Any) -> int:
     """Number of axes that an index applies to."""
     if index is None or index is Ellipsis or isinstance(index, bool):
         return 0
-    if isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8):
+    if isinstance(index, Tensor) and index.dtype == torch.bool:
         return index.dim()
     return 1

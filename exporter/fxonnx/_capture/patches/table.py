@@ -102,6 +102,7 @@ TRACING_PATCHES: tuple[Patch, ...] = (
     DecompositionPatch(
         "aten::unbind.int", unbind, "its decomposition does not remove the axis of a part if the size is an expression"
     ),
+    DecompositionPatch("aten::isin.Tensor_Tensor", functional.isin, "it compares the numbers of elements"),
     KernelPatch("aten::tensor_split.sections", tensor_split, "it specializes which sections are longer"),
     KernelPatch(
         "aten::pad_sequence", functional.pad_sequence, "it compares the lengths of the sequences", before="2.15"
