@@ -172,6 +172,28 @@ def test_control_flow_that_needs_gradients_is_refused(model: nn.Module) -> None:
         fxonnx.export(model, (torch.rand(3, 2),))
 
 
+class Accumulated(nn.Module):
+    """``backward`` adds to the gradients of the calls before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Any:
+        with torch.enable_grad():
+            (self.layer(x) ** 2).sum().backward()
+        return self.layer.weight.grad
+
+
+def test_gradients_that_depend_on_the_calls_before_are_refused() -> None:
+    model = Accumulated().eval()
+    with pytest.raises(
+        CaptureError, match=r"does not compute what the model computes(?s:.*)gradients of torch.autograd"
+    ):
+        fxonnx.export(model, (torch.rand(2, 3),))
+    assert model.layer.weight.grad is None
+
+
 CONVOLUTIONS = (
     F.conv1d,
     F.conv2d,

@@ -98,6 +98,12 @@ def appended(rows: list[Tensor]) -> Tensor:
     return torch.stack(rows)
 
 
+def appended_inside(rows: list[list[Tensor]]) -> Tensor:
+    """A script copies the lists in a list as well."""
+    rows[0].append(rows[0][0] * 2)
+    return torch.stack(rows[0])
+
+
 scripted_branch = torch.jit.script(branch)
 
 
@@ -120,11 +126,13 @@ class Calls(nn.Module):
 class Lists(nn.Module):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
+        self.nested = function is appended_inside
         self.function = torch.jit.script(function)
 
     def forward(self, x: Tensor) -> Any:
         rows = [x, x + 1]
-        return self.function(rows), torch.stack(rows), len(rows)
+        given = [rows] if self.nested else rows
+        return self.function(given), torch.stack(rows), len(rows)
 
 
 FUNCTIONS = (
@@ -141,13 +149,14 @@ FUNCTIONS = (
     first_positive,
     decayed,
     appended,
+    appended_inside,
     calls_of_scripts,
 )
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 def test_a_scripted_function(function: Callable[..., Any]) -> None:
-    model = (Lists if function is appended else Calls)(function).eval()
+    model = (Lists if function in (appended, appended_inside) else Calls)(function).eval()
     program = fxonnx.export(model, (torch.rand(4, 3),), dynamic_shapes=({0: "n"},))
     assert not program.record.constraints
     for size in (1, 2, 4, 7):

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import fxonnx
 from fxonnx._cli.commands import app
+from fxonnx.torchscript.script import modules
 from tests.functions import Function
 
 X = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -148,6 +149,28 @@ def test_a_wrong_branch_that_the_example_does_not_take_is_an_error(monkeypatch: 
     )
     with pytest.raises(fxonnx.CaptureError, match=message):
         fxonnx.export(Doubling(), (X,))
+
+
+def appended(rows: list[torch.Tensor]) -> torch.Tensor:
+    rows.append(rows[0] * 2)
+    return torch.stack(rows)
+
+
+class Lists(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.function = torch.jit.script(appended)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        rows = [x, x + 1]
+        return self.function(rows), len(rows)
+
+
+def test_a_wrong_form_of_a_script_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As in an export, torch itself calls the Python function in place of the script.
+    monkeypatch.setattr(modules, "received", lambda argument, value: value)
+    with pytest.raises(fxonnx.CaptureError, match="does not compute what the model computes, at the example"):
+        fxonnx.export(Lists().eval(), (torch.rand(2, 3),))
 
 
 def test_a_wrong_plain_capture_of_a_small_model_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

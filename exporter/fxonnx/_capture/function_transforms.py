@@ -37,6 +37,7 @@ from ..errors import CaptureError
 from .departures import DepartureKind, record_departure
 
 __all__ = [
+    "GRADIENTS",
     "RetryTransforms",
     "TransformTracing",
     "closed_transforms",
@@ -49,6 +50,10 @@ __all__ = [
     "vector_jacobian_product",
     "vmap",
 ]
+
+
+GRADIENTS = "gradients of torch.autograd"
+"""The departure of a forward that computes gradients."""
 
 
 @dataclass
@@ -129,6 +134,7 @@ def recorded_forward(forward: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         if not _tracing.get().whole_forward:
             return forward(*args, **kwargs)
+        record_departure(DepartureKind.TRANSFORM, GRADIENTS)
         # The gradients of fused attention are no plain operators.
         with sdpa_kernel(SDPBackend.MATH):
             return _record(forward, args, kwargs)

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import fxonnx
 from fxonnx.errors import CaptureError
+
+from ...functions import Function
 
 # The loops are the cases, not the comprehensions in their place.
 # ruff: noqa: PERF401
@@ -175,19 +177,12 @@ FUNCTIONS = (
 )
 
 
-class Model(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Any:
-        return self.function(x)
-
-
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 def test_filtered_lists_match_eager_torch(function: Callable[[Tensor], Any]) -> None:
     generator = torch.Generator().manual_seed(0)
-    program = fxonnx.export(Model(function), (torch.randn(4, 5, generator=generator),), dynamic_shapes=({0: "rows"},))
+    program = fxonnx.export(
+        Function(function), (torch.randn(4, 5, generator=generator),), dynamic_shapes=({0: "rows"},)
+    )
     for rows in (1, 2, 4, 7):
         for offset in (-1.0, 0.0, 1.0):
             x = torch.randn(rows, 5, generator=generator) + offset
@@ -200,7 +195,7 @@ def test_filtered_lists_match_eager_torch(function: Callable[[Tensor], Any]) -> 
 @pytest.mark.parametrize("offset", [-9.0, 9.0])
 @pytest.mark.parametrize("function", [appended, comprehension, without_a_loop], ids=lambda function: function.__name__)
 def test_the_example_keeps_none_or_all(function: Callable[[Tensor], Any], offset: float) -> None:
-    program = fxonnx.export(Model(function), (torch.rand(4, 5) + offset,))
+    program = fxonnx.export(Function(function), (torch.rand(4, 5) + offset,))
     for other in (-9.0, 0.0, 9.0):
         x = torch.rand(4, 5) + other
         expected = function(x)
@@ -276,4 +271,4 @@ def summed(x: Tensor) -> Any:
 @pytest.mark.parametrize("offset", [-9.0, 9.0])
 def test_other_lists_are_refused(function: Callable[[Tensor], Any], message: str, offset: float) -> None:
     with pytest.raises(CaptureError, match=message):
-        fxonnx.export(Model(function), (torch.rand(3, 5) + offset,), dynamic_shapes=({0: "rows"},))
+        fxonnx.export(Function(function), (torch.rand(3, 5) + offset,), dynamic_shapes=({0: "rows"},))

@@ -29,7 +29,7 @@ from ..._capture.eager_state import (
     preserved_state,
     run_uncompiled,
 )
-from ..._capture.function_transforms import unwound_transforms
+from ..._capture.function_transforms import GRADIENTS, unwound_transforms
 from ..._capture.inputs.pytree_objects import flatten_objects
 from ..._export_context import exporting, outside_of_export
 from ..assumption_checks import placeholder_values
@@ -92,6 +92,13 @@ class ModelRunner:
     def __init__(self, model: Any, capture: Capture) -> None:
         self._model, self._capture = model, capture
         self._written = written_parameters(capture.exported_program)
+        self._computes_gradients = any(one.detail == GRADIENTS for one in capture.departures)
+
+    def _add_gradients(self) -> None:
+        """Give the parameters gradients of a call before, to which ``backward`` in forward adds."""
+        if self._computes_gradients and isinstance(self._model, torch.nn.Module):
+            for parameter in self._model.parameters():
+                parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
 
     def run(
         self, args: Any, kwargs: Any, *, is_seeded: bool = True, is_export: bool = False, limit: int | None = None
@@ -125,6 +132,7 @@ class ModelRunner:
             unwound_transforms(),
             nullcontext() if limit is None else _Limited(limit),
         ):
+            self._add_gradients()
             result = flatten_objects(model(*given[0], **given[1]))
             after = self._state()
             after = {name: one for name, one in after.items() if self._is_update(name, one, state.get(name))}

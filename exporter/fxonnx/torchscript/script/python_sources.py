@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fxonnx_translations._torch_compat import sym_float
+from fxonnx_translations._torch_compat import pytree, sym_float
 
 from ..._capture.patches.patch import Patch
 from .effects import schema_of
@@ -42,7 +42,7 @@ def python_form(function: Any, graph: Any) -> Callable[..., Any] | None:
 
 
 def received(argument: Any, value: Any) -> Any:
-    """The value that a script receives for an argument: a list or dict is a copy, an integer may become a float.
+    """The value that a script receives for an argument: lists and dicts are copies, an integer may become a float.
 
     Args:
         argument: The argument in the schema of the function.
@@ -51,8 +51,8 @@ def received(argument: Any, value: Any) -> Any:
     declared = argument.type.kind()
     if declared == "FloatType" and isinstance(value, int | torch.SymInt):
         return sym_float(value)
-    if declared in ("ListType", "DictType") and isinstance(value, list | dict):
-        return value.copy()
+    if declared in ("ListType", "DictType", "TupleType"):
+        return pytree.tree_map(lambda leaf: leaf, value)
     return value
 
 
