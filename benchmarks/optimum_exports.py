@@ -6,17 +6,19 @@
 
 optimum-onnx is used as it is: ``onnx_export_from_model`` of small models with random weights, while
 ``fxonnx.installed()`` serves its calls of torch.onnx.export. ``valid`` means that its validation accepts every file:
-names of outputs and axes, shapes, and values in ONNX Runtime. With ``--torchscript`` the same without fxonnx. With
-``--generate`` the exported directories generate, and the tokens are compared with PyTorch's.
+names of outputs and axes, shapes, and values in ONNX Runtime. With ``--torchscript`` the same without fxonnx, and the
+ratio of the CPU seconds of all calls of torch.onnx.export. With ``--generate`` the exported directories generate, and
+the tokens are compared with PyTorch's.
 
-Each pair runs in a process of its own, forked after the imports, with a time limit and a memory limit. Needs
-transformers 4.57, and therefore the environment of ``make optimum``.
+Each pair runs in a process of its own, forked after the imports and an export of a small model by each exporter, with a
+time limit and a memory limit. Needs transformers 4.57, and therefore the environment of ``make optimum``.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import logging
 import multiprocessing
 import re
@@ -30,7 +32,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import optimum.exporters.onnx.convert as convert
 import torch
@@ -42,11 +44,15 @@ import fxonnx
 from tests.genai.small_models import make_tokenizer
 
 from ._optimum_models import GENERATION, MODELS
-from ._output import print_table, write_json
+from ._output import geometric_mean, print_table, text, write_json
+
+Job: TypeAlias = Callable[..., tuple[str, float | None]]
+"""Model type, task and exporter to a result and the CPU seconds of the export."""
 
 SECONDS = 240
 MEMORY = 12 << 30
 EXPORTERS = ("fxonnx", "TorchScript")
+RATIO = "fxonnx/TorchScript"
 
 
 def tasks_of(model_type: str, all_tasks: bool) -> list[str]:
@@ -107,8 +113,28 @@ def failures() -> Iterator[list[Exception]]:
         convert.validate_models_outputs = original
 
 
-def export(model: Any, task: str, exporter: str, directory: Path) -> None:
-    """Exports with optimum's function; raises what its validation raises."""
+@contextlib.contextmanager
+def timed() -> Iterator[list[float]]:
+    """The CPU seconds of each call of torch.onnx.export."""
+    seconds: list[float] = []
+    original = torch.onnx.export
+
+    def export(*arguments: Any, **options: Any) -> Any:
+        start = time.process_time()
+        try:
+            return original(*arguments, **options)
+        finally:
+            seconds.append(time.process_time() - start)
+
+    torch.onnx.export = export
+    try:
+        yield seconds
+    finally:
+        torch.onnx.export = original
+
+
+def export(model: Any, task: str, exporter: str, directory: Path) -> float:
+    """Exports with optimum's function; returns the CPU seconds of torch.onnx.export, raises what validation raises."""
     if model.config.model_type in ("dinov2", "perceiver", "vitpose"):
         # optimum reads the size of the example from the saved image processor.
         side = getattr(model.config, "image_size", 32)
@@ -119,10 +145,11 @@ def export(model: Any, task: str, exporter: str, directory: Path) -> None:
     is_pix2struct = model.config.model_type == "pix2struct"
     given = {"preprocessors": pix2struct_processors()} if is_pix2struct else {}
     serving = fxonnx.installed() if exporter == "fxonnx" else contextlib.nullcontext()
-    with failures() as found, serving:
+    with failures() as found, serving, timed() as seconds:
         convert.onnx_export_from_model(model, directory, task=task, device="cpu", **given)
     if found:
         raise found[0]
+    return sum(seconds)
 
 
 def pix2struct_processors() -> list[Any]:
@@ -134,21 +161,20 @@ def pix2struct_processors() -> list[Any]:
     return [tokenizer, transformers.Pix2StructProcessor(images, tokenizer)]
 
 
-def outcome(model_type: str, task: str, exporter: str) -> str:
-    """``valid``, or what went wrong, in the first line of the error."""
+def outcome(model_type: str, task: str, exporter: str) -> tuple[str, float | None]:
+    """``valid`` and the CPU seconds of the export, or what went wrong, in the first line of the error."""
     try:
         model = make(model_type, task)
     except Exception as error:  # noqa: BLE001 - a result of the table
-        return f"model: {described(error)}"
+        return f"model: {described(error)}", None
     with tempfile.TemporaryDirectory() as directory:
         try:
-            export(model, task, exporter, Path(directory))
+            return "valid", export(model, task, exporter, Path(directory))
         except Exception as error:  # noqa: BLE001 - a result of the table
             traceback.print_exc()
             kind = type(error).__name__
             invalid = kind in ("AtolError", "OutputMatchError", "ShapeError") or "during validation" in str(error)
-            return f"{'invalid' if invalid else 'error'}: {described(error)}"
-    return "valid"
+            return f"{'invalid' if invalid else 'error'}: {described(error)}", None
 
 
 def described(error: BaseException) -> str:
@@ -162,7 +188,7 @@ def described(error: BaseException) -> str:
 PROMPT = torch.tensor([[11, 23, 35, 47, 59, 71], [83, 95, 107, 119, 17, 29]])
 
 
-def generated(model_type: str, task: str, exporter: str) -> str:
+def generated(model_type: str, task: str, exporter: str) -> tuple[str, float | None]:
     """``equal`` if the exported directory generates the tokens of PyTorch."""
     model: Any = make(model_type, task)
     options = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "num_beams": 1}
@@ -170,13 +196,14 @@ def generated(model_type: str, task: str, exporter: str) -> str:
     expected = model.generate(**inputs, **options)
     loader = ORTModelForCausalLM if task.startswith("text-generation") else ORTModelForSeq2SeqLM
     with tempfile.TemporaryDirectory() as directory:
-        export(model, task, exporter, Path(directory))
+        seconds = export(model, task, exporter, Path(directory))
         found = loader.from_pretrained(directory).generate(**inputs, **options)
     words = " ".join(map(str, expected[0].tolist()[-12:]))
-    return f"equal: {words}" if torch.equal(found, expected) else f"differ: {words} | {found[0].tolist()[-12:]}"
+    equal = torch.equal(found, expected)
+    return f"equal: {words}" if equal else f"differ: {words} | {found[0].tolist()[-12:]}", seconds
 
 
-def isolated(job: Callable[..., str], arguments: Sequence[str], log: str | None) -> str:
+def isolated(job: Job, arguments: Sequence[str], log: str | None) -> tuple[str, float | None]:
     """The result of a job in a process of its own."""
 
     def run(connection: Connection) -> None:
@@ -188,7 +215,7 @@ def isolated(job: Callable[..., str], arguments: Sequence[str], log: str | None)
                 connection.send(job(*arguments))
             except Exception as error:  # noqa: BLE001 - a result of the table
                 traceback.print_exc()
-                connection.send(f"error: {described(error)}")
+                connection.send((f"error: {described(error)}", None))
         stream.close()
 
     context = multiprocessing.get_context("fork")
@@ -197,10 +224,10 @@ def isolated(job: Callable[..., str], arguments: Sequence[str], log: str | None)
     process.start()
     sender.close()
     try:
-        result = str(receiver.recv()) if receiver.poll(SECONDS) else f"error: more than {SECONDS} seconds"
+        result = receiver.recv() if receiver.poll(SECONDS) else (f"error: more than {SECONDS} seconds", None)
     except EOFError:
         process.join()
-        result = f"error: the process ended with {process.exitcode}"
+        result = f"error: the process ended with {process.exitcode}", None
     process.join(5)  # the log is closed
     process.kill()
     process.join()
@@ -208,19 +235,31 @@ def isolated(job: Callable[..., str], arguments: Sequence[str], log: str | None)
 
 
 def measured(
-    job: Callable[..., str], pairs: Sequence[tuple[str, str]], exporters: Sequence[str], log: str | None
-) -> list[dict[str, str]]:
+    job: Job, pairs: Sequence[tuple[str, str]], exporters: Sequence[str], log: str | None
+) -> list[dict[str, Any]]:
     """One row for each pair."""
     rows = []
     for model_type, task in pairs:
-        row = {"type": model_type, "task": task}
+        row: dict[str, Any] = {"type": model_type, "task": task}
         for exporter in exporters:
-            start = time.perf_counter()
-            row[exporter] = re.sub(r"/tmp/\S+/", "", isolated(job, (model_type, task, exporter), log))
-            seconds = time.perf_counter() - start
-            print(f"{model_type} {task} {exporter} {seconds:.0f} s: {row[exporter]}", file=sys.stderr, flush=True)
+            found, seconds = isolated(job, (model_type, task, exporter), log)
+            row |= {exporter: re.sub(r"/tmp/\S+/", "", found), f"{exporter} s": seconds}
+            print(f"{model_type} {task} {exporter} {text(seconds)} s: {row[exporter]}", file=sys.stderr, flush=True)
+        times = [row[f"{exporter} s"] for exporter in exporters]
+        if len(times) == len(EXPORTERS) and None not in times:
+            row[RATIO] = times[0] / times[1]
         rows.append(row)
     return rows
+
+
+def warm_up(exporters: Sequence[str]) -> None:
+    """Exports a small model, with which everything is imported."""
+    for exporter in exporters:
+        serving = fxonnx.installed() if exporter == "fxonnx" else contextlib.nullcontext()
+        with serving, tempfile.TemporaryDirectory() as directory:
+            options = {"dynamic_axes": {"input": {0: "batch"}}, "input_names": ["input"], "dynamo": False}
+            torch.onnx.export(torch.nn.Linear(2, 2), (torch.ones(2, 2),), f"{directory}/model.onnx", **options)
+    gc.freeze()  # a collection would copy the memory of all objects into the forked process
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -248,9 +287,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         pairs = [(name, task) for name in models for task in tasks_of(name, options.all_tasks or bool(chosen))]
         pairs = [(name, task) for name, task in pairs if not chosen or task in chosen]
         job = outcome
+    warm_up(exporters)
     rows = measured(job, pairs, exporters, options.log)
-    keys = ["type", "task", *exporters]
-    print_table("optimum-onnx", keys, [[row[key] for key in keys] for row in rows])
+    keys = ["type", "task", *exporters, *(f"{exporter} s" for exporter in exporters), RATIO]
+    print_table("optimum-onnx", keys, [[text(row.get(key)) for key in keys] for row in rows])
+    if ratios := [row[RATIO] for row in rows if RATIO in row]:
+        print(f"{RATIO}: {geometric_mean(ratios):.2f} in geometric mean, at most {max(ratios):.2f}")
     counted = {exporter: Counter(row[exporter].split(":")[0] for row in rows) for exporter in exporters}
     for exporter, counts in counted.items():
         print(f"{exporter}: {len(rows)} pairs, {', '.join(f'{count} {what}' for what, count in counts.most_common())}")

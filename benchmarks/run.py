@@ -162,12 +162,12 @@ PARTS: Mapping[str, Part] = MappingProxyType(
         ),
         "growth": Part(
             "Growth with the model",
-            "A Llama with this many layers. The last row has the exponents of "
-            "`total - capture`, of `capture`, and of the memory.",
+            "A Llama with this many layers: CPU seconds of torch.export alone, of the whole export, and of it for each "
+            "layer. The last row has the exponents of the number of layers.",
             ("growth",),
             (
-                *("layers", "fxonnx capture", "fxonnx total", "fxonnx/capture", "fxonnx MiB"),
-                *("torch.onnx total", "torch.onnx/capture", "torch.onnx MiB"),
+                *("layers", "fxonnx capture", "fxonnx total", "fxonnx a layer", "fxonnx/capture", "fxonnx MiB"),
+                *("torch.onnx total", "torch.onnx a layer", "torch.onnx/capture", "torch.onnx MiB"),
             ),
             ("fxonnx capture", "fxonnx total", "torch.onnx total"),
             logarithmic=True,

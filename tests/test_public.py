@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import pkgutil
 import pydoc
@@ -61,6 +62,27 @@ def test_imports_leave_the_garbage_collector_as_it_was(enabled: bool) -> None:
     state = f"gc.{'enable' if enabled else 'disable'}()"
     line = f"import gc, sys, fxonnx; {state}; fxonnx.ExportError; sys.exit(gc.isenabled() is not {enabled})"
     subprocess.run([sys.executable, "-c", line], check=True)
+
+
+@pytest.mark.parametrize("thresholds", [(700, 10, 10), (100_000, 30, 5), (0, 10, 10)])
+def test_an_export_leaves_the_thresholds_of_the_garbage_collector(thresholds: tuple[int, int, int]) -> None:
+    """They are higher during it, unless the user has turned collections off."""
+    seen = []
+
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(gc.get_threshold())
+            return x * 2
+
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(*thresholds)
+        fxonnx.export(Model(), torch.ones(2))
+        after = gc.get_threshold()
+    finally:
+        gc.set_threshold(*before)
+    assert after == thresholds
+    assert seen[0] == ((max(thresholds[0], 50_000), max(thresholds[1], 20), 1000) if thresholds[0] else thresholds)
 
 
 def test_help_begins_with_export_and_an_example() -> None:

@@ -228,17 +228,13 @@ if not TYPE_CHECKING:  # a type checker would accept any attribute of a module w
         return getattr(_imported(_MODULES.get(name, "errors")), name)
 
     def _imported(module: str) -> object:
-        """Import a module without garbage collections, which search all objects of torch in vain several times."""
-        import gc
+        """Import a module when it is first used."""
         from importlib import import_module
 
-        was_enabled = gc.isenabled()
-        gc.disable()
-        try:
+        from ._garbage import without_collections
+
+        with without_collections():
             return import_module(f".{module}", __name__)
-        finally:
-            if was_enabled:
-                gc.enable()
 
 
 def __dir__() -> list[str]:
