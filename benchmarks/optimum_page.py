@@ -13,6 +13,9 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
+
+from ._output import geometric_mean, text
 
 __all__ = ["PAGE", "REASONS", "page", "rows_of_page"]
 
@@ -50,12 +53,16 @@ uses otherwise. Valid means that optimum accepts every file: names of outputs an
 Runtime within 1e-5 or the tolerance of the type. "Tokens" compares 12 tokens of `ORTModelForCausalLM` or
 `ORTModelForSeq2SeqLM` with PyTorch's.
 
-| Model type | Task | fxonnx | TorchScript | Tokens | Reason |
-|---|---|---|---|---|---|
+"Seconds" is the CPU time of the exports of a pair, with all dims dynamic that optimum requests, in a process that has
+imported everything. TorchScript runs the small model once, and its files are valid for other sizes only where its trace
+is; fxonnx takes {ratio:.1f} times as long in the geometric mean over {timed} pairs, at most {worst:.1f} times.
+
+| Model type | Task | fxonnx | TorchScript | Tokens | Seconds | TorchScript's | Reason |
+|---|---|---|---|---|---:|---:|---|
 """
 
 
-def page(rows: Mapping[tuple[str, str], Mapping[str, str]]) -> str:
+def page(rows: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
     """The page for the results by type and task.
 
     Raises:
@@ -65,9 +72,16 @@ def page(rows: Mapping[tuple[str, str], Mapping[str, str]]) -> str:
     for (model_type, task), row in rows.items():
         ours, theirs = (row[name].partition(":")[0] for name in ("fxonnx", "TorchScript"))
         reason = "" if ours == "valid" else REASONS[model_type, task]
-        lines.append(f"| {model_type} | {task} | {ours} | {theirs} | {row.get('tokens', '')} | {reason} |")
+        seconds = " | ".join(text(row.get(f"{name} s")) for name in ("fxonnx", "TorchScript"))
+        lines.append(f"| {model_type} | {task} | {ours} | {theirs} | {row.get('tokens', '')} | {seconds} | {reason} |")
     valid, peer = (sum(row[name] == "valid" for row in rows.values()) for name in ("fxonnx", "TorchScript"))
-    return _HEAD.format(valid=valid, count=len(rows), peer=peer) + "\n".join(lines) + "\n"
+    ratios = [
+        row["fxonnx s"] / row["TorchScript s"]
+        for row in rows.values()
+        if row.get("fxonnx s") and row.get("TorchScript s")
+    ]
+    times = {"ratio": geometric_mean(ratios), "timed": len(ratios), "worst": max(ratios)}
+    return _HEAD.format(valid=valid, count=len(rows), peer=peer, **times) + "\n".join(lines) + "\n"
 
 
 def rows_of_page() -> list[list[str]]:
@@ -76,16 +90,16 @@ def rows_of_page() -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[1:]]
 
 
-def merged(contents: Sequence[Mapping[str, Sequence[Mapping[str, str]]]]) -> dict[tuple[str, str], dict[str, str]]:
+def merged(contents: Sequence[Mapping[str, Sequence[Mapping[str, Any]]]]) -> dict[tuple[str, str], dict[str, Any]]:
     """The results of several files by type and task, with a key for generated tokens."""
-    found: dict[tuple[str, str], dict[str, str]] = {}
+    found: dict[tuple[str, str], dict[str, Any]] = {}
     for row in (row for content in contents for row in content["rows"]):
         known = found.setdefault((row["type"], row["task"]), {})
         kind = row.get("fxonnx", "").partition(":")[0]
         known |= (
             {"tokens": kind}
             if kind in ("equal", "differ")
-            else {name: row[name] for name in ("fxonnx", "TorchScript") if name in row}
+            else {name: row[name] for name in ("fxonnx", "TorchScript", "fxonnx s", "TorchScript s") if name in row}
         )
     return found
 

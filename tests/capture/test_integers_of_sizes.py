@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers.utils import torch_float, torch_int
 
 import fxonnx
 
@@ -232,3 +233,17 @@ def test_other_modules_are_not_imported(monkeypatch: pytest.MonkeyPatch) -> None
     program = fxonnx.export(model, (torch.rand(8),), dynamic_shapes=({0: "n"},))
     for x in (torch.rand(5), -torch.rand(6)):
         torch.testing.assert_close(program(x)[0], model(x))
+
+
+def test_integers_of_transformers_stay_symbolic_in_the_first_attempt() -> None:
+    """Models of images convert quotients of sizes with ``torch_int``, whose module no other line of theirs is in."""
+
+    def split(x: Tensor) -> Tensor:
+        height, scale = torch_int(x.shape[1] / 2), torch_float(x.shape[1])
+        return x[:, :height] * scale + torch_int(2.5) + torch_int(torch.tensor(3)) + torch_float(1)
+
+    program = fxonnx.export(Function(split), (torch.rand(2, 6),), dynamic_shapes=({0: "n", 1: "m"},))
+    assert len(program.record.capture.attempts) == 1
+    for shape in ((3, 9), (1, 4)):
+        x = torch.rand(*shape)
+        torch.testing.assert_close(program(x)[0], split(x))

@@ -13,7 +13,7 @@ from torch import nn
 
 import fxonnx
 from fxonnx._capture.constraints.quasi_periodic import quasi_periodic
-from fxonnx._capture.constraints.size_forms import SizeForms
+from fxonnx._capture.constraints.size_forms import SizeForms, quotient_of_products
 from fxonnx_translations._torch_compat import CeilToInt, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod
 
 n = sympy.Symbol("n", integer=True, positive=True)
@@ -139,3 +139,25 @@ def test_a_deep_pyramid_has_small_expressions() -> None:
     for height, width in ((64, 64), (65, 63), (1, 7), (100, 130)):
         x = torch.rand(1, 2, height, width)
         torch.testing.assert_close(program(x)[0], model(x))
+
+
+A, B = FloorDiv(n - 2, 16) + 1, FloorDiv(m - 2, 16) + 1
+QUOTIENTS = [
+    pytest.param(256 * n * A * B, 256 * A * B, n, id="factors"),
+    pytest.param(512 * n * A * B, 32 * (4 * A) * sympy.expand(4 * B), n, id="factors-of-sums"),
+    pytest.param(6 * n**3 * m, 2 * n**2, 3 * n * m, id="powers"),
+    pytest.param(6 * n, 4 * n, None, id="another-number"),
+    pytest.param(6 * n, m, None, id="another-symbol"),
+    pytest.param(n**2, n**3, None, id="a-higher-power"),
+    pytest.param(n * m + m, m, None, id="a-sum"),
+    pytest.param(sympy.Integer(0), n, None, id="zero"),
+]
+
+
+@pytest.mark.parametrize(("dividend", "divisor", "expected"), QUOTIENTS)
+def test_quotients_of_products(dividend: sympy.Expr, divisor: sympy.Expr, expected: sympy.Expr | None) -> None:
+    found = quotient_of_products(dividend, divisor)
+    assert found == expected
+    for sizes in [(n_, m_) for n_ in (2, 5, 40) for m_ in (3, 33)] if found is not None else []:
+        at = dict(zip((n, m), sizes, strict=True))
+        assert dividend.subs(at) == found.subs(at) * divisor.subs(at)

@@ -249,3 +249,35 @@ def test_ultralytics_detection_with_nms(batch: int) -> None:
     for other, height, width in ((batch, 32, 32), (1, 24, 40), (3, 8, 4)):
         x = R(other, 3, height, width)
         torch.testing.assert_close(torch.from_numpy(session.run(None, {"x": x.numpy()})[0]), model(x))
+
+
+class Channels(nn.Module):
+    """Its weight determines the channels; its last line, the sum with a constant, determines the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.convolution(x) + torch.ones(2, 1, 1, 1)
+
+
+ALL_DIMS = {0: "batch", 1: "channels", 2: "height", 3: "width"}
+
+
+def test_a_capture_ends_at_a_convolution_with_a_dynamic_number_of_channels() -> None:
+    model = Channels().eval()
+    with pytest.warns(UserWarning, match=r"channels == 3\n  batch == 2"):
+        program = fxonnx.export(model, (x := R(2, 3, 8, 8),), dynamic_shapes=(ALL_DIMS,))
+    attempts = program.record.capture.attempts
+    assert [one.change for one in attempts] == ["", "static dims: x axis 1", "static dims: x axis 1, x axis 0"]
+    for size in (8, 13):
+        x = R(2, 3, size, 9)
+        torch.testing.assert_close(program(x)[0], model(x))
+    with pytest.raises(ArgumentError, match="channels"):
+        program(R(2, 4, 8, 8))
+
+
+def test_a_strict_export_names_all_specialized_dims() -> None:
+    with pytest.raises(CaptureError, match=r"'batch', is always 2(.|\n)*'channels', is always 3"):
+        fxonnx.export(Channels().eval(), (R(2, 3, 8, 8),), dynamic_shapes=(ALL_DIMS,), strict_shapes=True)

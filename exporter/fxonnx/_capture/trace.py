@@ -16,9 +16,9 @@ from fxonnx_translations._optional_names import MissingNameError
 from ..errors import CaptureError, ExportError
 from .autograd_functions import FunctionCall, recorded_function_calls
 from .constraints.constraint import SizeLimits
+from .constraints.early_ends import EarlyEnd, EarlyEnds
 from .constraints.guard_recorder import GuardLog
 from .constraints.guard_translation import translate_guards
-from .constraints.long_loops import LongLoopFound, LongLoops
 from .constraints.specialized_dims import SpecializedDimsError, check_specialized
 from .data_dependence.assumption import AssumptionLog
 from .data_dependence.concrete_values import ConcreteValues, concrete_values
@@ -124,26 +124,25 @@ class CaptureTask:
         Raises:
             ExportError: For an error of fxonnx that no other plan avoids.
         """
-        loops = LongLoops(plan.shapes.leaves)
-        if not plan.unrolls_long_loops:
-            loops.watch(plan.log)
+        end = EarlyEnds(plan.shapes.leaves, plan.unrolls_long_loops, plan.strict_shapes)
+        end.watch(plan.log)
         program: ExportedProgram | None = None
         error: Exception | None = None
         with _applied(plan, self.model) as seen:
             inputs, shared = with_separate_inputs(self.model, self.inputs, [leaf.label for leaf in plan.shapes.leaves])
             try:
                 program = export_module(self.model, inputs, plan, seen.transforms)
-            except LongLoopFound:
+            except EarlyEnd:
                 pass
             except Exception as failure:
                 if isinstance(failure, ExportError | MissingNameError) and not isinstance(failure, CaptureError):
                     raise
                 error = failure
         if error is not None:
-            return replace(self._failure(error, plan, seen), has_long_loop=loops.found is not None)
-        if loops.found is not None or program is None:
-            long_loop = SpecializedDimsError([loops.found] if loops.found is not None else [])
-            return Failure(long_loop, is_exported=True, has_long_loop=True)
+            return replace(self._failure(error, plan, seen), has_long_loop=end.is_long_loop)
+        if end.found is not None or program is None:
+            specialized = SpecializedDimsError([] if end.found is None else [end.found])
+            return Failure(specialized, is_exported=True, has_long_loop=end.is_long_loop)
         state_default_dtypes(program)
         try:
             reject_shared_writes(program, shared)

@@ -7,6 +7,7 @@ of one integer they are simple.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -31,8 +32,10 @@ __all__ = [
     "canonical_sizes",
     "decide_relation",
     "declare_contiguous",
+    "exact_division",
     "guard_or",
     "maybe_as_int",
+    "quotient_of_products",
     "sym_node_init",
     "sym_node_operation",
 ]
@@ -146,6 +149,51 @@ def maybe_as_int(original: Callable[..., int | None], node: Any) -> int | None:
 
 def _has_symbol(expression: sympy.Basic) -> bool:
     return expression.is_Symbol or any(map(_has_symbol, expression.args))
+
+
+def exact_division(name: str, original: Callable[[Any, Any], Any], self: Any, other: Any) -> Any:
+    """Replacement of ``SymNode._int_floordiv`` and ``_mod``, where all factors of the divisor are the dividend's.
+
+    The size of ``-1`` in a view is such a quotient. sympy expands both products and divides polynomials.
+    """
+    are_known = type(self.hint) is type(other.hint) is int and other.hint
+    # The tracer must record the call; a number as divisor is simple.
+    if not are_known or other.expr.is_Integer or get_proxy_mode() is not None:
+        return original(self, other)
+    found = quotient_of_products(self.expr, other.expr)
+    if found is None:
+        return original(self, other)
+    if name == "mod":
+        return SymNode(sympy.Integer(0), self.shape_env, int, 0)
+    return SymNode(found, self.shape_env, int, self.hint // other.hint)
+
+
+def quotient_of_products(dividend: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr | None:
+    """The quotient, if all factors of the divisor are among those of the dividend."""
+    coefficient, factors = _factors(dividend)
+    other, divided = _factors(divisor)
+    if other == 0 or coefficient % other or not divided <= factors:
+        return None
+    factors.subtract(divided)
+    return sympy.Mul(coefficient // other, *factors.elements())
+
+
+def _factors(product: sympy.Expr) -> tuple[int, Counter[sympy.Expr]]:
+    """The integer factor, and the other factors without integer factors of their own."""
+    coefficient = 1
+    factors: Counter[sympy.Expr] = Counter()
+    for factor in sympy.Mul.make_args(product):
+        if factor.is_Integer:
+            coefficient *= int(factor)
+        elif factor.is_Pow and factor.exp.is_Integer and factor.exp > 0:
+            factors[factor.base] += int(factor.exp)
+        else:
+            content, rest = factor.primitive() if factor.is_Add else (sympy.S.One, factor)
+            if not content.is_Integer:
+                content, rest = sympy.S.One, factor
+            coefficient *= int(content)
+            factors[rest] += 1
+    return coefficient, factors
 
 
 def sym_node_operation(name: str, original: Callable[[Any, Any], Any], self: Any, other: Any) -> Any:

@@ -35,6 +35,7 @@ from ..constraints.size_forms import (
     cached_expression,
     cached_layout_check,
     decide_relation,
+    exact_division,
     maybe_as_int,
     sym_node_operation,
 )
@@ -221,6 +222,14 @@ _PATCHES: tuple[Patch, ...] = (
             "checks of memory layouts compute the same strides for every tensor",
         )
         for name in CACHED_OPERATIONS
+    ),
+    *(
+        Patch(
+            f"torch.fx.experimental.sym_node:SymNode._{name}",
+            partial(exact_division, name),
+            "sympy expands the products of sizes in views, and divides polynomials",
+        )
+        for name in ("int_floordiv", "mod")
     ),
     *(
         Patch(

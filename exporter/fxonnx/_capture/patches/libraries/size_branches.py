@@ -1,7 +1,8 @@
-"""Replacements of functions of transformers and torchao that branch on dynamic sizes.
+"""Replacements of functions of transformers and torchao that branch on dynamic sizes, or convert them.
 
 FastSpeech2Conformer repeats every token by its predicted duration, in a loop over the batch, and then chooses a table
-of positions by the resulting unbacked length. torchao's quantization compares sizes with block sizes.
+of positions by the resulting unbacked length. torchao's quantization compares sizes with block sizes. Models of images
+convert the quotients of their sizes with ``torch_int``, which would specialize them.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import has_guarding_hint, statically_known_true
 
-from fxonnx_translations._torch_compat import arange, check
+from fxonnx_translations._torch_compat import arange, check, sym_float, sym_int
 
-from ..patch import Patch
+from ..patch import FunctionPatch, Patch
 
 __all__ = ["LIBRARY_PATCHES"]
 
@@ -83,7 +84,23 @@ def int_scaled_matmul(original: Callable[..., Tensor], a: Tensor, b: Tensor, sca
     return original(a, b, scales1)
 
 
+def convert_size(original: Callable[[Any], Any], x: Any) -> Any:
+    """``torch_int`` and ``torch_float``, except that the integer or the float of a symbolic number stays symbolic."""
+    if not isinstance(x, torch.SymInt | torch.SymFloat):
+        return original(x)
+    return sym_int(x) if original.__name__ == "torch_int" else sym_float(x)
+
+
 LIBRARY_PATCHES: tuple[Patch, ...] = (
+    *(
+        FunctionPatch(
+            f"transformers.utils.generic:{name}",
+            convert_size,
+            "it converts sizes to numbers, which specializes them",
+            optional=True,
+        )
+        for name in ("torch_int", "torch_float")
+    ),
     Patch(
         f"{_FASTSPEECH}:length_regulator",
         length_regulator,

@@ -1,0 +1,101 @@
+"""Captures that end where it is certain that a dynamic dim has one size, which torch.export notices only afterwards.
+
+Where a loop over a dynamic size would be unrolled for a long example, the rewritten loop has one iteration, so that the
+time of the export does not grow with the example. Where a convolution meets a dynamic number of channels, which its
+weight determines, the next attempt has a static one; exports of optimum request all dims of images to be dynamic.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+
+import sympy
+
+from ..rewriting.source.loop_lines import begins_loop
+from ..shapes.dim_specs import is_auto
+from ..shapes.dynamic_shapes import Leaf
+from .guard_recorder import Guard, GuardLog
+from .specialized_dims import SpecializedDim, input_source
+
+__all__ = ["EarlyEnd", "EarlyEnds"]
+
+_MIN_SIZE = 32
+_PLACE = re.compile(r"(.+):(\d+) in ")
+_CONVOLUTION = "calc_conv_nd_return_shape"
+"""Function of torch that compares the channels of an input and a weight."""
+
+
+class EarlyEnd(BaseException):
+    """Ends a capture; not an Exception, which models handle to select fallbacks."""
+
+
+@dataclass
+class EarlyEnds:
+    """Ends a capture at the first long loop over a dim, or convolution of one, that the user requested to be dynamic.
+
+    Attributes:
+        leaves: The leaves of the inputs.
+        unrolls_long_loops: Whether long loops end no capture.
+        strict_shapes: Whether convolutions end none: the error is about all dims.
+        found: The dim at which the capture ended.
+        is_long_loop: Whether it ended at a loop.
+    """
+
+    leaves: Sequence[Leaf]
+    unrolls_long_loops: bool = False
+    strict_shapes: bool = False
+    found: SpecializedDim | None = None
+    is_long_loop: bool = False
+    _evaluations: Counter[str] = field(default_factory=Counter)
+
+    def watch(self, log: GuardLog) -> None:
+        """Observe the guards of the capture."""
+        log.observer = self._observe
+
+    def _observe(self, log: GuardLog, guard: Guard) -> None:
+        symbols = guard.expression.free_symbols
+        if len(symbols) != 1:
+            return
+        (symbol,) = symbols
+        source, size = log.sources.get(symbol, ""), _fixed_size(guard.expression)
+        if size is not None and not self.strict_shapes and _is_in_convolution(sys._getframe(1)):
+            self._end_at(source, guard)
+        if guard.line is None or self.unrolls_long_loops:
+            return
+        self._evaluations[guard.line.place] += 1
+        if (size is None or size < _MIN_SIZE) and self._evaluations[guard.line.place] < _MIN_SIZE:
+            return
+        place = _PLACE.match(guard.line.place)
+        if place is not None and self._requested(source, guard) and begins_loop(place[1], int(place[2])):
+            self.is_long_loop = True
+            self._end_at(source, guard)
+
+    def _end_at(self, source: str, guard: Guard) -> None:
+        self.found = self._requested(source, guard)
+        if self.found is not None:
+            raise EarlyEnd(self.found.label)
+
+    def _requested(self, source: str, guard: Guard) -> SpecializedDim | None:
+        for leaf in self.leaves:
+            for axis, spec in leaf.dims.items():
+                if input_source(leaf, axis) == source and not is_auto(spec):
+                    size = leaf.value if axis is None else leaf.value.shape[axis]
+                    return SpecializedDim(leaf, axis, int(size), () if guard.line is None else (guard.line,))
+        return None
+
+
+def _fixed_size(guard: sympy.Basic) -> int | None:
+    """The only size that a guard allows, if it is an equation."""
+    numbers = [side for side in guard.args if side.is_Integer] if isinstance(guard, sympy.Eq) else []
+    return int(numbers[0]) if numbers else None
+
+
+def _is_in_convolution(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_name != _CONVOLUTION:
+        frame = frame.f_back
+    return frame is not None
