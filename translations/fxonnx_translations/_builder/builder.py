@@ -22,7 +22,7 @@ from .dtypes import FLOAT8, HALF_FLOATS, to_torch_dtype
 from .half_precision import is_continuous, is_small_parameter, unrounded_inputs
 from .initializers import DerivedTensor, Recipe, TorchTensor, derive
 from .name_allocator import NameAllocator
-from .op_schema import OpSchemaInfo, missing_operator_message, schema_info
+from .op_schema import OpSchemaInfo, missing_operator_message, node_attributes, schema_info
 from .peepholes import PEEPHOLES
 from .size_expressions import emit_size
 from .symbolic_dims import Dim, SymbolTable, is_static
@@ -516,7 +516,7 @@ class Builder(onnxscript.GraphBuilder):
             domain,
             op_type,
             values,
-            ir.convenience.convert_attributes(dict(attributes)) if attributes else (),
+            node_attributes(attributes) if attributes else (),
             outputs=made,
             version=version if domain else None,
             name=name,

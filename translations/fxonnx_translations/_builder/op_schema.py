@@ -1,9 +1,11 @@
-"""ONNX operator schemas at one opset, in the form that the builder needs for every node."""
+"""ONNX operator schemas at one opset, and attributes of nodes, in the form that the builder needs for every node."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import onnx.defs
 import onnx.helper
@@ -16,6 +18,7 @@ __all__ = [
     "default_of",
     "missing_attribute_message",
     "missing_operator_message",
+    "node_attributes",
     "schema_info",
     "since_version",
 ]
@@ -143,3 +146,20 @@ def missing_attribute_message(op_type: str, name: str) -> str:
     attributes = onnx.defs.get_schema(op_type).attributes
     hint = None if name in attributes else did_you_mean(name, attributes)
     return message if hint is None else f"{message}, {hint}"
+
+
+def node_attributes(attributes: Mapping[str, Any]) -> list[ir.Attr]:
+    """Attributes of a node, of which None is none."""
+    return [
+        ir.convenience.convert_attribute(name, value, _sequence_type(value))
+        for name, value in attributes.items()
+        if value is not None
+    ]
+
+
+def _sequence_type(value: Any) -> ir.AttributeType | None:
+    """The type of a sequence of numbers, which onnx_ir finds only after slow checks for other types."""
+    if not isinstance(value, list | tuple) or not value:
+        return None
+    kinds = set(map(type, value))
+    return ir.AttributeType.INTS if kinds == {int} else ir.AttributeType.FLOATS if kinds == {float} else None

@@ -99,7 +99,8 @@ class _UserStack:
                 self._keys.append((code.co_filename, frame.f_lineno or 0, code.co_name))
             if code.co_name == "forward":
                 outermost = len(self._keys)
-            frame = frame.f_back
+            # torch.export's function that calls the model.
+            frame = None if code.co_name == "_non_strict_export" else frame.f_back
         del self._keys[outermost:]
 
     def summary(self) -> StackSummary:
