@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -274,6 +275,38 @@ def test_a_capture_ends_at_a_convolution_with_a_dynamic_number_of_channels() -> 
     for size in (8, 13):
         x = R(2, 3, size, 9)
         torch.testing.assert_close(program(x)[0], model(x))
+    with pytest.raises(ArgumentError, match="channels"):
+        program(R(2, 4, 8, 8))
+
+
+def _checked(x: torch.Tensor) -> torch.Tensor:
+    if x.shape[1] != 3:
+        raise ValueError("three channels")
+    assert x.shape[2] == 8, "eight rows"
+    return x * 2
+
+
+def _checked_and_divided(x: torch.Tensor) -> torch.Tensor:
+    """Its conditions are of several sizes, not of one."""
+    if x.shape[1] % 3 != 0 or x.shape[2] < 4:
+        raise ValueError("groups of channels")
+    return x * 2
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no positions of expressions")
+def test_a_capture_ends_at_a_check_of_a_size() -> None:
+    with pytest.warns(UserWarning, match=r"channels == 3(.|\n)*height == 8"):
+        program = fxonnx.export(Function(_checked), (R(2, 3, 8, 8),), dynamic_shapes=(ALL_DIMS,))
+    attempts = program.record.capture.attempts
+    assert [one.change for one in attempts] == ["", "static dims: x axis 1", "static dims: x axis 1, x axis 2"]
+    torch.testing.assert_close(program(x := R(3, 3, 8, 5))[0], _checked(x))
+
+
+def test_checks_that_several_sizes_pass_end_no_capture() -> None:
+    program = fxonnx.export(Function(_checked_and_divided), (R(2, 3, 8, 8),), dynamic_shapes=(ALL_DIMS,))
+    assert len(program.record.capture.attempts) == 1
+    for channels in (3, 6):
+        torch.testing.assert_close(program(x := R(1, channels, 4, 5))[0], x * 2)
     with pytest.raises(ArgumentError, match="channels"):
         program(R(2, 4, 8, 8))
 

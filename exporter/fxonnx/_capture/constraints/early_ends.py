@@ -2,7 +2,8 @@
 
 Where a loop over a dynamic size would be unrolled for a long example, the rewritten loop has one iteration, so that the
 time of the export does not grow with the example. Where a convolution meets a dynamic number of channels, which its
-weight determines, the next attempt has a static one; exports of optimum request all dims of images to be dynamic.
+weight determines, or the model raises an error for all sizes but one, the next attempt has a static dim; exports of
+optimum request all dims of images to be dynamic.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from types import FrameType
 
 import sympy
 
+from ..data_dependence.assumption import asking_frame
+from ..data_dependence.checks import raises_otherwise
 from ..rewriting.source.loop_lines import begins_loop
 from ..shapes.dim_specs import is_auto
 from ..shapes.dynamic_shapes import Leaf
@@ -36,12 +39,12 @@ class EarlyEnd(BaseException):
 
 @dataclass
 class EarlyEnds:
-    """Ends a capture at the first long loop over a dim, or convolution of one, that the user requested to be dynamic.
+    """Ends a capture at the first loop, convolution or check of a dim that the user requested to be dynamic.
 
     Attributes:
         leaves: The leaves of the inputs.
         unrolls_long_loops: Whether long loops end no capture.
-        strict_shapes: Whether convolutions end none: the error is about all dims.
+        strict_shapes: Whether only long loops end one: the error is about all dims.
         found: The dim at which the capture ended.
         is_long_loop: Whether it ended at a loop.
     """
@@ -63,7 +66,7 @@ class EarlyEnds:
             return
         (symbol,) = symbols
         source, size = log.sources.get(symbol, ""), _fixed_size(guard.expression)
-        if size is not None and not self.strict_shapes and _is_in_convolution(sys._getframe(1)):
+        if symbol in guard.expression.args and size is not None and not self.strict_shapes and _is_certain():
             self._end_at(source, guard)
         if guard.line is None or self.unrolls_long_loops:
             return
@@ -95,7 +98,12 @@ def _fixed_size(guard: sympy.Basic) -> int | None:
     return int(numbers[0]) if numbers else None
 
 
-def _is_in_convolution(frame: FrameType | None) -> bool:
+def _is_certain() -> bool:
+    """Whether no other size than that of the evaluated equation is valid."""
+    asking = asking_frame()
+    if asking is not None and raises_otherwise(asking):
+        return True
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != _CONVOLUTION:
         frame = frame.f_back
     return frame is not None

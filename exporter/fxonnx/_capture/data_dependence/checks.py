@@ -16,7 +16,7 @@ from .assumption import AssumptionKind, asking_frame
 from .concrete_values import active_values
 from .handlers import handles_errors
 
-__all__ = ["answer_of_check", "guard_bool"]
+__all__ = ["answer_of_check", "guard_bool", "raises_otherwise"]
 
 _LOGGING = frozenset({"debug", "info", "warning", "warning_once", "warn", "error"})
 _LOGGERS = frozenset({"logging", "logger", "_logger", "log", "_log", "LOGGER", "LOG", "warnings"})
@@ -64,6 +64,21 @@ def answer_of_check(frame: FrameType) -> bool | None:
     statement, wanted = found
     asked = _asked_expression(frame, statement.test, position)
     return None if asked is None else _wanted_of_operand(statement.test, asked, wanted=wanted)
+
+
+def raises_otherwise(frame: FrameType) -> bool:
+    """Whether a frame evaluates a condition whose other value raises an error, which a caller may handle."""
+    position, tree = _position(frame), function_source(frame.f_code)
+    if position is None or tree is None or position[2] < 0:
+        return False
+    found = _innermost(tree, position)
+    if found is None:
+        return False
+    statement, wanted = found
+    if isinstance(statement, ast.If) and not _raises(statement.orelse if wanted else statement.body):
+        return False
+    asked = _asked_expression(frame, statement.test, position)
+    return asked is not None and _is_at(statement.test, asked)
 
 
 def _position(frame: FrameType) -> _Position | None:
