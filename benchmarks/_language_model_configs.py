@@ -213,7 +213,7 @@ _OVERRIDES: Mapping[str, Options] = {
     "gemma4_unified": {"text_config": _BOTH},
     "fuyu": {"text_config": {"model_type": "persimmon"}},
     "git": {"vision_config": _VISION},
-    "got_ocr2": {"text_config": {}, "vision_config": {**_VISION, "output_channels": 16}},
+    "got_ocr2": {"text_config": {}, "vision_config": {**_VISION, "output_channels": 16}, "image_token_id": 299},
     "emu3": {"text_config": {}},
     "llama4": {"text_config": {"intermediate_size_mlp": 64, "num_experts_per_tok": 1}},
     "llama4_text": {"intermediate_size_mlp": 64, "num_experts_per_tok": 1},

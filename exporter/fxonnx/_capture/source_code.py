@@ -130,11 +130,11 @@ def function_source(code: CodeType) -> ast.FunctionDef | None:
         start = code.co_firstlineno
         lines = inspect.getblock(source_lines(code)[start - 1 :])
         # The block keeps the columns of an indented definition, and the content of strings.
-        (block,) = ast.parse("if 1:\n" + "".join(lines)).body if lines[0][:1].isspace() else [None]
-        tree = ast.parse("".join(lines)) if block is None else block
+        is_indented = lines[0][:1].isspace()
+        tree = ast.parse(("if 1:\n" if is_indented else "") + "".join(lines))
     except (OSError, TypeError, SyntaxError, IndexError):
         return None
-    shift = start - (1 if block is None else 2)
+    shift = start - (2 if is_indented else 1)
     node = next((each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)), None)
     if node is None or node.name != code.co_name or not (_is_generated(code) or is_compiled_from(code, node)):
         return None

@@ -32,10 +32,10 @@ __all__ = [
     "canonical_sizes",
     "decide_relation",
     "declare_contiguous",
-    "exact_division",
     "guard_or",
     "maybe_as_int",
     "quotient_of_products",
+    "remainder",
     "sym_node_init",
     "sym_node_operation",
 ]
@@ -101,6 +101,7 @@ def _linear_or_steps(function: QuasiPeriodic, symbol: sympy.Symbol) -> sympy.Exp
     return height * quotient + (values[0] if first == 0 else values[0] + height)
 
 
+_ZERO = sympy.Integer(0)
 _forms: ContextVar[SizeForms | None] = ContextVar("fxonnx_size_forms", default=None)
 
 
@@ -151,21 +152,22 @@ def _has_symbol(expression: sympy.Basic) -> bool:
     return expression.is_Symbol or any(map(_has_symbol, expression.args))
 
 
-def exact_division(name: str, original: Callable[[Any, Any], Any], self: Any, other: Any) -> Any:
-    """Replacement of ``SymNode._int_floordiv`` and ``_mod``, where all factors of the divisor are the dividend's.
+def remainder(original: Callable[[Any, Any], Any], self: Any, other: Any) -> Any:
+    """Replacement of ``SymNode._mod``, which is 0 if all factors of the divisor are the dividend's."""
+    return original(self, other) if _exact_quotient(self, other) is None else SymNode(_ZERO, self.shape_env, int, 0)
 
-    The size of ``-1`` in a view is such a quotient. sympy expands both products and divides polynomials.
+
+def _exact_quotient(self: Any, other: Any) -> Any:
+    """The quotient of two sizes with values in the example, of which the divisor is not a number, if it is exact.
+
+    The size of ``-1`` in a view is one. sympy expands both products and divides polynomials.
     """
     are_known = type(self.hint) is type(other.hint) is int and other.hint
-    # The tracer must record the call; a number as divisor is simple.
+    # The tracer must record the operation.
     if not are_known or other.expr.is_Integer or get_proxy_mode() is not None:
-        return original(self, other)
+        return None
     found = quotient_of_products(self.expr, other.expr)
-    if found is None:
-        return original(self, other)
-    if name == "mod":
-        return SymNode(sympy.Integer(0), self.shape_env, int, 0)
-    return SymNode(found, self.shape_env, int, self.hint // other.hint)
+    return None if found is None else SymNode(found, self.shape_env, int, self.hint // other.hint)
 
 
 def quotient_of_products(dividend: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr | None:
@@ -205,7 +207,8 @@ def sym_node_operation(name: str, original: Callable[[Any, Any], Any], self: Any
     key = (name, self.expr, other.expr, self.hint, other.hint, self.pytype, other.pytype, id(self.shape_env))
     result = forms.results.get(key)
     if result is None:
-        result = forms.results[key] = original(self, other)
+        result = _exact_quotient(self, other) if name == "int_floordiv" else None
+        result = forms.results[key] = original(self, other) if result is None else result
     return result
 
 

@@ -35,8 +35,8 @@ from ..constraints.size_forms import (
     cached_expression,
     cached_layout_check,
     decide_relation,
-    exact_division,
     maybe_as_int,
+    remainder,
     sym_node_operation,
 )
 from . import shape_rules
@@ -224,13 +224,10 @@ _PATCHES: tuple[Patch, ...] = (
         )
         for name in CACHED_OPERATIONS
     ),
-    *(
-        Patch(
-            f"torch.fx.experimental.sym_node:SymNode._{name}",
-            partial(exact_division, name),
-            "sympy expands the products of sizes in views, and divides polynomials",
-        )
-        for name in ("int_floordiv", "mod")
+    Patch(
+        "torch.fx.experimental.sym_node:SymNode._mod",
+        remainder,
+        "sympy expands the products of sizes in views, and divides polynomials",
     ),
     *(
         Patch(
