@@ -208,6 +208,7 @@ def isolated(job: Job, arguments: Sequence[str], log: str | None) -> tuple[str, 
 
     def run(connection: Connection) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+        gc.collect()  # copies the memory of all objects into this process, which is not the time of an export
         stream = open(log, "a") if log else open("/dev/null", "w")  # noqa: SIM115
         with contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
             print(f"==== {' '.join(arguments)}", file=stream)
@@ -259,7 +260,6 @@ def warm_up(exporters: Sequence[str]) -> None:
         with serving, tempfile.TemporaryDirectory() as directory:
             options = {"dynamic_axes": {"input": {0: "batch"}}, "input_names": ["input"], "dynamo": False}
             torch.onnx.export(torch.nn.Linear(2, 2), (torch.ones(2, 2),), f"{directory}/model.onnx", **options)
-    gc.freeze()  # a collection would copy the memory of all objects into the forked process
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

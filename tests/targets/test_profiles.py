@@ -149,6 +149,29 @@ def test_cuda_has_kernels_for_all_nodes(
     torch.testing.assert_close(found, model(x), atol=0.1 if "quantize" in options else 1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("target", "dtype", "expected"),
+    [
+        (None, torch.float32, "GroupNormalization"),
+        ("onnxruntime", torch.float32, "InstanceNormalization"),
+        ("onnxruntime-genai", torch.float16, "InstanceNormalization"),
+        ("onnxruntime-web", torch.bfloat16, "InstanceNormalization"),
+        ("onnxruntime", torch.float64, "GroupNormalization"),
+        ("tensorrt", torch.float32, "GroupNormalization"),
+    ],
+)
+def test_group_norms_for_onnxruntime_have_a_kernel(target: Any, dtype: torch.dtype, expected: str) -> None:
+    """It replaces GroupNormalization by a function, which takes twice the time and is slow to load."""
+    model = nn.GroupNorm(2, 8, dtype=dtype).eval()
+    nn.init.uniform_(model.weight)
+    program = fxonnx.export(
+        model, (torch.rand(1, 8, 4, dtype=dtype),), target=target, opset_version=23, dynamic_shapes=({0: "n", 2: "m"},)
+    )
+    assert expected in {node.op_type for node in program.model.graph}
+    (found,) = program(x := torch.rand(3, 8, 5, dtype=dtype))
+    torch.testing.assert_close(found, model(x))
+
+
 def test_scales_of_norms_are_not_broadcast() -> None:
     """The CUDA kernel of RMSNormalization reads a scale of one element as if it had all."""
     program = fxonnx.export(nn.RMSNorm(4, elementwise_affine=False).eval(), (torch.rand(2, 4),), target="onnxruntime")

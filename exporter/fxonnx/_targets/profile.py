@@ -66,8 +66,9 @@ class TargetProfile:
         falls_back_to_cpu: Whether ONNX Runtime's CPU execution provider runs the operators that ``kernels`` lacks.
         cpu_kernels: The kernels of that execution provider, which depend on the build.
         expands_functions: Whether an operator without a kernel is replaced by the function body of its ONNX schema.
-        avoided: Operators that the export writes as plainer ones: the runtime has kernels for few forms or none. Forms
-            are ``Resize.axes``, its attribute, and ``one axis``, a softmax or an ArgMax of a tensor of one axis.
+        avoided: Operators that the export writes as plainer ones: the runtime has kernels for few forms or none, or
+            replaces them by functions that take longer. Forms are ``Resize.axes``, its attribute, and ``one axis``, a
+            softmax or an ArgMax of a tensor of one axis.
         refuses_types: Whether a runtime other than ONNX Runtime refuses an operator in a type that ``kernels`` lacks,
             so that the export has to compute in a wider one.
         definitions: Operators without any kernel, each with an element type, to the first opset whose definition runs
@@ -121,12 +122,11 @@ class TargetProfile:
         Args:
             opset: The opset of the export.
         """
+        avoided = dict.fromkeys(self.avoided, _FLOATS)
         if not self.falls_back_to_cpu:
-            return MappingProxyType(
-                {**(self._refused(opset) if self.refuses_types else {}), **dict.fromkeys(self.avoided, _FLOATS)}
-            )
+            return MappingProxyType({**(self._refused(opset) if self.refuses_types else {}), **avoided})
         if self.kernels == CPU_KERNELS:
-            return MISSING_KERNELS
+            return MappingProxyType({**MISSING_KERNELS, **avoided}) if avoided else MISSING_KERNELS
         lacking = dict(MISSING_KERNELS)
         if self.cpu_kernels != CPU_KERNELS:
             names = [name for domain, name in CPU_KERNELS.kernels if domain == ""]
@@ -136,6 +136,7 @@ class TargetProfile:
                 op_type: frozenset(dtype for dtype in missing if not self._computes(op_type, dtype, opset))
                 for op_type, missing in lacking.items()
             }
+            | avoided
         )
 
     def computes_float64(self, opset: int) -> bool:

@@ -28,7 +28,7 @@ def replace_missing_op(
         FormError: If the polyfill does not cover the call.
     """
     polyfill = POLYFILLS.get(op_type)
-    if polyfill is not None and builder.opset_version < polyfill[0]:
+    if polyfill is not None and (builder.opset_version < polyfill[0] or _is_avoided(builder, op_type, inputs)):
         return polyfill[1](Op(builder), *inputs, **attributes)
     if op_type in _ALONG_AN_AXIS and "one axis" in builder.missing_kernels and len(builder.dims(inputs[0])) == 1:
         op = Op(builder)
@@ -39,6 +39,12 @@ def replace_missing_op(
         if kernel is not None and _lacks_float64(builder, op_type):
             return kernel(Op(builder), *inputs, **attributes)
     return None
+
+
+def _is_avoided(builder: Builder, op_type: str, inputs: Sequence[Any]) -> bool:
+    """Whether the target has no kernel, not even for float32: it refuses the operator, or runs a slower function."""
+    missing = builder.missing_kernels.get(op_type, ())
+    return ir.DataType.FLOAT in missing and getattr(inputs[0], "dtype", None) in missing
 
 
 def _lacks_float64(builder: Builder, op_type: str) -> bool:
