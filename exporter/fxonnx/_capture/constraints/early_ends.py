@@ -65,23 +65,23 @@ class EarlyEnds:
         if len(symbols) != 1:
             return
         (symbol,) = symbols
-        source, size = log.sources.get(symbol, ""), _fixed_size(guard.expression)
-        if symbol in guard.expression.args and size is not None and not self.strict_shapes and _is_certain():
-            self._end_at(source, guard)
-        if guard.line is None or self.unrolls_long_loops:
+        size, dim = _fixed_size(guard.expression), self._requested(log.sources.get(symbol, ""), guard)
+        if dim is None:
             return
+        is_fixed = size is not None and symbol in guard.expression.args
+        self.is_long_loop = self._is_at_long_loop(guard, size)
+        if self.is_long_loop or (is_fixed and not self.strict_shapes and _is_certain()):
+            self.found = dim
+            raise EarlyEnd(dim.label)
+
+    def _is_at_long_loop(self, guard: Guard, size: int | None) -> bool:
+        if guard.line is None or self.unrolls_long_loops:
+            return False
         self._evaluations[guard.line.place] += 1
         if (size is None or size < _MIN_SIZE) and self._evaluations[guard.line.place] < _MIN_SIZE:
-            return
+            return False
         place = _PLACE.match(guard.line.place)
-        if place is not None and self._requested(source, guard) and begins_loop(place[1], int(place[2])):
-            self.is_long_loop = True
-            self._end_at(source, guard)
-
-    def _end_at(self, source: str, guard: Guard) -> None:
-        self.found = self._requested(source, guard)
-        if self.found is not None:
-            raise EarlyEnd(self.found.label)
+        return place is not None and begins_loop(place[1], int(place[2]))
 
     def _requested(self, source: str, guard: Guard) -> SpecializedDim | None:
         for leaf in self.leaves:
