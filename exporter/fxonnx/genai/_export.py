@@ -25,6 +25,7 @@ from ._families import Family, check_modalities
 from ._head_sizes import equal_head_sizes
 from ._in_place import keep_checkpoint_files, save_beside_weights
 from ._last_logits import last_logits_only
+from ._latent_attention import attention_over_latents
 from ._loading import LanguageModel, load_language_model
 from ._meta import has_weights
 from ._padded_steps import ignores_padding
@@ -280,6 +281,7 @@ def _exported(loaded: LanguageModel, inputs: Mapping[str, Any], adapters: Adapte
         selection,
         rotary,
         equal_head_sizes(loaded.model),
+        attention_over_latents(loaded.model),
         states as output_names,
     ):
         program = export_model(
