@@ -99,6 +99,27 @@ def test_other_layers_are_left(change: Callable[[Any], None]) -> None:
             torch.testing.assert_close(_cached(model), expected)
 
 
+def test_the_registry_of_attention_functions_is_restored() -> None:
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as functions
+
+    model, original = make_model("deepseek_v3", **LATENT), functions["sdpa"]
+
+    def own(*args: Any, **options: Any) -> Any:
+        return original(*args, **options)
+
+    with attention_over_latents(model):
+        assert functions["sdpa"] is not original
+    assert "sdpa" not in functions._local_mapping
+    functions["sdpa"] = own
+    try:
+        with attention_over_latents(model):
+            assert functions["sdpa"] is not own
+        assert functions["sdpa"] is own
+    finally:
+        del functions["sdpa"]
+    assert functions["sdpa"] is original
+
+
 def test_other_implementations_of_attention_are_left() -> None:
     model = copy.deepcopy(make_model("deepseek_v3", **LATENT))
     model.set_attn_implementation("eager")

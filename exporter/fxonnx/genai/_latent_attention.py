@@ -51,7 +51,10 @@ def attention_over_latents(model: nn.Module) -> Iterator[None]:
     finally:
         for layer in layers:
             del layer.expand_kv
-        functions[_IMPLEMENTATION] = before
+        # The registry had no entry of its own, but that of its class, unless the user has replaced it.
+        del functions[_IMPLEMENTATION]
+        if functions[_IMPLEMENTATION] is not before:
+            functions[_IMPLEMENTATION] = before
 
 
 def _has_latents(layer: Any) -> bool:
