@@ -54,8 +54,9 @@ Runtime within 1e-5 or the tolerance of the type. "Tokens" compares 12 tokens of
 `ORTModelForSeq2SeqLM` with PyTorch's.
 
 "Seconds" is the CPU time of the exports of a pair, with all dims dynamic that optimum requests, in a process that has
-imported everything. TorchScript runs the small model once, and its files are valid for other sizes only where its trace
-is; fxonnx takes {ratio:.1f} times as long in the geometric mean over {timed} pairs, at most {worst:.1f} times.
+imported everything. TorchScript records one run of the small model, with the sizes that it has there as constants
+where Python computes them. fxonnx takes {ratio:.1f} times as long in the geometric mean over {timed} pairs,
+at most {worst:.1f} times.
 
 | Model type | Task | fxonnx | TorchScript | Tokens | Seconds | TorchScript's | Reason |
 |---|---|---|---|---|---:|---:|---|

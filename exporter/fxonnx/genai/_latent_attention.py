@@ -23,6 +23,8 @@ from ._extra import import_extra
 __all__ = ["attention_over_latents"]
 
 _IMPLEMENTATION = "sdpa"
+_OTHERS = ("position_bias", "softcap", "cache")
+"""Options of ``sdpa`` for which transformers' function is called."""
 # A small layer with unequal sizes, whose keys and values are compared.
 _HEADS, _NOPE, _ROTARY, _VALUE, _RANK = 4, 2, 6, 3, 5
 
@@ -31,7 +33,7 @@ _HEADS, _NOPE, _ROTARY, _VALUE, _RANK = 4, 2, 6, 3, 5
 def attention_over_latents(model: nn.Module) -> Iterator[None]:
     """In the body, layers with latent vectors multiply queries, not the cache, by the weight of ``kv_b_proj``.
 
-    Layers whose weight is quantized or has adapters, and other implementations of attention than ``sdpa``, are left.
+    Layers whose weight is quantized or has adapters or hooks, and other implementations than ``sdpa``, are left.
 
     Args:
         model: A decoder-only model of transformers; it is restored afterwards.
@@ -62,7 +64,10 @@ def _has_latents(layer: Any) -> bool:
     projection = getattr(layer, "kv_b_proj", None)
     return (
         hasattr(layer, "expand_kv")
+        and "expand_kv" not in vars(layer)
         and type(projection) is nn.Linear
+        and "forward" not in vars(projection)
+        and not (projection._forward_hooks or projection._forward_pre_hooks)
         and type(projection.weight) is nn.Parameter
         and projection.bias is None
         and getattr(config, "_attn_implementation", None) == _IMPLEMENTATION
@@ -126,7 +131,7 @@ def _attend(
     """
     if layer not in expanded:
         return attention(layer, query, key, value, attention_mask, scaling=scaling, **options)
-    if attention_mask is None or options.get("position_bias") is not None:
+    if attention_mask is None or any(options.get(name) is not None for name in _OTHERS):
         keys, values = expanded[layer](key, value)
         return attention(layer, query, keys, values, attention_mask, scaling=scaling, **options)
     nope, rotary = layer.qk_nope_head_dim, value.shape[-1]

@@ -55,6 +55,11 @@ class EarlyEnds:
     found: SpecializedDim | None = None
     is_long_loop: bool = False
     _evaluations: Counter[str] = field(default_factory=Counter)
+    _dims: dict[str, tuple[Leaf, int | None]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        requested = ((leaf, axis) for leaf in self.leaves for axis, spec in leaf.dims.items() if not is_auto(spec))
+        self._dims = {input_source(leaf, axis): (leaf, axis) for leaf, axis in requested}
 
     def watch(self, log: GuardLog) -> None:
         """Observe the guards of the capture."""
@@ -84,12 +89,11 @@ class EarlyEnds:
         return place is not None and begins_loop(place[1], int(place[2]))
 
     def _requested(self, source: str, guard: Guard) -> SpecializedDim | None:
-        for leaf in self.leaves:
-            for axis, spec in leaf.dims.items():
-                if input_source(leaf, axis) == source and not is_auto(spec):
-                    size = leaf.value if axis is None else leaf.value.shape[axis]
-                    return SpecializedDim(leaf, axis, int(size), () if guard.line is None else (guard.line,))
-        return None
+        if source not in self._dims:
+            return None
+        leaf, axis = self._dims[source]
+        size = leaf.value if axis is None else leaf.value.shape[axis]
+        return SpecializedDim(leaf, axis, int(size), () if guard.line is None else (guard.line,))
 
 
 def _fixed_size(guard: sympy.Basic) -> int | None:
