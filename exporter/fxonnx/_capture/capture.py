@@ -186,11 +186,11 @@ def _capture_module(
     plan = CapturePlan(strict_shapes, data_dependent == "example", bool(frozen), shapes)
     with following_example(is_requested=plan.may_follow_example), recorded_changes() as changes:
         try:
-            traced, plan = capture_with_strategies(task.attempt, plan)
+            traced, plan = capture_with_strategies(
+                task.attempt, plan, lambda error: eager_error(error, model, inputs, shapes)
+            )
         except SpecializedDimsError as error:  # not a class that users know
             raise CaptureError(error.message, hint=error.hint) from error
-        except CaptureError as error:
-            raise eager_error(error, model, inputs, shapes)  # noqa: B904 - it has its own cause
     _warn_about_followed_example(traced.assumptions)
     shapes = plan.shapes
     if not names_are_labels:
@@ -220,7 +220,6 @@ def _input_table(traced: Capture, inputs: BoundInputs, leaves: tuple[Leaf, ...])
     """The table of the inputs, with their names and constants in the captured program."""
     constants = {
         **frozen_arguments(leaves),
-        **_loop_bound_values(traced, leaves),
         **{leaves[index].label: value for index, value in inputs.table.frozen.items()},
     }
     paths = input_paths(traced.exported_program, inputs, leaves)
@@ -262,26 +261,6 @@ def _warn_about_split_names(leaves: Sequence[Leaf], others: Sequence[ExampleCall
             + "\n".join(f"  {text}" for text in differing)
             + "\nhint: use one name per size, or an example with equal sizes",
         )
-
-
-def _loop_bound_values(captured: Capture, leaves: Sequence[Leaf]) -> dict[str, int]:
-    """Values of the inputs that the model uses as Python loop bounds, by label; warn about them."""
-    values = {leaves[position].label: value for position, value in captured.loop_bounds.items()}
-    if values:
-        text = ", ".join(f"{label} = {value}" for label, value in values.items())
-        refusal = captured.loop_refusal
-        reason, hint = (
-            "",
-            "write its body with tensor operators only, in the code of the model: it then becomes an ONNX Loop",
-        )
-        if refusal is not None and refusal.hint is not None:
-            reason, hint = f"\n  {refusal.message}", refusal.hint
-        names = ", ".join(f'"{label}"' for label in values)
-        warn_user(
-            f"the model uses the value of an input as a Python loop bound; the export is valid for {text} only.{reason}"
-            f"\nhint: {hint}; frozen=[{names}] keeps the loop unrolled without this warning",
-        )
-    return values
 
 
 def _capture_program(program: ExportedProgram, options: _ShapeOptions, strict_shapes: bool) -> Capture:

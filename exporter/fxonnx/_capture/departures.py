@@ -32,6 +32,8 @@ class DepartureKind(enum.Enum):
     """A function of torch or of a library that was replaced for this model."""
     STRICT = "strict mode"
     """TorchDynamo captured the model."""
+    LAST = "last attempt"
+    """Plain torch.export captured a model that every other attempt refused or could not capture."""
     INTROSPECTION = "Python introspection"
     """Code that asks for Python types, identities or modes, which may differ between the capture and eager torch."""
 

@@ -21,7 +21,7 @@ from .inputs.example_inputs import BoundInputs
 from .inputs.preserve import preserve_model
 from .patches import not_tracing
 
-__all__ = ["handled_in_eager_mode", "user_line", "with_eager_failure"]
+__all__ = ["handled_in_eager_mode", "user_line", "eager_failure"]
 
 # Parameters up to this size are copied for a call of the model.
 _MOST_BYTES = 2**29
@@ -55,10 +55,10 @@ def handled_in_eager_mode(
     return errors.handled()
 
 
-def with_eager_failure(
+def eager_failure(
     error: CaptureError, model: torch.nn.Module, inputs: BoundInputs, forward: Callable[..., Any]
-) -> CaptureError:
-    """The error to report for a failed capture: that of the model itself, if it fails on the example in the same way.
+) -> CaptureError | None:
+    """The error of the model itself, if it fails on the example in the same way as its capture.
 
     Args:
         error: The error of the capture, whose cause is torch's.
@@ -69,11 +69,11 @@ def with_eager_failure(
     cause = error.__cause__
     is_small = sum(parameter.nbytes for parameter in model.parameters()) <= _MOST_BYTES
     if cause is None or not _is_from_torch(cause) or not (is_small and _has_values(model, inputs)):
-        return error
+        return None
     with _preserved(model, inputs):
         raised = _raised(model, inputs, forward)
     if raised is None or type(raised) is not type(cause):
-        return error
+        return None
     lines = [f"  {line}" for line in str(raised).strip().splitlines()[:_MOST_LINES]]
     place = [f"  at: {line}" for line in [user_line(raised)] if line]
     module = [f"  in module {name}" for name in [_failing_module(raised, model)] if name]

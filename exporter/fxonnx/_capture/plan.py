@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from ..errors import CaptureError
 from .constraints.guard_recorder import GuardLog
@@ -15,10 +15,7 @@ from .result import Capture
 from .rewriting import Rewriting
 from .shapes.dynamic_shapes import DynamicShapes
 
-__all__ = ["CapturePlan", "Failure", "Limited", "LoopRewriting", "SymbolicIntegers"]
-
-Limited = Literal["dims", "values", "sizes"]
-"""The limits of a loop: dims have one size, an input has one value, or inputs have fewer sizes."""
+__all__ = ["CapturePlan", "Failure", "LoopRewriting", "SymbolicIntegers"]
 
 
 @dataclass(frozen=True)
@@ -70,12 +67,10 @@ class LoopRewriting:
     """Loops that are rewritten since they limit the inputs of the model.
 
     Attributes:
-        limited: The kind of limit.
         before: The capture before it, or the failure by specialized dims.
         rewriting: The functions that contain them.
     """
 
-    limited: Limited
     before: Capture | Failure
     rewriting: Rewriting
 
@@ -102,6 +97,7 @@ class CapturePlan:
         rewriting: The functions with this control flow.
         export_failure: The failure before masks were omitted, before code for eager mode, or before strict mode.
         strict: Whether TorchDynamo captures the model.
+        plain: Whether torch.export is called without patches for reach, after all strategies have failed.
         runs_eager_code: Whether ``torch.compiler.is_compiling`` is false for the model.
         skips_masks: Whether masks that hide nothing are omitted.
         transforms: How ``torch.func`` transforms are traced.
@@ -125,6 +121,7 @@ class CapturePlan:
     rewriting: Rewriting | None = None
     export_failure: Failure | None = None
     strict: bool = False
+    plain: bool = False
     runs_eager_code: bool = False
     skips_masks: bool = False
     transforms: TransformTracing = field(default_factory=TransformTracing)

@@ -44,9 +44,6 @@ class Capture:
         limits: The sizes for which the program is valid.
         more_inputs: The additional examples, positional and keyword inputs each.
         functions: The autograd functions with a ``symbolic``; the program refers to them by index.
-        loop_bounds: Leaf index to value of the inputs used as Python loop bounds, for which only this value is valid.
-        loop_bound_places: The lines that use them.
-        loop_refusal: The failure of the capture with these loops as operators.
         model: The object that the caller passed: a module, a scripted function or an ``ExportedProgram``; None if it is
             not known.
         training: Names of the modules that were in training mode during the capture; None if they are not known.
@@ -58,6 +55,8 @@ class Capture:
             stacked tensors.
         attribute_changes: The Python attributes whose changes in one call affect the next.
         attempts: The calls of torch.export, of which the last one that captured the model gave the program.
+        refusal: The error of the other attempts, if plain torch.export captured the model after them: it is raised
+            unless the program is proved.
     """
 
     exported_program: ExportedProgram
@@ -68,9 +67,6 @@ class Capture:
     output_paths: Mapping[int, str] = field(default_factory=dict)
     more_inputs: tuple[ExampleCall, ...] = ()
     functions: tuple[FunctionCall, ...] = ()
-    loop_bounds: Mapping[int, int] = field(default_factory=dict)
-    loop_bound_places: tuple[str, ...] = ()
-    loop_refusal: CaptureError | None = None
     assumptions: tuple[Assumption, ...] = ()
     output_dims: Mapping[int, AxisNames] = field(default_factory=dict)
     model: torch.nn.Module | ExportedProgram | Callable[..., Any] | None = None
@@ -82,6 +78,7 @@ class Capture:
     output_lists: frozenset[int] = frozenset()
     attribute_changes: tuple[AttributeChange, ...] = ()
     attempts: tuple[Attempt, ...] = ()
+    refusal: CaptureError | None = None
 
     @property
     def source(self) -> torch.nn.Module | None:

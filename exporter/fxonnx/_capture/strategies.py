@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -13,7 +13,7 @@ from .constraints.specialized_dims import SpecializedDimsError, without_speciali
 from .data_dependence.data_dependent_guards import is_data_dependent, may_be_data_dependent, unresolved_error
 from .function_transforms import RetryTransforms
 from .patches.python_sizes.integers import converting_files
-from .plan import CapturePlan, Failure, Limited, LoopRewriting
+from .plan import CapturePlan, Failure, LoopRewriting
 from .result import Capture
 from .rewriting import Rewriting, functions_at, is_refusal
 from .torch_export import is_limit, refined_dims
@@ -42,13 +42,18 @@ class Strategy:
 
 
 def capture_with_strategies(
-    attempt: Callable[[CapturePlan], Outcome], plan: CapturePlan
+    attempt: Callable[[CapturePlan], Outcome],
+    plan: CapturePlan,
+    own_error: Callable[[CaptureError], CaptureError | None],
 ) -> tuple[Capture, CapturePlan]:
     """Capture a model: one attempt after the other, until no strategy has a plan for the next one.
+
+    Then plain torch.export is tried, whose program is exported only if the proof confirms it.
 
     Args:
         attempt: Captures the model with a plan.
         plan: The first plan.
+        own_error: The error of the model itself, if that is the cause of the error of an attempt.
 
     Returns:
         The captured model, and the plan of the last attempt.
@@ -56,6 +61,7 @@ def capture_with_strategies(
     Raises:
         CaptureError: If no attempt captures the model.
     """
+    first = plan
     while True:
         decision: Decision = attempt(plan)
         if isinstance(decision, Failure) and decision.has_long_loop:
@@ -67,9 +73,32 @@ def capture_with_strategies(
                 plan = replace(decision, change=decision.change or strategy.name)
                 break
         if isinstance(decision, Failure):
-            raise decision.error
+            return _plain_capture(attempt, first, decision.error, own_error)
         if isinstance(decision, Capture):
             return decision, plan
+
+
+def _plain_capture(
+    attempt: Callable[[CapturePlan], Outcome],
+    first: CapturePlan,
+    error: CaptureError,
+    own_error: Callable[[CaptureError], CaptureError | None],
+) -> tuple[Capture, CapturePlan]:
+    """Capture a model as torch.export does by itself, which may succeed where a strategy refuses or fails.
+
+    Raises:
+        CaptureError: The error of the model itself, or ``error`` if torch.export fails as well.
+    """
+    own = own_error(error)
+    if own is not None:
+        raise own
+    for strict in (False, True):
+        change = "plain torch.export, strict mode" if strict else "plain torch.export"
+        plan = first.changed(change, strict=strict, plain=True)
+        outcome = attempt(plan)
+        if isinstance(outcome, Capture):
+            return replace(outcome, refusal=error), plan
+    raise error
 
 
 def _reported(first: CaptureError, last: CaptureError) -> CaptureError:
@@ -111,29 +140,19 @@ def _may_have_loop(outcome: Outcome, plan: CapturePlan) -> bool:
 
 
 def _rewritten_loops(outcome: Outcome, plan: CapturePlan) -> Decision:
-    """Rewrite the loops that specialize dims; or the loops that limit values, and then the loops that limit sizes."""
+    """Rewrite the loops that specialize dims, or that limit sizes."""
     loops = plan.loops
     if isinstance(outcome, Capture):
-        return _limited_values(outcome, plan) if loops is None else _after_loops(loops, outcome, plan)
-    loops = loops or LoopRewriting("dims", outcome, Rewriting(outcome.error))
+        return _limited_sizes(outcome, plan) if loops is None else _after_loops(loops, outcome, plan)
+    loops = loops or LoopRewriting(outcome, Rewriting(outcome.error))
     return _loop_plan(loops, partial(loops.rewriting.after, outcome.error), plan)
 
 
-def _limited_values(captured: Capture, plan: CapturePlan) -> Decision:
-    lines = captured.loop_bound_places if captured.loop_bounds else ()
-    return _loops_at(lines, "values", captured, plan) or _limited_sizes(captured, plan)
-
-
 def _limited_sizes(captured: Capture, plan: CapturePlan) -> Decision:
-    lines = () if captured.rewrites else _restricting_lines(captured)
-    return _loops_at(lines, "sizes", captured, plan) or captured
-
-
-def _loops_at(lines: Iterable[str], limited: Limited, captured: Capture, plan: CapturePlan) -> Decision | None:
-    """The plan with the loops rewritten that begin at lines; None without such a loop."""
-    functions = functions_at(lines)
-    loops = LoopRewriting(limited, captured, Rewriting(CaptureError(_LIMITS)))
-    return _loop_plan(loops, partial(loops.rewriting.with_functions, functions), plan) if functions else None
+    """The plan with those loops rewritten that limit sizes; the capture itself without any."""
+    functions = functions_at(() if captured.rewrites else _restricting_lines(captured))
+    loops = LoopRewriting(captured, Rewriting(CaptureError(_LIMITS)))
+    return _loop_plan(loops, partial(loops.rewriting.with_functions, functions), plan) if functions else captured
 
 
 def _loop_plan(loops: LoopRewriting, step: Callable[[], tuple[Rewriting, str]], plan: CapturePlan) -> Decision:
@@ -149,14 +168,8 @@ def _after_loops(loops: LoopRewriting, last: Outcome, plan: CapturePlan) -> Deci
     before = loops.before
     if isinstance(before, Failure):
         return last if isinstance(last, Capture) else Failure(_reported(before.error, last.error))
-    if loops.limited == "sizes":
-        narrowing = [item for item in last.limits.constraints if item.narrows] if isinstance(last, Capture) else None
-        return before if narrowing is None or len(narrowing) >= len(_restricting_lines(before)) else last
-    if isinstance(last, Failure):
-        before = replace(before, loop_refusal=_reported(CaptureError(_LIMITS), last.error))
-    elif last.loop_bounds.keys() < before.loop_bounds.keys():
-        before = last
-    return _limited_sizes(before, plan)
+    narrowing = [item for item in last.limits.constraints if item.narrows] if isinstance(last, Capture) else None
+    return before if narrowing is None or len(narrowing) >= len(_restricting_lines(before)) else last
 
 
 def _restricting_lines(captured: Capture) -> list[str]:

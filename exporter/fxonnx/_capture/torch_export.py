@@ -27,14 +27,13 @@ from .constraints.specialized_dims import specialized_dims_error
 from .data_dependence.data_dependent_guards import is_data_dependent
 from .data_dependence.handled_errors import HandledErrors, recorded_errors, unexplained
 from .departures import DepartureKind, record_departure
-from .eager_failures import handled_in_eager_mode, user_line, with_eager_failure
+from .eager_failures import handled_in_eager_mode, user_line, eager_failure
 from .function_caches import without_traced_results
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms, recorded_forward
 from .global_hooks import hooks_for_model_only
 from .inputs.example_inputs import BoundInputs
 from .inputs.frozen import restore_frozen
 from .inputs.input_table import with_lists
-from .inputs.loop_bounds import register_example_integers
 from .inputs.meta_device import meta_as_cpu
 from .inputs.preserve import Snapshot, preserve_model
 from .inputs.pytree_objects import flatten_objects, unflatten_objects
@@ -126,7 +125,8 @@ def export_module(
         if transforms != before and not plan.strict:
             # The model has handled the signal.
             raise RetryTransforms
-        _check_handled(errors, model, inputs, plan.shapes)
+        if not plan.plain:
+            _check_handled(errors, model, inputs, plan.shapes)
     return program
 
 
@@ -182,9 +182,9 @@ def _check_handled(errors: HandledErrors, model: torch.nn.Module, inputs: BoundI
 
 def eager_error(
     error: CaptureError, model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes
-) -> CaptureError:
-    """The error to report for a failed capture: the model's own, if it fails on the example in the same way."""
-    return with_eager_failure(error, model, inputs, _tensor_forward(model.forward, inputs, shapes, None))
+) -> CaptureError | None:
+    """The model's own error, if it fails on the example in the same way as its capture."""
+    return eager_failure(error, model, inputs, _tensor_forward(model.forward, inputs, shapes, None))
 
 
 def _run_torch_export(
@@ -197,10 +197,10 @@ def _run_torch_export(
         preserve_model(model, inputs.tensors) as snapshot,
         meta_as_cpu(model, inputs) as inputs,
         tracing(model),
-        capture_patches(strict=strict),
+        capture_patches(strict=strict, plain=plan.plain),
         hooks_for_model_only(model),
         value_patches(model, inputs.leaves, [leaf.label for leaf in shapes.leaves]),
-        closed_transforms(transforms),
+        nullcontext() if plan.plain else closed_transforms(transforms),
     ):
         forward = _tensor_forward(model.forward, inputs, shapes, None if strict else snapshot)
         reshaped: list[str] = []
@@ -253,7 +253,6 @@ def _tensor_forward(
 
     def tensor_forward(*args: Any, **kwargs: Any) -> Any:
         if not strict:
-            register_example_integers((args, kwargs), inputs.leaves)
             add_equality_guards(shapes.shared, (args, kwargs))
         args, kwargs = restore_frozen(table.frozen, args, kwargs)
         args, kwargs = (with_lists if strict else with_pieces)((args, kwargs), table.lists)

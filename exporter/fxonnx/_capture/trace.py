@@ -26,7 +26,6 @@ from .data_dependence.data_dependent_guards import inputs_of_guard
 from .departures import Departure, DepartureKind, record_departure, recorded_departures
 from .function_transforms import TransformTracing
 from .inputs.example_inputs import BoundInputs
-from .inputs.loop_bounds import ExampleIntegers, recorded_loop_bounds
 from .inputs.scalars import with_scalar_branch
 from .inputs.shared_memory import reject_shared_writes, with_separate_inputs
 from .introspection import truth_values
@@ -57,7 +56,6 @@ class _Observations:
         memory: The tensors that rewritten functions copy.
         masks: Whether the model asks for masks that hide nothing.
         compiling: Whether it asks if it is compiled.
-        bounds: The inputs that are used as Python loop bounds.
         lists: The results that are lists of a dynamic number of tensors.
         departures: The places that depart from plain torch.export.
         calls: The calls of autograd functions.
@@ -68,7 +66,6 @@ class _Observations:
     memory: SharedMemory
     masks: FullMasks
     compiling: CompilingState
-    bounds: ExampleIntegers
     lists: ListResults
     departures: Iterable[Departure]
     calls: Sequence[FunctionCall]
@@ -81,7 +78,6 @@ def _applied(plan: CapturePlan, model: torch.nn.Module) -> Iterator[_Observation
     calls: list[FunctionCall] = []
     with (
         recorded_function_calls(calls),
-        recorded_loop_bounds() as bounds,
         recorded_list_results() as lists,
         recorded_departures() as departures,
         rewritten_functions(plan.rewritten) as memory,
@@ -91,13 +87,13 @@ def _applied(plan: CapturePlan, model: torch.nn.Module) -> Iterator[_Observation
         nullcontext(FullMasks()) if plan.strict else recorded_full_masks(are_skipped=plan.skips_masks) as masks,
         recorded_compiling_state(is_eager=plan.runs_eager_code) as compiling,
     ):
-        if plan.strict:
+        if plan.plain:
+            record_departure(DepartureKind.LAST, plan.change)
+        elif plan.strict:
             record_departure(DepartureKind.STRICT, "torch.export with strict=True")
         if plan.skips_masks:
             record_departure(DepartureKind.REPLACED, "masks that hide nothing")
-        yield _Observations(
-            values, replace(plan.transforms), memory, masks, compiling, bounds, lists, departures, calls
-        )
+        yield _Observations(values, replace(plan.transforms), memory, masks, compiling, lists, departures, calls)
 
 
 @dataclass(frozen=True)
@@ -124,7 +120,7 @@ class CaptureTask:
         Raises:
             ExportError: For an error of fxonnx that no other plan avoids.
         """
-        end = EarlyEnds(plan.shapes.leaves, plan.unrolls_long_loops, plan.strict_shapes)
+        end = EarlyEnds(plan.shapes.leaves, plan.unrolls_long_loops or plan.plain, plan.strict_shapes)
         end.watch(plan.log)
         program: ExportedProgram | None = None
         error: Exception | None = None
@@ -159,8 +155,6 @@ class CaptureTask:
             aliases,
             limits,
             functions=tuple(seen.calls),
-            loop_bounds=seen.bounds.used,
-            loop_bound_places=tuple(seen.bounds.places),
             inputs=self.inputs.table,
             assumptions=assumptions,
             rewrites=() if plan.rewritten is None else tuple(plan.rewritten.log.constructs),

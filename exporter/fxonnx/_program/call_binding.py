@@ -17,7 +17,7 @@ from .._capture.inputs.list_inputs import stacked
 from .._capture.inputs.pytree_objects import flatten_objects, is_object
 from ..errors import ArgumentError, did_you_mean, kind_of
 
-__all__ = ["BoundCall", "bind_call", "check_loop_bounds", "unflatten_outputs"]
+__all__ = ["BoundCall", "bind_call", "unflatten_outputs"]
 
 _SHOWN_ELEMENTS = 64
 _USER_INPUT_KINDS = frozenset({InputKind.USER_INPUT, InputKind.CUSTOM_OBJ})
@@ -115,27 +115,6 @@ def bind_call(
         {name: values[name] for name in names[positional:]},
         tuple(inputs),
     )
-
-
-def check_loop_bounds(call: BoundCall, loop_bounds: Mapping[int, int]) -> None:
-    """Check that tensor inputs used as Python loop bounds have their values at export.
-
-    Args:
-        call: The call.
-        loop_bounds: Position among the leaves of the arguments to value.
-
-    Raises:
-        ArgumentError: If one has another value.
-    """
-    leaves = pytree.tree_leaves((call.args, call.kwargs)) if loop_bounds else []
-    for position, value in loop_bounds.items():
-        given = int(leaves[position])
-        if given != value:
-            raise ArgumentError(
-                "args",
-                f"input {position} is {given}, but it is a Python loop bound and the model was exported for {value}",
-                hint="re-export the model for the other value",
-            )
 
 
 def _parameters(exported_program: torch.export.ExportedProgram) -> tuple[dict[str, TreeSpec], int]:

@@ -12,7 +12,7 @@ import torch
 from .._public import public
 from .adapters import adapter_names
 from .assumption_checks import check_assumptions
-from .call_binding import bind_call, check_loop_bounds
+from .call_binding import bind_call
 from .record import ExportRecord
 from .session import Session, SessionFactory
 from .stateful import StatePair, read_states
@@ -90,6 +90,5 @@ class GraphInterface:
         capture, forward = self.record.capture, self.record.forward
         call = bind_call(capture.exported_program, args, kwargs, forward, capture.inputs.frozen, capture.inputs.lists)
         capture.limits.check(call.inputs)
-        check_loop_bounds(call, capture.loop_bounds)
         check_assumptions(capture, call.inputs, self.applied_weights)
         return call.inputs

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from .._capture import Capture
 from .._program.assumption_checks import check_assumptions
-from .._program.call_binding import bind_call, check_loop_bounds
+from .._program.call_binding import bind_call
 from .._program.session import Session
 from ..errors import ArgumentError, ExportError, RuntimeSessionError, SaveError
 from .static import Range
@@ -96,7 +96,6 @@ def _inputs(capture: Capture, batch: Any, index: int) -> tuple[Any, ...]:
     try:
         call = bind_call(capture.exported_program, args, kwargs, forward, capture.inputs.frozen, capture.inputs.lists)
         capture.limits.check(call.inputs)
-        check_loop_bounds(call, capture.loop_bounds)
         check_assumptions(capture, call.inputs, {})
     except ArgumentError as error:
         raise _misfit(index, error) from error

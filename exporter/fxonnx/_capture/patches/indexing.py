@@ -30,6 +30,9 @@ def override_indexing(
         if _has_mask_of_bytes(index):
             index = tuple(map(_as_mask, index)) if type(index) is tuple else _as_mask(index)
             args = (tensor, index, *value)
+        if _has_tensor_bound(index):
+            index = tuple(map(_with_numbers, index)) if type(index) is tuple else _with_numbers(index)
+            args = (tensor, index, *value)
         parts = index if type(index) is tuple else (index,)
         # Whether a list alone is one index or one per axis depends on the version of torch.
         if type(index) is tuple and any(type(part) in (list, tuple) for part in parts):
@@ -53,6 +56,26 @@ def _with_condition_of_bools(func: Callable[..., Any], args: Any, kwargs: Any) -
 def _has_mask_of_bytes(index: Any) -> bool:
     parts = index if type(index) is tuple else (index,)
     return any(isinstance(part, Tensor) and part.dtype == torch.uint8 for part in parts)
+
+
+def _has_tensor_bound(index: Any) -> bool:
+    parts = index if type(index) is tuple else (index,)
+    return any(type(part) is slice and any(map(_is_tensor, _bounds(part))) for part in parts)
+
+
+def _with_numbers(index: Any) -> Any:
+    """A slice whose bounds are numbers in place of tensors of one element; other indices unchanged."""
+    if type(index) is not slice:
+        return index
+    return slice(*(bound.item() if _is_tensor(bound) else bound for bound in _bounds(index)))
+
+
+def _bounds(index: slice) -> tuple[Any, Any, Any]:
+    return index.start, index.stop, index.step
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
 
 
 def _as_mask(index: Any) -> Any:

@@ -28,7 +28,6 @@ from ..constraints.size_forms import (
     sym_node_init,
 )
 from ..data_dependence import checks, concrete_values, handled_errors
-from ..inputs.loop_bounds import example_index
 from ..marked_regions import call_region
 from . import (
     fast_paths,
@@ -323,12 +322,6 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         strict=False,
     ),
     Patch(
-        "torch:Tensor.__index__",
-        example_index,
-        "range(n) with an input tensor n raises, because fake tensors have no value",
-        strict=False,
-    ),
-    Patch(
         "torch._export.non_strict_utils:_NonStrictTorchFunctionHandler._override",
         indexing.override_indexing,
         "it reads numbers in tensors, and sequences of them, from memory, which fake tensors do not have",
@@ -554,18 +547,22 @@ def all_patches() -> tuple[Patch, ...]:
 
 
 @contextmanager
-def capture_patches(*, strict: bool = False) -> Iterator[None]:
+def capture_patches(*, strict: bool = False, plain: bool = False) -> Iterator[None]:
     """Apply ``CAPTURE_PATCHES``, and the patches of the add-ons for the model, for this thread, under the lock.
 
     Args:
         strict: Whether torch.export runs in strict mode, in which TorchDynamo traces byte code.
+        plain: Whether patches for reach are left out.
     """
+    patches = (*CAPTURE_PATCHES, *_patches_of(active_extensions()))
     with (
         # Within the lock: a table of another thread's capture would count as one of before.
         one_at_a_time(),
         tracing_state.without_function_tables(),
         random_seeds.unseeded(partial(applied, SEED_PATCHES)),
-        applied(patch for patch in (*CAPTURE_PATCHES, *_patches_of(active_extensions())) if patch.strict or not strict),
+        applied(
+            patch for patch in patches if (patch.strict or not strict) and not (plain and patch.kind is PatchKind.REACH)
+        ),
     ):
         yield
 

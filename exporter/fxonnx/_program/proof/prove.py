@@ -19,7 +19,7 @@ from ..._comparison import compare
 from ..._cost import export_seconds, forward_seconds
 from ...errors import ArgumentError, CaptureError
 from ..assumption_checks import check_assumptions
-from ..call_binding import BoundCall, bind_call, check_loop_bounds
+from ..call_binding import BoundCall, bind_call
 from .coverage import Coverage
 from .record import Proof, ProofRun, unproved
 from .runs import CapturedRunner, ModelRunner, Outcome, TooManyCalls
@@ -73,9 +73,11 @@ def prove(capture: Capture, model: Any) -> Proof:
     if not departures and forward > _MAX_PLAIN_SHARE * whole:
         return Proof()
     reason = _obstacle(capture, model)
-    if not reason and forward > whole:
+    if not reason and forward > whole and capture.refusal is None:
         reason = "a forward takes longer than the export"
     if reason:
+        if capture.refusal is not None:
+            raise capture.refusal
         return Proof(
             departures, skipped=reason, unexercised=tuple(unproved(one.line, one.detail) for one in departures)
         )
@@ -89,6 +91,8 @@ def prove(capture: Capture, model: Any) -> Proof:
             done = prover.run(variation)
             if done is not None:
                 runs.append(done)
+    if capture.refusal is not None and not any(run.status == "equal" for run in runs):
+        raise capture.refusal
     missing = prover.coverage.missing()
     if departures and not any(run.status == "equal" for run in runs):
         missing += tuple(unproved(one.line, one.detail) for one in departures)
@@ -139,7 +143,6 @@ class _Prover:
         try:
             call = self._bind(args, kwargs)
             self._capture.limits.check(call.inputs)
-            check_loop_bounds(call, self._capture.loop_bounds)
             check_assumptions(self._capture, call.inputs, {})
         except ArgumentError:
             return None
@@ -160,7 +163,7 @@ class _Prover:
             if self._differs_from_itself(variation, expected) or self._is_random(variation, actual):
                 return ProofRun(variation.label, "skipped", message="the results are random")
             if not self._is_equal_in_export(variation, actual):
-                raise self._error(variation, problem)
+                raise self._capture.refusal or self._error(variation, problem)
         self.coverage.add(self._program.calls)
         return ProofRun(variation.label, "equal", largest)
 

@@ -54,12 +54,12 @@ def variations(capture: Capture, call: BoundCall) -> Iterator[Variation]:
     """Yield the example, then other values of its inputs and other sizes, the most telling ones first.
 
     Args:
-        capture: The captured program, whose frozen inputs and loop bounds keep their values.
+        capture: The captured program, whose frozen inputs keep their values.
         call: The example inputs.
     """
     yield Variation("example", call.args, call.kwargs, True)
     leaves, structure = pytree.tree_flatten((call.args, call.kwargs))
-    fixed = {*capture.inputs.frozen, *capture.loop_bounds}
+    fixed = capture.inputs.frozen
     # No coverage tells whether the capture has taken the same Python branches, and results may agree by accident.
     asks_python = any(one.kind == DepartureKind.INTROSPECTION for one in capture.departures)
     on_gpu = may_index_on_gpu(leaves)
