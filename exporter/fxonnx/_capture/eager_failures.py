@@ -21,7 +21,7 @@ from .inputs.example_inputs import BoundInputs
 from .inputs.preserve import preserve_model
 from .patches import not_tracing
 
-__all__ = ["handled_in_eager_mode", "user_line", "eager_failure"]
+__all__ = ["eager_failure", "handled_in_eager_mode", "user_line"]
 
 # Parameters up to this size are copied for a call of the model.
 _MOST_BYTES = 2**29

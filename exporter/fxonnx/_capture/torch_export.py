@@ -27,7 +27,7 @@ from .constraints.specialized_dims import specialized_dims_error
 from .data_dependence.data_dependent_guards import is_data_dependent
 from .data_dependence.handled_errors import HandledErrors, recorded_errors, unexplained
 from .departures import DepartureKind, record_departure
-from .eager_failures import handled_in_eager_mode, user_line, eager_failure
+from .eager_failures import eager_failure, handled_in_eager_mode, user_line
 from .function_caches import without_traced_results
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms, recorded_forward
 from .global_hooks import hooks_for_model_only
@@ -200,7 +200,7 @@ def _run_torch_export(
         capture_patches(strict=strict, plain=plan.plain),
         hooks_for_model_only(model),
         value_patches(model, inputs.leaves, [leaf.label for leaf in shapes.leaves]),
-        nullcontext() if plan.plain else closed_transforms(transforms),
+        closed_transforms(transforms),
     ):
         forward = _tensor_forward(model.forward, inputs, shapes, None if strict else snapshot)
         reshaped: list[str] = []

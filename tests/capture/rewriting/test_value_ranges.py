@@ -145,10 +145,13 @@ def indexed(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
     return x
 
 
-FROZEN = [
-    (grown, r"n only\.\n  for over .* cannot be captured: x is .* after an iteration\n  at: .*\nhint: start with"),
-    (number_to_tensor, r"(?s)total is of type int before the loop.*hint: start with .*; frozen=\[\"n\"\] keeps"),
-    (indexed, "a Python loop bound; the export is valid for n = 2 only"),
+REFUSED = [
+    (
+        grown,
+        r"(?s)for over .* cannot be captured: x is .* after an iteration\n  at: .*\nhint: start with.*frozen=\[\"n\"\]",
+    ),
+    (number_to_tensor, r"(?s)total is of type int before the loop.*hint: start with .*frozen=\[\"n\"\]"),
+    (indexed, r"(?s)for i in range\(n\):.*frozen=\[\"n\"\] to make it a constant"),
 ]
 
 
@@ -162,14 +165,19 @@ class Counted(torch.nn.Module):
         return result
 
 
-@pytest.mark.parametrize(("function", "match"), FROZEN, ids=[function.__name__ for function, _ in FROZEN])
-def test_loops_that_cannot_be_operators_keep_the_example_value(function: Any, match: str) -> None:
+@pytest.mark.parametrize(("function", "match"), REFUSED, ids=[function.__name__ for function, _ in REFUSED])
+def test_loops_that_cannot_be_operators_are_refused(function: Any, match: str) -> None:
+    with pytest.raises(fxonnx.CaptureError, match=match):
+        fxonnx.export(Counted(function).eval(), trips(4)[0])
+
+
+@pytest.mark.parametrize("function", [function for function, _ in REFUSED], ids=lambda function: function.__name__)
+def test_their_trip_count_follows_the_example_on_request(function: Any) -> None:
     (x, n), (_, other), *_ = trips(4)
-    with pytest.warns(UserWarning, match=match.replace("n only", "n = 2 only")):
-        program = fxonnx.export(Counted(function).eval(), (x, n))
-    assert program.record.frozen_arguments == {"n": 2}
+    with pytest.warns(UserWarning, match="branches on the values of its inputs"):
+        program = fxonnx.export(Counted(function).eval(), (x, n), data_dependent="example")
     torch.testing.assert_close(program(x, n)[0], function(x, n))
-    with pytest.raises(fxonnx.ArgumentError, match="input 1 is 5, but it is a Python loop bound"):
+    with pytest.raises(fxonnx.ArgumentError):
         program(x, other)
 
 

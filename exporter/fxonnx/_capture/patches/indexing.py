@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fxonnx_translations._torch_compat import TorchCall
 
-__all__ = ["override_indexing"]
+__all__ = ["override_indexing", "with_numbers_as_bounds"]
 
 
 def override_indexing(
@@ -31,7 +31,7 @@ def override_indexing(
             index = tuple(map(_as_mask, index)) if type(index) is tuple else _as_mask(index)
             args = (tensor, index, *value)
         if _has_tensor_bound(index):
-            index = tuple(map(_with_numbers, index)) if type(index) is tuple else _with_numbers(index)
+            index = with_numbers_as_bounds(index)
             args = (tensor, index, *value)
         parts = index if type(index) is tuple else (index,)
         # Whether a list alone is one index or one per axis depends on the version of torch.
@@ -60,22 +60,29 @@ def _has_mask_of_bytes(index: Any) -> bool:
 
 def _has_tensor_bound(index: Any) -> bool:
     parts = index if type(index) is tuple else (index,)
-    return any(type(part) is slice and any(map(_is_tensor, _bounds(part))) for part in parts)
+    return any(type(part) is slice and any(map(_is_bound, _bounds(part))) for part in parts)
 
 
-def _with_numbers(index: Any) -> Any:
-    """A slice whose bounds are numbers in place of tensors of one element; other indices unchanged."""
+def with_numbers_as_bounds(index: Any) -> Any:
+    """An index with numbers in place of the tensors of one element that are bounds of slices."""
+    if type(index) is tuple:
+        return tuple(map(with_numbers_as_bounds, index))
     if type(index) is not slice:
         return index
-    return slice(*(bound.item() if _is_tensor(bound) else bound for bound in _bounds(index)))
+    return slice(*(bound.item() if _is_bound(bound) else bound for bound in _bounds(index)))
 
 
 def _bounds(index: slice) -> tuple[Any, Any, Any]:
     return index.start, index.stop, index.step
 
 
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, Tensor)
+def _is_bound(value: Any) -> bool:
+    """Whether a value is an integer in a tensor, of any rank."""
+    return isinstance(value, Tensor) and value.numel() == 1 and _is_integer(value.dtype)
+
+
+def _is_integer(dtype: torch.dtype) -> bool:
+    return not (dtype == torch.bool or dtype.is_floating_point or dtype.is_complex)
 
 
 def _as_mask(index: Any) -> Any:
@@ -96,11 +103,7 @@ def _stacked(index: Any) -> Any:
 
 def _is_number(index: Any) -> bool:
     """Whether an index is one integer in a tensor, which selects as a Python integer does."""
-    return (
-        isinstance(index, Tensor)
-        and index.dim() == 0
-        and not (index.dtype == torch.bool or index.is_floating_point() or index.is_complex())
-    )
+    return isinstance(index, Tensor) and index.dim() == 0 and _is_integer(index.dtype)
 
 
 def _is_advanced(index: Any) -> bool:

@@ -28,6 +28,7 @@ from fxonnx_translations._torch_compat import (
 from ...data_dependence.concrete_values import active_values
 from ...data_dependence.handled_errors import recorded_as_conditional
 from ...function_caches import without_traced_results
+from ...patches.indexing import with_numbers_as_bounds
 
 __all__ = ["Uses", "lifted", "observed", "shape_env_of", "symbol_value", "unknown_values"]
 
@@ -128,12 +129,13 @@ def _call(func: Any, args: Any, kwargs: Any) -> Any:
         # Of a view at a symbolic offset, torch cannot compute the item.
         args = (args[0].clone(),)
     elif name == "__getitem__" and isinstance(args[0], torch.Tensor):
-        args = (args[0], _without_offsets(args[1]))
+        args = (args[0], with_numbers_as_bounds(_without_offsets(args[1])))
         func, args, kwargs = ExportFunctions()._override(func, args, kwargs)
     elif name in ("equal", "allclose"):
         func, args, kwargs = ExportFunctions()._override(func, args, kwargs)
     elif name == "__setitem__" and _has_symbolic_index(args[1]):
         tensor, index, value = args
+        index = with_numbers_as_bounds(_without_offsets(index))
         parts = list(index) if isinstance(index, tuple) else [index]
         if not any(_is_dense_index(part) for part in parts):
             target = _call(torch.Tensor.__getitem__, (tensor, index), {})
@@ -145,6 +147,8 @@ def _without_offsets(index: Any) -> Any:
     """The index, whose 0-dim tensors are no views: their items become sizes."""
     if isinstance(index, tuple):
         return tuple(_without_offsets(part) for part in index)
+    if isinstance(index, slice):
+        return slice(*map(_without_offsets, (index.start, index.stop, index.step)))
     return index.clone() if _is_scalar_index(index) else index
 
 
