@@ -24,17 +24,20 @@ class ScriptedModule(torch.nn.Module):
 
     Args:
         scripted: The scripted module.
+        parameters: The parameters made so far, by the id of the tensor; parameters that modules share are one.
     """
 
-    def __init__(self, scripted: Any) -> None:
+    def __init__(self, scripted: Any, parameters: dict[int, torch.nn.Parameter] | None = None) -> None:
         super().__init__()
-        self.training = scripted.training
-        for name, parameter in scripted.named_parameters(recurse=False):
-            self.register_parameter(name, parameter)
+        made = {} if parameters is None else parameters
+        # A frozen module has no mode: it was in evaluation mode when it was frozen.
+        self.training = getattr(scripted, "training", False)
+        for name, tensor in scripted.named_parameters(recurse=False):
+            self.register_parameter(name, made.setdefault(id(tensor), _as_parameter(tensor)))
         for name, buffer in scripted.named_buffers(recurse=False):
             self.register_buffer(name, buffer)
         for name, child in scripted.named_children():
-            self.add_module(name, ScriptedModule(child))
+            self.add_module(name, ScriptedModule(child, made))
         # Last, because torch refuses to register a parameter or buffer if the module has an attribute of that name.
         self._script = scripted._c
         if scripted._c._has_method("forward"):
@@ -50,6 +53,13 @@ class ScriptedModule(torch.nn.Module):
             if script is None or not script.hasattr(name):
                 raise
             return script.getattr(name)
+
+
+def _as_parameter(tensor: torch.Tensor) -> torch.nn.Parameter:
+    """A parameter of a scripted module; those of a loaded file are plain tensors."""
+    if isinstance(tensor, torch.nn.Parameter):
+        return tensor
+    return torch.nn.Parameter(tensor, requires_grad=tensor.requires_grad)
 
 
 class _ScriptedFunction:
