@@ -22,6 +22,7 @@ from ...errors import CaptureError
 from .appended_lists import appended_lists, stacked_operation
 from .builtins import FUNCTIONS, TENSOR_KINDS, is_instance
 from .effects import reject_outer_effects, schema_of, script_location, writes_container, written_names
+from .mkldnn import MKLDNN, run_mkldnn
 
 __all__ = ["run_graph"]
 
@@ -100,7 +101,7 @@ class _Scope:
             return _Scope({}, self).run(then if holds else otherwise)
         reject_outer_effects(blocks)
         names, operands = self._free_tensors(blocks)
-        written = [at for at, name in enumerate(names) if name in written_names(blocks, names)]
+        written = sorted({names[name] for name in written_names(blocks, names)})
         _reject_written_views(node, operands, written)
         bodies = [self._body(block, names, written) for block in blocks]
         results = list(torch.ops.higher_order.cond(condition, *bodies, operands))
@@ -191,7 +192,7 @@ class _Scope:
             self._values[name] = StackedList([stacked])
         return list(results[: len(carried)])
 
-    def _body(self, block: Any, names: Sequence[str], written: Sequence[int]) -> Callable[..., Any]:
+    def _body(self, block: Any, names: Mapping[str, int], written: Sequence[int]) -> Callable[..., Any]:
         """A branch of ``cond``: in-place ops write to clones of its operands, returned after its results."""
 
         def run(*operands: Any) -> Any:
@@ -201,8 +202,11 @@ class _Scope:
 
         return run
 
-    def _free_tensors(self, blocks: Sequence[Any]) -> tuple[list[str], tuple[torch.Tensor, ...]]:
-        """Names and values of the outer tensors that blocks read, the operands of the higher-order op."""
+    def _free_tensors(self, blocks: Sequence[Any]) -> tuple[dict[str, int], tuple[torch.Tensor, ...]]:
+        """The outer tensors that blocks read: the place of each name among the operands, and the operands.
+
+        A tensor of several names, such as a parameter that both branches read, is one operand.
+        """
         names = dict.fromkeys(name for block in blocks for name in _free_names(block))
         found = {name: self[name] for name in names}
         for block in blocks:
@@ -212,13 +216,15 @@ class _Scope:
             for name, value in found.items()
             if isinstance(value, torch.Tensor | StackedList)
         }
-        return list(tensors), tuple(tensors.values())
+        operands = {id(tensor): tensor for tensor in tensors.values()}
+        places = {identity: place for place, identity in enumerate(operands)}
+        return {name: places[id(tensor)] for name, tensor in tensors.items()}, tuple(operands.values())
 
-    def _operands(self, names: Sequence[str], operands: Sequence[torch.Tensor]) -> dict[str, Any]:
+    def _operands(self, names: Mapping[str, int], operands: Sequence[torch.Tensor]) -> dict[str, Any]:
         """The outer values that a body reads, by name, from its operands; the inverse of ``_free_tensors``."""
         return {
-            name: StackedList([operand]) if isinstance(self._find(name), StackedList) else operand
-            for name, operand in zip(names, operands, strict=True)
+            name: StackedList([operands[place]]) if isinstance(self._find(name), StackedList) else operands[place]
+            for name, place in names.items()
         }
 
     def _find(self, name: str) -> Any:
@@ -305,6 +311,8 @@ def _run_plain_node(node: Any, kind: str, inputs: list[Any]) -> Any:
         return setattr(inputs[0], node.s("name"), inputs[1])
     if inputs and isinstance(inputs[0], StackedList):
         return stacked_operation(kind, *inputs)
+    if kind.removesuffix("_") in MKLDNN:
+        return run_mkldnn(node, inputs)
     if kind == "prim::isinstance":
         return any(is_instance(inputs[0], declared) for declared in node.tys("types"))
     if kind == "prim::RaiseException":
