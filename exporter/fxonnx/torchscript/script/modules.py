@@ -12,6 +12,7 @@ import torch
 from fxonnx_translations._torch_compat import jit_pass_inline
 
 from ..._capture.departures import DepartureKind, record_departure
+from ..._capture.inputs.preserve import changed_attributes
 from ..._capture.patches import applied
 from .interpreter import run_graph
 from .python_sources import IN_SCRIPT, python_form, received
@@ -38,6 +39,10 @@ class ScriptedModule(torch.nn.Module):
             self.register_buffer(name, buffer)
         for name, child in scripted.named_children():
             self.add_module(name, ScriptedModule(child, made))
+        for name in sorted(set(changed_attributes(scripted._c))):
+            if scripted._c.hasattr(name) and not any(name in table for table in (self._parameters, self._buffers)):
+                # A list is a copy each time that it is read from the script.
+                self.__dict__[name] = scripted._c.getattr(name)
         # Last, because torch refuses to register a parameter or buffer if the module has an attribute of that name.
         self._script = scripted._c
         if scripted._c._has_method("forward"):
