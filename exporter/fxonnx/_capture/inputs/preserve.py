@@ -49,6 +49,13 @@ _OPAQUE = (type, types.ModuleType, types.FunctionType, types.MethodType, types.B
 _ATOMS = frozenset({int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size})
 _CONTAINERS = frozenset({dict, OrderedDict, list, set, deque})
 
+_CONTAINER_WRITES = frozenset(
+    f"aten::{name}"
+    for name in ("Delete", "_set_item", "add_", "append", "clear", "extend", "insert", "pop", "popitem", "remove")
+    + ("reverse", "setdefault", "sort", "update")
+)
+"""Operators of TorchScript that change a list or a dict; ``add_`` is also one of tensors."""
+
 
 @dataclass
 class Snapshot:
@@ -213,19 +220,24 @@ class Snapshot:
 def changed_attributes(script: Any) -> Iterator[str]:
     """The names of the attributes that the methods of a scripted module may change; names may repeat.
 
-    These are the attributes that they assign, and the lists and dicts that they read.
+    These are the attributes that they assign, and the lists and dicts that they read, if they write to any.
 
     Args:
         script: The module in C++.
     """
     blocks = [script._get_method(name).graph for name in script._method_names()]
+    containers: list[str] = []
+    writes = False
     while blocks:
         for node in blocks.pop().nodes():
             blocks += node.blocks()
-            if node.kind() == "prim::SetAttr" or (
-                node.kind() == "prim::GetAttr" and node.output().type().kind() in ("ListType", "DictType")
-            ):
+            writes |= node.kind() in _CONTAINER_WRITES
+            if node.kind() == "prim::SetAttr":
                 yield node.s("name")
+            elif node.kind() == "prim::GetAttr" and node.output().type().kind() in ("ListType", "DictType"):
+                containers.append(node.s("name"))
+    if writes:
+        yield from containers
 
 
 def _counter(text: str) -> itertools.count[Any]:

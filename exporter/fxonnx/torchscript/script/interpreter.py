@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from fxonnx_translations._torch_compat import arange, check, scalar_tensor, sym_not
+from fxonnx_translations._torch_compat import arange, check, pytree, scalar_tensor, sym_not
 
 from ..._capture.batch_sizes import recorded_batch_size
 from ..._capture.rewriting.operators.sequences import StackedList
@@ -171,26 +171,28 @@ class _Scope:
             sizes, writes to tensors of other scopes in place, or changes the shapes of carried values or elements.
         """
         free, operands = self._free_tensors([block])
-        if not all(isinstance(value, torch.Tensor) for value in carried) or written_names([block], [*free, *names]):
+        # Hidden states are tuples of tensors.
+        leaves, form = pytree.tree_flatten(list(carried))
+        if not all(isinstance(value, torch.Tensor) for value in leaves) or written_names([block], [*free, *names]):
             return None
 
         def body(*args: Any) -> list[Any]:
-            *state, step = args[: len(carried) + 1]
-            values = dict(zip(names, [step, *state], strict=True))
-            values |= self._operands(free, args[len(carried) + 1 :])
+            *state, step = args[: len(leaves) + 1]
+            values = dict(zip(names, [step, *pytree.tree_unflatten(state, form)], strict=True))
+            values |= self._operands(free, args[len(leaves) + 1 :])
             values |= {name: [] for name in lists}
             inner = _Scope(values, self, in_scan=True)
             _, *after = inner.run(block)
-            return [value.clone() for value in (*after, *(inner[name] for name in lists.values()))]
+            return [value.clone() for value in (*pytree.tree_leaves(after), *(inner[name] for name in lists.values()))]
 
-        state = [value.clone() for value in carried]
+        state = [value.clone() for value in leaves]
         try:
             results = torch.ops.higher_order.scan(body, state, [arange(count)], operands)
         except Exception:  # noqa: BLE001 - the loop is unrolled instead, which reports errors of the body itself
             return None
-        for name, stacked in zip(lists, results[len(carried) :], strict=True):
+        for name, stacked in zip(lists, results[len(leaves) :], strict=True):
             self._values[name] = StackedList([stacked])
-        return list(results[: len(carried)])
+        return pytree.tree_unflatten(list(results[: len(leaves)]), form)
 
     def _body(self, block: Any, names: Mapping[str, int], written: Sequence[int]) -> Callable[..., Any]:
         """A branch of ``cond``: in-place ops write to clones of its operands, returned after its results."""
@@ -304,7 +306,7 @@ def _free_names(block: Any) -> Iterator[str]:
 
 def _run_plain_node(node: Any, kind: str, inputs: list[Any]) -> Any:
     if kind == "prim::Constant":
-        return node.output().toIValue()
+        return _constant(node)
     if kind == "prim::GetAttr":
         return getattr(inputs[0], node.s("name"))
     if kind == "prim::SetAttr":
@@ -329,6 +331,18 @@ def _run_plain_node(node: Any, kind: str, inputs: list[Any]) -> Any:
     if schema is None or packet is None or writes_container(schema):
         raise CaptureError(f"TorchScript's {kind} has no equivalent in ONNX\n  in: {script_location(node)}")
     return _call_operator(packet, schema, inputs)
+
+
+def _constant(node: Any) -> Any:
+    value = node.output().toIValue()
+    if isinstance(value, torch.ScriptObject):
+        # Packed weights of quantized layers, for example.
+        raise CaptureError(
+            f"a script holds an object of the class {node.output().type().annotation_str} as a constant, which has no "
+            "equivalent in ONNX",
+            hint="export the script as it was before torch.jit.freeze",
+        )
+    return value
 
 
 def _batch_size(source: Any, dim: Any, index: Any) -> Any:

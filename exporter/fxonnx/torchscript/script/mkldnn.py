@@ -11,6 +11,8 @@ from torch.nn import functional as F  # noqa: N812
 
 from fxonnx_translations._torch_compat import disable_current_modes
 
+from ..._capture.rewriting.operators.values import same_shape
+
 __all__ = ["MKLDNN", "run_mkldnn"]
 
 
@@ -40,10 +42,10 @@ def _to_plain(_node: Any, tensor: torch.Tensor, dtype: torch.dtype | None = None
 
 
 def _broadcast(_node: Any, *tensors: torch.Tensor) -> list[torch.Tensor]:
-    shapes = [tensor.shape for tensor in tensors]
-    expanded = torch.broadcast_tensors(*tensors)
+    # Clones of those that grow, as in the script, which may write to them.
     return [
-        tensor if tensor.shape == shape else tensor.clone() for tensor, shape in zip(expanded, shapes, strict=True)
+        tensor if same_shape(expanded, tensor) else expanded.clone()
+        for expanded, tensor in zip(torch.broadcast_tensors(*tensors), tensors, strict=True)
     ]
 
 
@@ -65,7 +67,9 @@ def _clamp(node: Any, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clamp(node.f("min_val"), node.f("max_val"))
 
 
-def _layer_norm(_node: Any, tensor: torch.Tensor, shape: list[int], weight: Any, bias: Any, eps: float, _cudnn: Any) -> Any:
+def _layer_norm(
+    _node: Any, tensor: torch.Tensor, shape: list[int], weight: Any, bias: Any, eps: float, _cudnn: Any
+) -> Any:
     return F.layer_norm(tensor, shape, weight, bias, eps)
 
 
