@@ -16,7 +16,6 @@ import fxonnx
 from tests.saved import run_from_file
 
 # TorchScript requires the loops that ruff would write as comprehensions.
-# ruff: noqa: PERF401
 
 
 def loaded(script: Any) -> Any:
@@ -81,7 +80,7 @@ class Branches(nn.Module):
         self.weight, self.layer, self.flag = nn.Parameter(torch.rand(3)), nn.Linear(3, 3), True
 
     def forward(self, x: Tensor) -> Tensor:
-        if bool(x.sum() > 0):
+        if bool(x.sum() > 0):  # noqa: SIM108 - a statement of TorchScript
             y = self.layer(x) * self.weight
         else:
             y = self.layer(x * 2) - self.weight

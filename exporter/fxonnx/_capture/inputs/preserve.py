@@ -51,8 +51,10 @@ _CONTAINERS = frozenset({dict, OrderedDict, list, set, deque})
 
 _CONTAINER_WRITES = frozenset(
     f"aten::{name}"
-    for name in ("Delete", "_set_item", "add_", "append", "clear", "extend", "insert", "pop", "popitem", "remove")
-    + ("reverse", "setdefault", "sort", "update")
+    for name in (
+        *("Delete", "_set_item", "add_", "append", "clear", "extend", "insert", "pop", "popitem", "remove", "reverse"),
+        *("setdefault", "sort", "update"),
+    )
 )
 """Operators of TorchScript that change a list or a dict; ``add_`` is also one of tensors."""
 

@@ -1,4 +1,4 @@
-"""Operators in the layout of oneDNN, which ``torch.jit.optimize_for_inference`` makes of a script, in the plain layout."""
+"""Operators in the layout of oneDNN, which ``optimize_for_inference`` makes of a script, in the plain layout."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from fxonnx_translations._torch_compat import disable_current_modes
 
