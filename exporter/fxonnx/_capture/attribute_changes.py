@@ -33,7 +33,7 @@ from .constraints.guard_recorder import SourceLine, is_user_file, source_line_of
 from .eager_state import preserved_random_states
 from .generators import GENERATORS, state_of
 from .inputs.example_inputs import BoundInputs
-from .inputs.preserve import Change, Snapshot, preserve_model
+from .inputs.preserve import Change, Snapshot, changed_attributes, preserve_model
 from .process_state import ABSENT
 
 __all__ = ["AttributeChange", "noted_changes", "recorded_changes", "state_changes"]
@@ -187,7 +187,10 @@ def state_changes(
         dict.fromkeys(type(owner) for owner in (*model.modules(), *(entry.change.owner for entry in named)))
     )
     _reject_created_parameters(model, named, files)
-    read = [entry for entry in named if entry.is_random or files.reads(entry.name)]
+    # The code of a script is no source file.
+    scripts = [script for module in model.modules() if (script := vars(module).get("_script")) is not None]
+    of_scripts = {name for script in scripts for name in changed_attributes(script)}
+    read = [entry for entry in named if entry.is_random or entry.name in of_scripts or files.reads(entry.name)]
     if not read:
         return ()
     found = _decide(model, inputs, read)

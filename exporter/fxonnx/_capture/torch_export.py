@@ -37,6 +37,7 @@ from .inputs.input_table import with_lists
 from .inputs.meta_device import meta_as_cpu
 from .inputs.preserve import Snapshot, preserve_model
 from .inputs.pytree_objects import flatten_objects, unflatten_objects
+from .inputs.sparse_attributes import register_compressed_attributes
 from .interrupts import deferred_interrupts
 from .operand_types import conversion_of_inputs
 from .patches import capture_patches, is_tracing, value_patches
@@ -202,6 +203,7 @@ def _run_torch_export(
         value_patches(model, inputs.leaves, [leaf.label for leaf in shapes.leaves]),
         closed_transforms(transforms),
     ):
+        register_compressed_attributes(snapshot)
         forward = _tensor_forward(model.forward, inputs, shapes, None if strict else snapshot)
         reshaped: list[str] = []
         model.forward = forward if strict else with_reshaped_inputs(forward, shapes.leaves, reshaped)

@@ -31,6 +31,7 @@ from .identity_elimination import eliminate_identities
 from .inline import inline_subgraphs
 from .observers import replace_disabled_observers
 from .patterns import PatternContext, apply_patterns
+from .sparse_tensors import is_sparse, make_dense
 from .storage_views import rebase_storage_views
 from .weight_folding import DerivedWeight, find_derived_weights, fold_batch_norm
 
@@ -112,6 +113,7 @@ def prepare(
     mark_captured_values(module)
     _copy_subgraphs(module)
     move_to_cpu(module)
+    make_dense(module, partial(_tensor_of, exported_program, _records(graph, signature)))
     expose_running_statistics(graph)
     replace_disabled_observers(graph, partial(_tensor_of, exported_program, _records(graph, signature)))
     rebase_storage_views(graph, is_translated)
@@ -129,7 +131,7 @@ def prepare(
         node.name: tensor.cpu()
         for node, record in records.items()
         if record.kind == InputKind.CONSTANT_TENSOR and node.name not in mutated
-        if not isinstance(tensor := _tensor(exported_program, record), FakeTensor)
+        if not isinstance(tensor := _tensor(exported_program, record), FakeTensor) and not is_sparse(tensor)
     }
     fusions = FusionRecord()
     if optimize:

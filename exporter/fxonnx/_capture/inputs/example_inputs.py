@@ -109,7 +109,6 @@ def check_model(model: Any) -> None:
     """
     if isinstance(model, torch.nn.Module):
         _check_initialized(model)
-        _check_layout(model)
         return
     if isinstance(model, torch.jit.ScriptFunction | ExportedProgram):
         return
@@ -140,16 +139,6 @@ def _check_initialized(model: torch.nn.Module) -> None:
         f"lazy modules create their parameters in the first call, which has not happened: {shown}",
         hint="run the model once before the export: model(*args)",
     )
-
-
-def _check_layout(model: torch.nn.Module) -> None:
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if tensor.is_sparse or tensor.layout in _SPARSE:
-            raise ArgumentError(
-                "model",
-                f"{name!r} is a sparse tensor, which ONNX does not have",
-                hint="assign its to_dense() before the export",
-            )
 
 
 def repeated_tensors(inputs: BoundInputs) -> dict[int, int]:

@@ -18,7 +18,7 @@ import torch
 from ..generators import GENERATORS, drawn_numbers_are_constant, process_generators, set_state, state_of
 from ..process_state import ABSENT, ProcessState
 
-__all__ = ["Change", "Snapshot", "preserve_model"]
+__all__ = ["Change", "Snapshot", "changed_attributes", "preserve_model"]
 
 
 class Change(NamedTuple):
@@ -49,6 +49,15 @@ _OPAQUE = (type, types.ModuleType, types.FunctionType, types.MethodType, types.B
 _ATOMS = frozenset({int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size})
 _CONTAINERS = frozenset({dict, OrderedDict, list, set, deque})
 
+_CONTAINER_WRITES = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("Delete", "_set_item", "add_", "append", "clear", "extend", "insert", "pop", "popitem", "remove", "reverse"),
+        *("setdefault", "sort", "update"),
+    )
+)
+"""Operators of TorchScript that change a list or a dict; ``add_`` is also one of tensors."""
+
 
 @dataclass
 class Snapshot:
@@ -67,6 +76,8 @@ class Snapshot:
     process: ProcessState = field(default_factory=ProcessState)
     generators: list[tuple[Any, bytes, str]] = field(default_factory=list)
     """Generators of random numbers, their state, and the name of those that the process shares."""
+    scripts: list[tuple[Any, str, Any]] = field(default_factory=list)
+    """Attributes that methods of scripted modules change: module, name and value."""
     counters: list[tuple[Any, str, itertools.count[Any], str]] = field(default_factory=list)
     """Iterators that count, which cannot be set back: owner, attribute, iterator and text."""
 
@@ -76,8 +87,13 @@ class Snapshot:
             # torch.export traces fake copies of these, so their values cannot change.
             self.seen.add(id(tensor))
             self.requires_grad.append((tensor, tensor.requires_grad))
+        scripts: list[Any] = []
         for module in model.modules():
             self.tensor_tables.update((id(module._parameters), id(module._buffers)))
+            if isinstance(module, torch.jit.ScriptModule):
+                scripts.append(module._c)
+        names = sorted({name for script in scripts for name in changed_attributes(script)})
+        self.scripts += [(one, name, one.getattr(name)) for one in scripts for name in names if one.hasattr(name)]
         self._visit(model, OBJECT_DEPTH)
         for value in self.process.take(model):
             self._visit(value, 1)
@@ -186,6 +202,8 @@ class Snapshot:
             # Other threads draw from those that the process shares.
             if not name and state_of(generator) != state:
                 set_state(generator, state)
+        for script, name, value in self.scripts:
+            script.setattr(name, value)
         for owner, name, counter, text in self.counters:
             if repr(counter) != text:
                 vars(owner)[name] = _counter(text)
@@ -199,6 +217,29 @@ class Snapshot:
                 tensor.detach_()
             if tensor.requires_grad != required and tensor.is_leaf:
                 tensor.requires_grad_(required)
+
+
+def changed_attributes(script: Any) -> Iterator[str]:
+    """The names of the attributes that the methods of a scripted module may change; names may repeat.
+
+    These are the attributes that they assign, and the lists and dicts that they read, if they write to any.
+
+    Args:
+        script: The module in C++.
+    """
+    blocks = [script._get_method(name).graph for name in script._method_names()]
+    containers: list[str] = []
+    writes = False
+    while blocks:
+        for node in blocks.pop().nodes():
+            blocks += node.blocks()
+            writes |= node.kind() in _CONTAINER_WRITES
+            if node.kind() == "prim::SetAttr":
+                yield node.s("name")
+            elif node.kind() == "prim::GetAttr" and node.output().type().kind() in ("ListType", "DictType"):
+                containers.append(node.s("name"))
+    if writes:
+        yield from containers
 
 
 def _counter(text: str) -> itertools.count[Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from fxonnx_translations._torch_compat import arange, check, scalar_tensor, sym_not
+from fxonnx_translations._torch_compat import arange, check, pytree, scalar_tensor, sym_not
 
 from ..._capture.batch_sizes import recorded_batch_size
 from ..._capture.rewriting.operators.sequences import StackedList
@@ -22,6 +22,7 @@ from ...errors import CaptureError
 from .appended_lists import appended_lists, stacked_operation
 from .builtins import FUNCTIONS, TENSOR_KINDS, is_instance
 from .effects import reject_outer_effects, schema_of, script_location, writes_container, written_names
+from .mkldnn import MKLDNN, run_mkldnn
 
 __all__ = ["run_graph"]
 
@@ -100,7 +101,7 @@ class _Scope:
             return _Scope({}, self).run(then if holds else otherwise)
         reject_outer_effects(blocks)
         names, operands = self._free_tensors(blocks)
-        written = [at for at, name in enumerate(names) if name in written_names(blocks, names)]
+        written = sorted({names[name] for name in written_names(blocks, names)})
         _reject_written_views(node, operands, written)
         bodies = [self._body(block, names, written) for block in blocks]
         results = list(torch.ops.higher_order.cond(condition, *bodies, operands))
@@ -170,28 +171,30 @@ class _Scope:
             sizes, writes to tensors of other scopes in place, or changes the shapes of carried values or elements.
         """
         free, operands = self._free_tensors([block])
-        if not all(isinstance(value, torch.Tensor) for value in carried) or written_names([block], [*free, *names]):
+        # Hidden states are tuples of tensors.
+        leaves, form = pytree.tree_flatten(list(carried))
+        if not all(isinstance(value, torch.Tensor) for value in leaves) or written_names([block], [*free, *names]):
             return None
 
         def body(*args: Any) -> list[Any]:
-            *state, step = args[: len(carried) + 1]
-            values = dict(zip(names, [step, *state], strict=True))
-            values |= self._operands(free, args[len(carried) + 1 :])
+            *state, step = args[: len(leaves) + 1]
+            values = dict(zip(names, [step, *pytree.tree_unflatten(state, form)], strict=True))
+            values |= self._operands(free, args[len(leaves) + 1 :])
             values |= {name: [] for name in lists}
             inner = _Scope(values, self, in_scan=True)
             _, *after = inner.run(block)
-            return [value.clone() for value in (*after, *(inner[name] for name in lists.values()))]
+            return [value.clone() for value in (*pytree.tree_leaves(after), *(inner[name] for name in lists.values()))]
 
-        state = [value.clone() for value in carried]
+        state = [value.clone() for value in leaves]
         try:
             results = torch.ops.higher_order.scan(body, state, [arange(count)], operands)
         except Exception:  # noqa: BLE001 - the loop is unrolled instead, which reports errors of the body itself
             return None
-        for name, stacked in zip(lists, results[len(carried) :], strict=True):
+        for name, stacked in zip(lists, results[len(leaves) :], strict=True):
             self._values[name] = StackedList([stacked])
-        return list(results[: len(carried)])
+        return pytree.tree_unflatten(list(results[: len(leaves)]), form)
 
-    def _body(self, block: Any, names: Sequence[str], written: Sequence[int]) -> Callable[..., Any]:
+    def _body(self, block: Any, names: Mapping[str, int], written: Sequence[int]) -> Callable[..., Any]:
         """A branch of ``cond``: in-place ops write to clones of its operands, returned after its results."""
 
         def run(*operands: Any) -> Any:
@@ -201,8 +204,11 @@ class _Scope:
 
         return run
 
-    def _free_tensors(self, blocks: Sequence[Any]) -> tuple[list[str], tuple[torch.Tensor, ...]]:
-        """Names and values of the outer tensors that blocks read, the operands of the higher-order op."""
+    def _free_tensors(self, blocks: Sequence[Any]) -> tuple[dict[str, int], tuple[torch.Tensor, ...]]:
+        """The outer tensors that blocks read: the place of each name among the operands, and the operands.
+
+        A tensor of several names, such as a parameter that both branches read, is one operand.
+        """
         names = dict.fromkeys(name for block in blocks for name in _free_names(block))
         found = {name: self[name] for name in names}
         for block in blocks:
@@ -212,13 +218,15 @@ class _Scope:
             for name, value in found.items()
             if isinstance(value, torch.Tensor | StackedList)
         }
-        return list(tensors), tuple(tensors.values())
+        operands = {id(tensor): tensor for tensor in tensors.values()}
+        places = {identity: place for place, identity in enumerate(operands)}
+        return {name: places[id(tensor)] for name, tensor in tensors.items()}, tuple(operands.values())
 
-    def _operands(self, names: Sequence[str], operands: Sequence[torch.Tensor]) -> dict[str, Any]:
+    def _operands(self, names: Mapping[str, int], operands: Sequence[torch.Tensor]) -> dict[str, Any]:
         """The outer values that a body reads, by name, from its operands; the inverse of ``_free_tensors``."""
         return {
-            name: StackedList([operand]) if isinstance(self._find(name), StackedList) else operand
-            for name, operand in zip(names, operands, strict=True)
+            name: StackedList([operands[place]]) if isinstance(self._find(name), StackedList) else operands[place]
+            for name, place in names.items()
         }
 
     def _find(self, name: str) -> Any:
@@ -298,13 +306,15 @@ def _free_names(block: Any) -> Iterator[str]:
 
 def _run_plain_node(node: Any, kind: str, inputs: list[Any]) -> Any:
     if kind == "prim::Constant":
-        return node.output().toIValue()
+        return _constant(node)
     if kind == "prim::GetAttr":
         return getattr(inputs[0], node.s("name"))
     if kind == "prim::SetAttr":
         return setattr(inputs[0], node.s("name"), inputs[1])
     if inputs and isinstance(inputs[0], StackedList):
         return stacked_operation(kind, *inputs)
+    if kind.removesuffix("_") in MKLDNN:
+        return run_mkldnn(node, inputs)
     if kind == "prim::isinstance":
         return any(is_instance(inputs[0], declared) for declared in node.tys("types"))
     if kind == "prim::RaiseException":
@@ -321,6 +331,18 @@ def _run_plain_node(node: Any, kind: str, inputs: list[Any]) -> Any:
     if schema is None or packet is None or writes_container(schema):
         raise CaptureError(f"TorchScript's {kind} has no equivalent in ONNX\n  in: {script_location(node)}")
     return _call_operator(packet, schema, inputs)
+
+
+def _constant(node: Any) -> Any:
+    value = node.output().toIValue()
+    if isinstance(value, torch.ScriptObject):
+        # Packed weights of quantized layers, for example.
+        raise CaptureError(
+            f"a script holds an object of the class {node.output().type().annotation_str} as a constant, which has no "
+            "equivalent in ONNX",
+            hint="export the script as it was before torch.jit.freeze",
+        )
+    return value
 
 
 def _batch_size(source: Any, dim: Any, index: Any) -> Any:

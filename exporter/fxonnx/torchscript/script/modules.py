@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from fxonnx_translations._torch_compat import jit_pass_inline
+from fxonnx_translations._torch_compat import jit_pass_inline, pytree
 
 from ..._capture.departures import DepartureKind, record_departure
+from ..._capture.inputs.preserve import changed_attributes
 from ..._capture.patches import applied
 from .interpreter import run_graph
 from .python_sources import IN_SCRIPT, python_form, received
@@ -24,19 +25,27 @@ class ScriptedModule(torch.nn.Module):
 
     Args:
         scripted: The scripted module.
+        parameters: The parameters made so far, by the tensor of the script; parameters that modules share are one.
     """
 
-    def __init__(self, scripted: Any) -> None:
+    def __init__(self, scripted: Any, parameters: dict[torch.Tensor, torch.nn.Parameter] | None = None) -> None:
         super().__init__()
-        self.training = scripted.training
-        for name, parameter in scripted.named_parameters(recurse=False):
-            self.register_parameter(name, parameter)
+        made = {} if parameters is None else parameters
+        # A frozen module has no mode: it was in evaluation mode when it was frozen.
+        self.training = getattr(scripted, "training", False)
+        for name, tensor in scripted.named_parameters(recurse=False):
+            self.register_parameter(name, made.setdefault(tensor, _as_parameter(tensor)))
         for name, buffer in scripted.named_buffers(recurse=False):
             self.register_buffer(name, buffer)
         for name, child in scripted.named_children():
-            self.add_module(name, ScriptedModule(child))
+            self.add_module(name, ScriptedModule(child, made))
+        for name in sorted(set(changed_attributes(scripted._c))):
+            if scripted._c.hasattr(name) and not any(name in table for table in (self._parameters, self._buffers)):
+                # A list is a copy each time that it is read from the script.
+                self.__dict__[name] = _attribute(scripted._c, name, made)
         # Last, because torch refuses to register a parameter or buffer if the module has an attribute of that name.
         self._script = scripted._c
+        self._made = made
         if scripted._c._has_method("forward"):
             self.forward = _ScriptedFunction(scripted._c._get_method("forward"), self)
 
@@ -49,7 +58,19 @@ class ScriptedModule(torch.nn.Module):
                 return _ScriptedFunction(script._get_method(name), self)
             if script is None or not script.hasattr(name):
                 raise
-            return script.getattr(name)
+            return _attribute(script, name, self.__dict__["_made"])
+
+
+def _attribute(script: Any, name: str, made: dict[torch.Tensor, torch.nn.Parameter]) -> Any:
+    """An attribute of a script, with its parameters: a recurrent module has a list of them."""
+    return pytree.tree_map_only(torch.Tensor, lambda tensor: made.get(tensor, tensor), script.getattr(name))
+
+
+def _as_parameter(tensor: torch.Tensor) -> torch.nn.Parameter:
+    """A parameter of a scripted module; those of a loaded file are plain tensors."""
+    if isinstance(tensor, torch.nn.Parameter):
+        return tensor
+    return torch.nn.Parameter(tensor, requires_grad=tensor.requires_grad)
 
 
 class _ScriptedFunction:
