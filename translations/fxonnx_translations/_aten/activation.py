@@ -7,8 +7,8 @@ import math
 import onnx_ir as ir
 import torch
 
-from .._builder.dtypes import DOUBLE
-from .._builder.numerics import exp_minus_one, in_float
+from .._builder.dtypes import DOUBLE, FLOAT
+from .._builder.numerics import exp_minus_one, fits, in_float
 from .._builder.op import Op, Operand
 from .._registry import translates
 
@@ -113,12 +113,14 @@ _LINEAR_SOFTPLUS = 18
 @translates("aten::softplus")
 def softplus(op: Op, self: ir.Value, beta: float = 1, threshold: float = 20) -> ir.Value:
     """aten::softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor"""
-    scaled = op.Mul(self, float(beta))
+    dtype = op.result.dtype
+    x = self if fits(op, beta, dtype) else op.cast(self, FLOAT)
+    scaled = op.Mul(x, float(beta))
     smooth = op.Div(op.Softplus(scaled), float(beta))
-    if 0 < beta <= 1 and threshold >= _LINEAR_SOFTPLUS and op.dtype_of(self) != DOUBLE:
+    if 0 < beta <= 1 and threshold >= _LINEAR_SOFTPLUS and dtype != DOUBLE:
         # Above it Softplus is the identity in these types, and the product does not overflow.
-        return smooth
-    return op.Where(op.Greater(scaled, float(threshold)), self, smooth)
+        return op.cast(smooth, dtype)
+    return op.cast(op.Where(op.Greater(scaled, float(threshold)), x, smooth), dtype)
 
 
 @translates("aten::log_sigmoid")

@@ -12,7 +12,7 @@ import torch
 from .._builder.constants import END, array_of
 from .._builder.dtypes import BFLOAT16, BOOL, DOUBLE, FLOAT, FLOAT16, HALF_FLOATS, INT64, to_torch_dtype
 from .._builder.loops import loop
-from .._builder.numerics import in_float
+from .._builder.numerics import fits, in_float
 from .._builder.op import Op, Operand
 from .._builder.value_ranges import is_consecutive, is_nonnegative
 from .._library_ops.scaled_codes import scaled_codes
@@ -28,6 +28,16 @@ def _operands(op: Op, self: Operand, other: Operand) -> tuple[ir.Value, ir.Value
     """Return both operands in the result's type, in which torch computes arithmetic operators."""
     dtype = op.result.dtype
     return op.operand(self, dtype), op.operand(other, dtype)
+
+
+def _scaled_once(op: Op, operator: str, self: ir.Value, other: Operand) -> ir.Value:
+    """A product or quotient. torch reads a number or 0-dim tensor in float32, applies it to a half tensor and rounds once."""
+    dtype = op.result.dtype
+    if fits(op, other, dtype):
+        value: ir.Value = getattr(op, operator)(*_operands(op, self, other))
+        return value
+    wide: ir.Value = getattr(op, operator)(op.cast(op.cast(self, dtype), FLOAT), op.operand(other, FLOAT))
+    return op.cast(wide, dtype)
 
 
 def _add_scaled(op: Op, operator: str, value: ir.Value, scaled: ir.Value, alpha: Operand) -> ir.Value:
@@ -79,9 +89,11 @@ def mul(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     aten::mul.Scalar(Tensor self, Scalar other) -> Tensor
     aten::multiply.Tensor(Tensor self, Tensor other) -> Tensor
     """
-    left, right = _operands(op, self, other)
     if op.result.dtype == BOOL:
-        return op.And(left, right)
+        return op.And(*_operands(op, self, other))
+    if op.result.dtype in HALF_FLOATS:
+        return _scaled_once(op, "Mul", self, other)
+    left, right = _operands(op, self, other)
     return scaled_codes(op, left, right) or scaled_codes(op, right, left) or op.Mul(left, right)
 
 
@@ -94,7 +106,7 @@ def div(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     aten::div.Scalar(Tensor self, Scalar other) -> Tensor
     aten::true_divide.Tensor(Tensor self, Tensor other) -> Tensor
     """
-    return op.Div(*_operands(op, self, other))
+    return _scaled_once(op, "Div", self, other)
 
 
 @translates(
@@ -105,7 +117,7 @@ def div_mode(op: Op, self: ir.Value, other: Operand, rounding_mode: str | None) 
     aten::div.Scalar_mode(Tensor self, Scalar other, *, str? rounding_mode) -> Tensor
     """
     if rounding_mode is None:
-        return op.Div(*_operands(op, self, other))
+        return _scaled_once(op, "Div", self, other)
     divide = _floor_div if rounding_mode == "floor" else _trunc_div
     return divide(op, *_rounded_division_operands(op, self, other))
 
