@@ -12,11 +12,11 @@ import torch
 from .._builder.constants import END, array_of
 from .._builder.dtypes import BFLOAT16, BOOL, DOUBLE, FLOAT, FLOAT16, HALF_FLOATS, INT64, to_torch_dtype
 from .._builder.loops import loop
-from .._builder.numerics import fits, in_float
+from .._builder.numerics import fits, held, in_float
 from .._builder.op import Op, Operand
 from .._builder.value_ranges import is_consecutive, is_nonnegative
 from .._library_ops.scaled_codes import scaled_codes
-from .._registry import Translation, translates
+from .._registry import OpCall, Translation, translates
 from .indexing.axes import sliced
 
 _MOD_OPSET = 10
@@ -45,6 +45,10 @@ def _add_scaled(op: Op, operator: str, value: ir.Value, scaled: ir.Value, alpha:
     if alpha == 1:
         result: ir.Value = getattr(op, operator)(value, scaled)
         return result
+
+    if isinstance(alpha, (int, float)) and not fits(op, alpha, op.result.dtype):
+        # Unlike the factor of a product, it is rounded before.
+        alpha = held(alpha, op.result.dtype)
 
     def formula(op: Op, value: ir.Value, scaled: ir.Value) -> ir.Value:
         product = op.Mul(scaled, op.operand(alpha, op.dtype_of(scaled)))
@@ -417,6 +421,27 @@ def _add_product(
         return op.Add(self, getattr(op, operator)(scaled, tensor2))
 
     return in_float(op, formula, self, tensor1, tensor2)
+
+
+def _one_number(call: OpCall) -> str | None:
+    weight = call.arguments["weight"]
+    is_number = not weight.dim() and weight.dtype != call.arguments["self"].dtype
+    return None if is_number else "torch's decomposition does not round a weight of the tensors' type"
+
+
+@translates("aten::lerp.Tensor", accepts=_one_number)
+def lerp(op: Op, self: ir.Value, end: ir.Value, weight: ir.Value) -> ir.Value:
+    """aten::lerp.Tensor(Tensor self, Tensor end, Tensor weight) -> Tensor"""
+
+    def formula(op: Op, first: ir.Value, last: ir.Value, weight: ir.Value) -> ir.Value:
+        one, half = (op.const(number, op.dtype_of(first)) for number in (1.0, 0.5))
+        distance = op.Sub(last, first)
+        near = op.Add(first, op.Mul(distance, weight))
+        far = op.Sub(last, op.Mul(distance, op.Sub(one, weight)))
+        return op.Where(op.Less(op.Abs(weight), half), near, far)
+
+    dtype = op.result.dtype
+    return in_float(op, formula, *(op.cast(value, dtype) for value in (self, end, weight)))
 
 
 # ---- extrema

@@ -17,6 +17,7 @@ __all__ = [
     "exp_minus_one",
     "exp_of_square",
     "fits",
+    "held",
     "in_double",
     "in_float",
     "log_of_sum_of_exponentials",
@@ -61,11 +62,12 @@ def fits(op: Op, number: Operand, dtype: ir.DataType) -> bool:
         return dtype == BFLOAT16 and not op.exact_numerics
     limits = torch.finfo(to_torch_dtype(dtype))
     is_normal = limits.smallest_normal <= abs(known) <= limits.max
-    return (is_normal and not op.exact_numerics) or not math.isfinite(known) or _is_held(known, dtype)
+    return (is_normal and not op.exact_numerics) or not math.isfinite(known) or held(known, dtype) == known
 
 
-def _is_held(number: float, dtype: ir.DataType) -> bool:
-    return torch.tensor(number, dtype=torch.float64).to(to_torch_dtype(dtype)).item() == number
+def held(number: float, dtype: ir.DataType) -> float:
+    """Return a number as a float type holds it."""
+    return torch.tensor(number, dtype=torch.float64).to(to_torch_dtype(dtype)).item()
 
 
 def polynomial(op: Op, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
