@@ -7,8 +7,8 @@ import math
 import onnx_ir as ir
 import torch
 
-from .._builder.dtypes import DOUBLE
-from .._builder.numerics import exp_minus_one, in_float
+from .._builder.dtypes import DOUBLE, FLOAT
+from .._builder.numerics import exp_minus_one, fits, in_float
 from .._builder.op import Op, Operand
 from .._registry import translates
 
@@ -71,14 +71,22 @@ def hardswish(op: Op, self: ir.Value) -> ir.Value:
 @translates("aten::leaky_relu")
 def leaky_relu(op: Op, self: ir.Value, negative_slope: float = 0.01) -> ir.Value:
     """aten::leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor"""
-    return op.LeakyRelu(self, alpha=float(negative_slope))
+    slope = float(negative_slope)
+    if not fits(op, slope, op.result.dtype):
+        return in_float(op, lambda op, x: op.LeakyRelu(x, alpha=slope), self)
+    return op.LeakyRelu(self, alpha=slope)
 
 
 @translates("aten::elu")
 def elu(op: Op, self: ir.Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> ir.Value:
     """aten::elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor"""
+
+    def plain(op: Op, x: ir.Value) -> ir.Value:
+        return op.Mul(op.Elu(x, alpha=float(alpha)), float(scale))
+
     if input_scale == 1:
-        return op.Mul(op.Elu(self, alpha=float(alpha)), float(scale))
+        held = fits(op, alpha, op.result.dtype) and fits(op, scale, op.result.dtype)
+        return plain(op, self) if held else in_float(op, plain, self)
 
     def formula(op: Op, x: ir.Value) -> ir.Value:
         dtype = op.dtype_of(x)
@@ -100,9 +108,22 @@ def selu(op: Op, self: ir.Value) -> ir.Value:
     return in_float(op, lambda op, x: op.Selu(x, **_SELU), self)
 
 
+_MAX_CELU_ALPHA = 16.0
+"""ONNX Runtime's Celu subtracts 1 from an exponential: the rounding error is a multiple of alpha."""
+
+
 @translates("aten::celu")
 def celu(op: Op, self: ir.Value, alpha: float = 1.0) -> ir.Value:
     """aten::celu(Tensor self, Scalar alpha=1.) -> Tensor"""
+
+    def formula(op: Op, x: ir.Value) -> ir.Value:
+        dtype = op.dtype_of(x)
+        zero, factor = op.const(0.0, dtype), op.const(float(alpha), dtype)
+        negative = op.Mul(exp_minus_one(op, op.Div(op.Min(x, zero), factor)), factor)
+        return op.Where(op.Greater(x, zero), x, negative)
+
+    if abs(alpha) > _MAX_CELU_ALPHA:
+        return in_float(op, formula, self)
     return in_float(op, lambda op, x: op.Celu(x, alpha=float(alpha)), self)
 
 
@@ -113,12 +134,14 @@ _LINEAR_SOFTPLUS = 18
 @translates("aten::softplus")
 def softplus(op: Op, self: ir.Value, beta: float = 1, threshold: float = 20) -> ir.Value:
     """aten::softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor"""
-    scaled = op.Mul(self, float(beta))
+    dtype = op.result.dtype
+    x = self if fits(op, beta, dtype) else op.cast(self, FLOAT)
+    scaled = op.Mul(x, float(beta))
     smooth = op.Div(op.Softplus(scaled), float(beta))
-    if 0 < beta <= 1 and threshold >= _LINEAR_SOFTPLUS and op.dtype_of(self) != DOUBLE:
+    if 0 < beta <= 1 and threshold >= _LINEAR_SOFTPLUS and dtype != DOUBLE:
         # Above it Softplus is the identity in these types, and the product does not overflow.
-        return smooth
-    return op.Where(op.Greater(scaled, float(threshold)), self, smooth)
+        return op.cast(smooth, dtype)
+    return op.cast(op.Where(op.Greater(scaled, float(threshold)), x, smooth), dtype)
 
 
 @translates("aten::log_sigmoid")

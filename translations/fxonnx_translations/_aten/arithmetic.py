@@ -12,11 +12,11 @@ import torch
 from .._builder.constants import END, array_of
 from .._builder.dtypes import BFLOAT16, BOOL, DOUBLE, FLOAT, FLOAT16, HALF_FLOATS, INT64, to_torch_dtype
 from .._builder.loops import loop
-from .._builder.numerics import in_float
+from .._builder.numerics import fits, held, in_float
 from .._builder.op import Op, Operand
 from .._builder.value_ranges import is_consecutive, is_nonnegative
 from .._library_ops.scaled_codes import scaled_codes
-from .._registry import Translation, translates
+from .._registry import OpCall, Translation, translates
 from .indexing.axes import sliced
 
 _MOD_OPSET = 10
@@ -30,11 +30,25 @@ def _operands(op: Op, self: Operand, other: Operand) -> tuple[ir.Value, ir.Value
     return op.operand(self, dtype), op.operand(other, dtype)
 
 
+def _scaled_once(op: Op, operator: str, self: ir.Value, other: Operand) -> ir.Value:
+    """A product or quotient. torch reads a number or 0-dim tensor in float32, applies it to a half tensor and rounds once."""
+    dtype = op.result.dtype
+    if fits(op, other, dtype):
+        value: ir.Value = getattr(op, operator)(*_operands(op, self, other))
+        return value
+    wide: ir.Value = getattr(op, operator)(op.cast(op.cast(self, dtype), FLOAT), op.operand(other, FLOAT))
+    return op.cast(wide, dtype)
+
+
 def _add_scaled(op: Op, operator: str, value: ir.Value, scaled: ir.Value, alpha: Operand) -> ir.Value:
     """value + alpha * scaled, or value - alpha * scaled."""
     if alpha == 1:
         result: ir.Value = getattr(op, operator)(value, scaled)
         return result
+
+    if isinstance(alpha, (int, float)) and not fits(op, alpha, op.result.dtype):
+        # Unlike the factor of a product, it is rounded before.
+        alpha = held(alpha, op.result.dtype)
 
     def formula(op: Op, value: ir.Value, scaled: ir.Value) -> ir.Value:
         product = op.Mul(scaled, op.operand(alpha, op.dtype_of(scaled)))
@@ -79,9 +93,11 @@ def mul(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     aten::mul.Scalar(Tensor self, Scalar other) -> Tensor
     aten::multiply.Tensor(Tensor self, Tensor other) -> Tensor
     """
-    left, right = _operands(op, self, other)
     if op.result.dtype == BOOL:
-        return op.And(left, right)
+        return op.And(*_operands(op, self, other))
+    if op.result.dtype in HALF_FLOATS:
+        return _scaled_once(op, "Mul", self, other)
+    left, right = _operands(op, self, other)
     return scaled_codes(op, left, right) or scaled_codes(op, right, left) or op.Mul(left, right)
 
 
@@ -94,7 +110,7 @@ def div(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     aten::div.Scalar(Tensor self, Scalar other) -> Tensor
     aten::true_divide.Tensor(Tensor self, Tensor other) -> Tensor
     """
-    return op.Div(*_operands(op, self, other))
+    return _scaled_once(op, "Div", self, other)
 
 
 @translates(
@@ -105,7 +121,7 @@ def div_mode(op: Op, self: ir.Value, other: Operand, rounding_mode: str | None) 
     aten::div.Scalar_mode(Tensor self, Scalar other, *, str? rounding_mode) -> Tensor
     """
     if rounding_mode is None:
-        return op.Div(*_operands(op, self, other))
+        return _scaled_once(op, "Div", self, other)
     divide = _floor_div if rounding_mode == "floor" else _trunc_div
     return divide(op, *_rounded_division_operands(op, self, other))
 
@@ -405,6 +421,27 @@ def _add_product(
         return op.Add(self, getattr(op, operator)(scaled, tensor2))
 
     return in_float(op, formula, self, tensor1, tensor2)
+
+
+def _one_number(call: OpCall) -> str | None:
+    weight = call.arguments["weight"]
+    is_number = not weight.dim() and weight.dtype != call.arguments["self"].dtype
+    return None if is_number else "torch's decomposition does not round a weight of the tensors' type"
+
+
+@translates("aten::lerp.Tensor", accepts=_one_number)
+def lerp(op: Op, self: ir.Value, end: ir.Value, weight: ir.Value) -> ir.Value:
+    """aten::lerp.Tensor(Tensor self, Tensor end, Tensor weight) -> Tensor"""
+
+    def formula(op: Op, first: ir.Value, last: ir.Value, weight: ir.Value) -> ir.Value:
+        one, half = (op.const(number, op.dtype_of(first)) for number in (1.0, 0.5))
+        distance = op.Sub(last, first)
+        near = op.Add(first, op.Mul(distance, weight))
+        far = op.Sub(last, op.Mul(distance, op.Sub(one, weight)))
+        return op.Where(op.Less(op.Abs(weight), half), near, far)
+
+    dtype = op.result.dtype
+    return in_float(op, formula, *(op.cast(value, dtype) for value in (self, end, weight)))
 
 
 # ---- extrema

@@ -11,6 +11,7 @@ import torch
 
 from .._builder.constants import array_of
 from .._builder.dtypes import BOOL, DOUBLE, FLOAT, FLOAT16, HALF_FLOATS, to_torch_dtype
+from .._builder.numerics import fits
 from .._builder.op import Op, Unsupported
 from .._builder.value_ranges import every_row_unmasked, is_computed_from_weights
 from .._registry import translates
@@ -40,7 +41,7 @@ def scaled_dot_product_attention(
     whole = _attention(op, query, key, value, attn_mask, is_causal, scale) if dropout_p == 0 else None
     if whole is not None:
         return whole
-    if not op.has_kernel("MatMul", op.dtype_of(query)):
+    if not op.has_kernel("MatMul", op.dtype_of(query)) or not _keeps_query(op, query, scale):
         # torch rounds once, the result.
         query, key, value = (op.widened(operand, FLOAT) for operand in (query, key, value))
     if enable_gqa:
@@ -124,7 +125,7 @@ def _attention(
         # ONNX Runtime broadcasts the batch and the heads only.
         lead, last = op.dims(attn_mask)[:-2], (dims[2], others[0][2])
         attn_mask = op.expand(attn_mask, (*lead, *last))
-    wide = attention_type(op, dtype, attn_mask)
+    wide = attention_type(op, dtype, attn_mask) if _keeps_query(op, query, scale) else FLOAT
     operands = (op.widened(operand, wide) for operand in (query, key, value))
     result = op.Attention(
         *operands,
@@ -169,6 +170,12 @@ def attention_mask(op: Op, attn_mask: ir.Value, dtype: ir.DataType) -> ir.Value:
         return attn_mask
     attn_mask = op.widened(attn_mask, dtype)
     return _above_lowest(op, attn_mask) if given == dtype and dtype in _LOWEST else attn_mask
+
+
+def _keeps_query(op: Op, query: ir.Value, scale: float | None) -> bool:
+    """Whether a query of a half type can be scaled before the product: torch's kernels scale the scores, in float32."""
+    dtype = op.dtype_of(query)
+    return dtype not in HALF_FLOATS or scale is None or (abs(scale) <= 1 and fits(op, scale, dtype))
 
 
 def _scale_query(op: Op, query: ir.Value, scale: float | None) -> ir.Value:

@@ -139,8 +139,8 @@ def _log_of_base(op: Op, self: ir.Value, base: float, scale: float) -> ir.Value:
 
 def _reject_uncertain_limits(call: OpCall) -> str | None:
     dtype, eps = call.arguments["self"].dtype, call.arguments["eps"]
-    if dtype not in (torch.float32, torch.float64):
-        return "torch rounds the limits of other types"
+    if dtype not in (torch.float32, torch.float64) and (eps is None or not dtype.is_floating_point):
+        return "torch's decomposition computes half precision in float32, and converts integers"
     return None if eps is None or 0 <= eps <= 0.5 else "the limits are exchanged"
 
 
@@ -258,7 +258,7 @@ def signbit(op: Op, self: ir.Value) -> ir.Value:
 @translates("aten::logaddexp")
 def logaddexp(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::logaddexp(Tensor self, Tensor other) -> Tensor"""
-    return in_float(op, log_of_sum_of_exponentials, self, other)
+    return in_float(op, log_of_sum_of_exponentials, *op.promote(self, other))
 
 
 @translates("aten::logaddexp2")
@@ -268,7 +268,7 @@ def logaddexp2(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     def formula(op: Op, a: ir.Value, b: ir.Value) -> ir.Value:
         return log_of_sum_of_exponentials(op, a, b, base=2.0)
 
-    return in_float(op, formula, self, other)
+    return in_float(op, formula, *op.promote(self, other))
 
 
 def _reject_non_floats(call: OpCall) -> str | None:
@@ -353,7 +353,7 @@ def atan2(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::atan2(Tensor self, Tensor other) -> Tensor
     aten::arctan2(Tensor self, Tensor other) -> Tensor
     """
-    return in_float(op, _angle_of, self, other)
+    return in_float(op, _angle_of, *op.promote(self, other))
 
 
 def _magnitude(op: Op, one: ir.Value, other: ir.Value) -> ir.Value:
@@ -372,7 +372,7 @@ def _magnitude(op: Op, one: ir.Value, other: ir.Value) -> ir.Value:
 @translates("aten::hypot")
 def hypot(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     """aten::hypot(Tensor self, Tensor other) -> Tensor"""
-    return in_float(op, _magnitude, self, other)
+    return in_float(op, _magnitude, *op.promote(self, other))
 
 
 @translates("aten::frexp.Tensor", exact="NaN propagates")

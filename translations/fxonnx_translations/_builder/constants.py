@@ -40,12 +40,13 @@ def literal(
 
     Args:
         value: A number, a (nested) list of numbers, or a tensor.
-        dtype: Element type; by default BOOL, INT64 or FLOAT after the (first) number, INT64 for an empty list.
+        dtype: Element type; by default the tensor's, or BOOL, INT64 or FLOAT after the (first) number, INT64 for an empty list.
 
     Returns:
         A tensor holding its own copy of a Python value, or sharing the memory of a torch tensor.
     """
     if isinstance(value, torch.Tensor):
+        value = value if dtype is None else value.to(to_torch_dtype(dtype))
         # Types that numpy lacks stay torch tensors, which ``array_of`` does not treat as literals.
         return ir.Tensor(value.detach().cpu().numpy()) if value.dtype in _NUMPY_TYPES else TorchTensor(value)
     if isinstance(value, ir.TensorProtocol):

@@ -13,6 +13,7 @@ import torch
 
 from ..._builder.dtypes import BOOL, INT64
 from ..._builder.loops import arange
+from ..._builder.numerics import held
 from ..._builder.op import Op, Operand, Unsupported
 from ..._builder.stored_codes import transposed_dequantization
 from ..._builder.symbolic_dims import Dim
@@ -158,6 +159,22 @@ def _trilinear(
     product = op.Mul(op.Mul(factors[0], factors[1]), factors[2])
     total = op.ReduceSum(product, sorted(sumdim), keepdims=0) if sumdim else product
     return op.cast(total, op.result.dtype)
+
+
+def _only_half(call: OpCall) -> str | None:
+    is_half = call.arguments["self"].dtype in (torch.float16, torch.bfloat16)
+    return None if is_half else "only half precision rounds each step"
+
+
+@translates("aten::addr", accepts=_only_half)
+def addr(op: Op, self: ir.Value, vec1: ir.Value, vec2: ir.Value, beta: Operand = 1, alpha: Operand = 1) -> ir.Value:
+    """aten::addr(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
+    dtype = op.result.dtype
+    base, left, right = (op.cast(value, dtype) for value in (self, vec1, vec2))
+    product = op.Mul(op.Unsqueeze(_scaled(op, left, alpha), [1]), right)
+    # A beta that is rounded to zero ignores self as well.
+    is_zero = isinstance(beta, (int, float)) and not held(beta, dtype)
+    return product if is_zero else op.Add(_scaled(op, base, beta), product)
 
 
 # ---- einsum

@@ -1,4 +1,4 @@
-"""Error functions, their inverses, gamma functions, incomplete gamma functions and zeta."""
+"""Error functions, their inverses, products with logarithms, gamma functions, incomplete gamma functions and zeta."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from functools import partial
 
 import onnx_ir as ir
+import torch
 
 from ..._builder import numerics
 from ..._builder.dtypes import DOUBLE
 from ..._builder.loops import loop
 from ..._builder.numerics import in_double, in_float, log_one_plus, polynomial, rational
 from ..._builder.op import Op, Operand
-from ..._registry import translates
+from ..._registry import OpCall, translates
+from ..elementwise import log1p
 
 __all__ = [
     "log_gamma_positive",
@@ -184,6 +186,45 @@ def _ndtri(op: Op, p: ir.Value) -> ir.Value:
 def special_ndtri(op: Op, self: ir.Value) -> ir.Value:
     """aten::special_ndtri(Tensor self) -> Tensor"""
     return in_double(op, _ndtri, self)
+
+
+# ---- products with logarithms
+
+
+def _mixed_half(call: OpCall) -> str | None:
+    """Accept a half tensor with a number or a 0-dim tensor of another type, which torch rounds to the half type."""
+    types = {value.dtype if isinstance(value, torch.Tensor) else None for value in call.arguments.values()}
+    is_half = not types.isdisjoint((torch.float16, torch.bfloat16))
+    return None if is_half and len(types) > 1 else "torch's decomposition rounds as torch does"
+
+
+def _times_logarithm(op: Op, factor: ir.Value, argument: ir.Value, logarithm: ir.Value) -> ir.Value:
+    """Return 0 for a factor of 0, unless the argument of the logarithm is NaN."""
+    is_nothing = op.And(op.Equal(factor, op.const(0.0, op.result.dtype)), op.Not(op.IsNaN(argument)))
+    return op.Where(is_nothing, op.const(0.0, op.result.dtype), op.Mul(factor, logarithm))
+
+
+@translates("aten::xlogy.Tensor", "aten::xlogy.Scalar_Self", "aten::xlogy.Scalar_Other", accepts=_mixed_half)
+def xlogy(op: Op, self: Operand, other: Operand) -> ir.Value:
+    """aten::xlogy.Tensor(Tensor self, Tensor other) -> Tensor
+    aten::xlogy.Scalar_Self(Scalar self, Tensor other) -> Tensor
+    aten::xlogy.Scalar_Other(Tensor self, Scalar other) -> Tensor
+    """
+    factor, argument = (op.operand(value, op.result.dtype) for value in (self, other))
+    return _times_logarithm(op, factor, argument, op.Log(argument))
+
+
+@translates(
+    *("aten::special_xlog1py", "aten::special_xlog1py.self_scalar", "aten::special_xlog1py.other_scalar"),
+    accepts=_mixed_half,
+)
+def special_xlog1py(op: Op, self: Operand, other: Operand) -> ir.Value:
+    """aten::special_xlog1py(Tensor self, Tensor other) -> Tensor
+    aten::special_xlog1py.self_scalar(Scalar self, Tensor other) -> Tensor
+    aten::special_xlog1py.other_scalar(Tensor self, Scalar other) -> Tensor
+    """
+    factor, argument = (op.operand(value, op.result.dtype) for value in (self, other))
+    return _times_logarithm(op, factor, argument, log1p(op, argument))
 
 
 # ---- gamma functions
