@@ -16,12 +16,14 @@ import sympy
 
 from fxonnx_translations._torch_compat import CeilToInt, FloorDiv, IntTrueDiv, sympy_functions
 
-__all__ = ["exact_integer", "quotient_of_products"]
+__all__ = ["CONVERSIONS", "exact_integer", "quotient_of_products"]
 
 _LARGEST = 1 << 20
 """Of the numerators and denominators of numbers in an expression, so that products with sizes are below 2^53."""
 
-_CONVERSIONS = (CeilToInt, sympy_functions.FloorToInt, sympy_functions.RoundToInt, sympy_functions.TruncToInt)
+CONVERSIONS = (CeilToInt, sympy_functions.FloorToInt, sympy_functions.RoundToInt, sympy_functions.TruncToInt)
+"""Functions of floats whose values are integers."""
+
 _QUOTIENTS = (IntTrueDiv, sympy_functions.FloatTrueDiv)
 
 
@@ -62,7 +64,7 @@ class _Fraction:
 
 def exact_integer(expression: sympy.Expr) -> sympy.Expr:
     """The expression in integer arithmetic, if it is the conversion of a float to an integer that is always equal."""
-    if not isinstance(expression, _CONVERSIONS):
+    if not isinstance(expression, CONVERSIONS):
         return expression
     value = _fraction(expression.args[0])
     if value is None:
@@ -146,7 +148,11 @@ def _reduced(numerator: sympy.Expr, denominator: int) -> _Fraction | None:
     common = math.gcd(int(content), denominator) if content else denominator
     if denominator // common > _LARGEST:
         return None
-    return _Fraction(rest * (content // common), denominator // common) if common > 1 else _Fraction(numerator, denominator)
+    return (
+        _Fraction(rest * (content // common), denominator // common)
+        if common > 1
+        else _Fraction(numerator, denominator)
+    )
 
 
 def _odd_part(number: int) -> int:
