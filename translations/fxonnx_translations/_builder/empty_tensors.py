@@ -15,6 +15,7 @@ import sympy
 
 from .builder import Builder
 from .constants import array_of
+from .size_values import EVALUATION_ERRORS
 from .symbolic_dims import Dim
 
 __all__ = ["STATIC_SLICE", "Requirement", "requirements", "symbols_that_must_be_positive"]
@@ -107,8 +108,7 @@ def symbols_that_must_be_positive(size: Dim, start: Dim, end: Dim, step: Dim, le
 def _is_wrong(limits: Sequence[Dim], length: Dim, sizes: Mapping[sympy.Symbol, int]) -> bool:
     try:
         size, start, end, step, expected = (_evaluated(dim, sizes) for dim in (*limits, length))
-    except (TypeError, ZeroDivisionError, AssertionError):
-        # torch's Mod raises an AssertionError for negative operands.
+    except EVALUATION_ERRORS:
         return False
     return step > 0 and len(range(size)[start:end:step]) != expected
 
@@ -133,11 +133,11 @@ def _may_be_negative(size: sympy.Expr) -> bool:
     for corner in corners:
         try:
             value = size.xreplace({symbol: sympy.Integer(number) for symbol, number in corner.items()})
-        except ZeroDivisionError:
-            continue
         except AssertionError:
             # torch's Mod raises it for a negative operand, which is a size as well.
             return True
+        except EVALUATION_ERRORS:
+            continue
         if value.is_negative is True:
             return True
     return False

@@ -17,6 +17,7 @@ import sympy
 import torch
 
 from fxonnx_translations._builder.empty_tensors import Requirement
+from fxonnx_translations._builder.size_values import SizeValues, UndefinedSizeError
 from fxonnx_translations._torch_compat import Max, Min
 
 from ..._display import TableTuple
@@ -398,11 +399,10 @@ def _bounded_parts(size: sympy.Expr, least: int) -> Iterator[sympy.Expr]:
 
 
 def _holds(expression: sympy.Basic, sizes: Mapping[str, int]) -> bool:
-    values = {symbol: sympy.Integer(sizes[symbol.name]) for symbol in expression.free_symbols}
     try:
-        return bool(expression.xreplace(values) == sympy.true)
-    except ZeroDivisionError:
-        # The model divides by zero as well.
+        return SizeValues({symbol: sizes[symbol.name] for symbol in expression.free_symbols}).value(expression) is True
+    except UndefinedSizeError:
+        # The model raises the error as well.
         return False
 
 

@@ -14,6 +14,7 @@ import sympy
 from sympy.printing.precedence import PRECEDENCE, precedence
 from sympy.printing.str import StrPrinter
 
+from fxonnx_translations._builder.size_values import EVALUATION_ERRORS
 from fxonnx_translations._torch_compat import (
     FloorDiv,
     Max,
@@ -24,10 +25,10 @@ from fxonnx_translations._torch_compat import (
     ValueRanges,
     bound_sympy,
     int_oo,
-    sympy_functions,
     try_solve,
 )
 
+from .exact_quotients import CONVERSIONS, exact_integer
 from .quasi_periodic import LONGEST_PERIOD, QuasiPeriodic, quasi_periodic
 
 __all__ = [
@@ -52,24 +53,18 @@ def normal_forms(expression: sympy.Basic) -> Iterator[sympy.Basic]:
         for part in expression.args[0].args:
             yield from normal_forms(sympy.Not(part))
     elif expression not in (sympy.true, True):
-        form = _normal_form(_without_clamps(_without_rounding(expression)))
+        form = _normal_form(_without_clamps(_without_floats(expression)))
         if form != sympy.true:
             yield form
 
 
-_ROUNDINGS = tuple(getattr(sympy_functions, name) for name in ("TruncToInt", "FloorToInt", "CeilToInt", "RoundToInt"))
-
-
-def _without_rounding(expression: sympy.Basic) -> sympy.Basic:
-    """Remove the rounding of whole numbers: ``int(2.0 * float(n))``, the size of a scaled image, is ``2*n``."""
-
-    def exact(rounding: sympy.Expr) -> sympy.Expr:
-        value = rounding.args[0].replace(sympy_functions.ToFloat, lambda size: size)
-        factor, rest = value.as_coeff_Mul()
-        whole = float(factor).is_integer() and rest.is_integer
-        return int(factor) * rest if whole else rounding
-
-    found = expression.replace(lambda part: isinstance(part, _ROUNDINGS), exact)
+def _without_floats(expression: sympy.Basic) -> sympy.Basic:
+    """Replace conversions: ``int(2.0 * float(n))``, the size of a scaled image, is ``2*n``; ``float(n) >= 3.0`` is ``n >= 3``."""
+    found = expression.replace(lambda part: isinstance(part, CONVERSIONS), exact_integer)
+    if isinstance(found, sympy.Rel) and any(isinstance(side, sympy_functions.ToFloat) for side in found.args):
+        sides = [side.args[0] if isinstance(side, sympy_functions.ToFloat) else side for side in found.args]
+        sides = [sympy.Integer(int(side)) if side.is_Float and float(side).is_integer() else side for side in sides]
+        found = found.func(*sides) if all(side.is_integer for side in sides) else found
     return found if isinstance(found, sympy.Basic) else expression
 
 
@@ -241,7 +236,7 @@ def is_implied(relation: sympy.Basic, bounds: Mapping[sympy.Symbol, Bounds]) -> 
     try:
         if bound_sympy(relation, ranges) == ValueRanges.wrap(sympy.true):
             return True
-    except (ValueRangeError, NotImplementedError, TypeError, AttributeError, KeyError):
+    except (*EVALUATION_ERRORS, ValueRangeError, NotImplementedError, AttributeError, KeyError):
         # torch's interval arithmetic has no rule for an operation, or the bounds contradict the relation.
         return False
     if len(ranges) != 1:
@@ -299,8 +294,25 @@ class _Printer(StrPrinter):  # type: ignore[misc]
         # Python converts the integer in the operation that follows.
         return str(self.parenthesize(expression.args[0], PRECEDENCE["Atom"], strict=True))
 
+    def _called(self, name: str, expression: sympy.Expr) -> str:
+        return f"{name}({', '.join(map(self._print, expression.args))})"
+
     def _print_TruncToInt(self, expression: sympy.Expr) -> str:
-        return f"int({self._print(expression.args[0])})"
+        return self._called("int", expression)
+
+    def _print_CeilToInt(self, expression: sympy.Expr) -> str:
+        return self._called("ceil", expression)
+
+    def _print_FloorToInt(self, expression: sympy.Expr) -> str:
+        return self._called("floor", expression)
+
+    def _print_RoundToInt(self, expression: sympy.Expr) -> str:
+        return self._called("round", expression)
+
+    _print_RoundDecimal = _print_RoundToInt
+
+    def _print_Function(self, expression: sympy.Expr) -> str:
+        return self._called(type(expression).__name__.removeprefix("OpaqueUnaryFn_"), expression)
 
     def _print_Min(self, expression: sympy.Expr) -> str:
         return f"min({', '.join(sorted(self._print(argument) for argument in expression.args))})"

@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from fxonnx_translations._builder.size_values import SizeValues, UndefinedSizeError
 from fxonnx_translations._torch_compat import FakeTensor, OpOverload
 
 from ..._nodes import input_of, schema_of, written_arguments
@@ -38,7 +39,7 @@ _MAY_COPY = frozenset(
 _CHANGE_NO_MEMORY = frozenset({torch.ops.aten.detach_.default, torch.ops.aten.requires_grad_.default})
 
 # The size for which a data-dependent size is taken: no layout is special at it.
-_DATA_DEPENDENT_SIZE = sympy.Integer(7)
+_DATA_DEPENDENT_SIZE = 7
 
 
 def copy_guards(program: ExportedProgram, values: Mapping[sympy.Symbol, Any]) -> Iterator[Guard]:
@@ -204,27 +205,22 @@ def _mutated(write: Node) -> Iterator[Node]:
     return (value for value in written_arguments(schema_of(write), write.args, write.kwargs) if isinstance(value, Node))
 
 
-class _Sizes:
-    """The sizes of tensors at one choice of the symbols. Sizes share parts, each of which is computed once.
+class _Sizes(SizeValues):
+    """The sizes of tensors at one choice of the symbols.
 
     Args:
-        values: The values of the symbols.
+        values: The values of the symbols; a data-dependent symbol is a size at which no layout is special.
     """
 
     def __init__(self, values: Mapping[sympy.Symbol, Any]) -> None:
-        self._known: dict[sympy.Basic, sympy.Basic] = dict(values)
+        super().__init__(values, _DATA_DEPENDENT_SIZE)
 
-    def size(self, expression: sympy.Expr) -> int:
-        """The value of a size; data-dependent symbols have a size at which no layout is special."""
-        return int(self._value(expression))
-
-    def _value(self, part: sympy.Basic) -> Any:
-        if part not in self._known:
-            if isinstance(part, sympy.Symbol):
-                self._known[part] = _DATA_DEPENDENT_SIZE
-            else:
-                self._known[part] = part.func(*map(self._value, part.args)) if part.args else part
-        return self._known[part]
+    def is_one(self, expression: sympy.Expr) -> bool | None:
+        """Whether a size is 1; None if the model fails at these sizes before it has one."""
+        try:
+            return self.size(expression) == 1
+        except UndefinedSizeError:
+            return None
 
 
 class _Examples:
@@ -262,10 +258,10 @@ def _deciding_conditions(node: Node, examples: _Examples) -> Iterator[sympy.Expr
         return
     usual = _returns_view(node, examples.sizes)
     for size in sorted(sizes, key=str):
-        is_one = examples.sizes.size(size) == 1
+        is_one = examples.sizes.is_one(size)
         for symbol in sorted(size.free_symbols, key=str)[:1]:
             changed = examples.changed(symbol)
-            other = next((each for each in changed if (each.size(size) == 1) is not is_one), None)
+            other = next((each for each in changed if each.is_one(size) is (not is_one)), None)
             if other is not None and _returns_view(node, other) is (not usual):
                 yield (sympy.Eq if is_one else sympy.Ne)(size, 1)
 
@@ -288,6 +284,6 @@ def _returns_view(node: Node, sizes: _Sizes) -> bool | None:
         args: Any = torch.fx.map_arg(node.args, concrete)
         kwargs: Any = torch.fx.map_arg(dict(node.kwargs), concrete)
         result = operator(*args, **kwargs)
-    except RuntimeError:  # such as a size that is not divisible, or a negative one
+    except (RuntimeError, UndefinedSizeError):  # such as a size that is not divisible, or a negative one
         return None
     return bool(result.untyped_storage()._cdata == args[0].untyped_storage()._cdata)

@@ -23,6 +23,7 @@ import torch
 from sympy.logic.boolalg import BooleanAtom
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from fxonnx_translations._builder.size_values import EVALUATION_ERRORS
 from fxonnx_translations._torch_compat import TracingContext, ValueRanges, bound_sympy, int_oo
 
 from ..._context_values import assigned
@@ -409,7 +410,7 @@ def _symbols_deciding_at_zero(relation: type[sympy.Rel], sides: Sequence[sympy.E
     def differs_at_zero(zeros: Sequence[sympy.Symbol]) -> bool:
         try:
             return bool(relation(*(side.xreplace(dict.fromkeys(zeros, sympy.Integer(0))) for side in sides)) != answer)
-        except ZeroDivisionError:
+        except EVALUATION_ERRORS:
             return False
 
     found = [symbol for symbol in symbols if differs_at_zero([symbol])]

@@ -7,7 +7,6 @@ of one integer they are simple.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,6 +20,7 @@ from torch.fx.experimental.sym_node import SymNode
 from fxonnx_translations._torch_compat import FloorDiv, get_proxy_mode, shape_config
 
 from ..._context_values import assigned
+from .exact_quotients import exact_integer, quotient_of_products
 from .quasi_periodic import QuasiPeriodic, quasi_periodic
 from .size_samples import SizeSamples
 
@@ -34,7 +34,6 @@ __all__ = [
     "declare_contiguous",
     "guard_or",
     "maybe_as_int",
-    "quotient_of_products",
     "remainder",
     "sym_node_init",
     "sym_node_operation",
@@ -72,6 +71,7 @@ class SizeForms:
         return found
 
     def _new_form(self, expression: sympy.Expr) -> sympy.Expr:
+        expression = exact_integer(expression)
         symbols = expression.free_symbols
         if len(symbols) != 1:
             return expression
@@ -168,34 +168,6 @@ def _exact_quotient(self: Any, other: Any) -> Any:
         return None
     found = quotient_of_products(self.expr, other.expr)
     return None if found is None else SymNode(found, self.shape_env, int, self.hint // other.hint)
-
-
-def quotient_of_products(dividend: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr | None:
-    """The quotient, if all factors of the divisor are among those of the dividend."""
-    coefficient, factors = _factors(dividend)
-    other, divided = _factors(divisor)
-    if other == 0 or coefficient % other or not divided <= factors:
-        return None
-    factors.subtract(divided)
-    return sympy.Mul(coefficient // other, *factors.elements())
-
-
-def _factors(product: sympy.Expr) -> tuple[int, Counter[sympy.Expr]]:
-    """The integer factor, and the other factors without integer factors of their own."""
-    coefficient = 1
-    factors: Counter[sympy.Expr] = Counter()
-    for factor in sympy.Mul.make_args(product):
-        if factor.is_Integer:
-            coefficient *= int(factor)
-        elif factor.is_Pow and factor.exp.is_Integer and factor.exp > 0:
-            factors[factor.base] += int(factor.exp)
-        else:
-            content, rest = factor.primitive() if factor.is_Add else (sympy.S.One, factor)
-            if not content.is_Integer:
-                content, rest = sympy.S.One, factor
-            coefficient *= int(content)
-            factors[rest] += 1
-    return coefficient, factors
 
 
 def sym_node_operation(name: str, original: Callable[[Any, Any], Any], self: Any, other: Any) -> Any:

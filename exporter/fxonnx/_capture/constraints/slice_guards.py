@@ -15,6 +15,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from fxonnx_translations._builder.size_values import SizeValues, UndefinedSizeError
+
 from .guard_recorder import Guard, line_of_node
 
 __all__ = ["slice_guards"]
@@ -39,11 +41,11 @@ class _Slice:
         parts = (self.size, self.start, self.stop, self.step)
         return {symbol for part in parts if isinstance(part, sympy.Basic) for symbol in part.free_symbols}
 
-    def length(self, values: Mapping[Any, Any]) -> int:
+    def length(self, values: SizeValues) -> int:
         """The length for values of the symbols."""
 
         def number(part: Any) -> Any:
-            return int(part.xreplace(values)) if isinstance(part, sympy.Basic) else part
+            return values.size(part) if isinstance(part, sympy.Basic) else part
 
         return len(range(number(self.size))[number(self.start) : number(self.stop) : number(self.step)])
 
@@ -80,9 +82,12 @@ def _guard(
     """A bound on a symbol that implies an assertion and that the example satisfies; None if it holds at every size."""
 
     def holds(number: int) -> bool:
-        values = {symbol: sympy.Integer(number)}
-        known = {each: sympy.Integer(found.length(values)) for each, found in lengths.items()}
-        return bool(expression.xreplace({**values, **known}) == sympy.true)
+        values = {symbol: number}
+        try:
+            known = {each: found.length(SizeValues(values)) for each, found in lengths.items()}
+            return SizeValues({**values, **known}).value(expression) is True
+        except UndefinedSizeError:
+            return False
 
     numbers = range(1, max(_LARGEST, 2 * example) + 1)
     failing = [number for number in numbers if not holds(number)]

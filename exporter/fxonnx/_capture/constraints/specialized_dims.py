@@ -14,6 +14,7 @@ import sympy
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 
+from fxonnx_translations._builder.size_values import EVALUATION_ERRORS
 from fxonnx_translations._torch_compat import ValueRangeError, ValueRanges, bound_sympy, int_oo
 
 from ...errors import CaptureError
@@ -365,7 +366,10 @@ def _upper_limit(name: str, low: int, relations: Sequence[sympy.Basic], bounds: 
 
 def _at(relation: sympy.Basic, sizes: Mapping[str, int]) -> sympy.Basic:
     known = (symbol for symbol in relation.free_symbols if symbol.name in sizes)
-    return relation.xreplace({symbol: sympy.Integer(sizes[symbol.name]) for symbol in known})
+    try:
+        return relation.xreplace({symbol: sympy.Integer(sizes[symbol.name]) for symbol in known})
+    except EVALUATION_ERRORS:
+        return sympy.true
 
 
 def _is_refuted(relation: sympy.Basic, ranges: Mapping[str, ValueRanges[sympy.Expr]]) -> bool:
@@ -375,7 +379,7 @@ def _is_refuted(relation: sympy.Basic, ranges: Mapping[str, ValueRanges[sympy.Ex
     unlimited = Bounds().range()
     try:
         found = bound_sympy(relation, {symbol: ranges.get(symbol.name, unlimited) for symbol in relation.free_symbols})
-    except (ValueRangeError, NotImplementedError, TypeError, AttributeError, KeyError, ZeroDivisionError):
+    except (*EVALUATION_ERRORS, ValueRangeError, NotImplementedError, AttributeError, KeyError):
         # torch's interval arithmetic has no rule for an operation, or the ranges contradict the relation.
         return False
     return bool(found == ValueRanges.wrap(sympy.false))

@@ -64,6 +64,7 @@ from .patch import (
     applied,
     one_at_a_time,
 )
+from .python_sizes.expressions import EXPRESSION_PATCHES
 from .python_sizes.math_functions import MATH_PATCHES
 from .sparse import SPARSE_PATCHES
 from .tracing_state import REWRITING_PATCHES, STATE_PATCHES, FilteredWarnings, TracedData, print_nothing
@@ -251,6 +252,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     *QUOTIENT_PATCHES,
     *MATH_PATCHES,
     *SPARSE_PATCHES,
+    *EXPRESSION_PATCHES,
     Patch("torch:SymInt.__hash__", functional.hash_of_size, "it raises a TypeError for sets of lengths", strict=False),
     *(
         Patch(
