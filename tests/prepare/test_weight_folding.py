@@ -14,6 +14,8 @@ from torch.testing import assert_close
 import fxonnx
 from fxonnx._prepare import weight_folding
 from fxonnx._prepare.weight_folding import find_derived_weights, fold_batch_norm
+from tests.functions import Function
+from tests.saved import run_from_file
 
 from .helpers import capture, own_copy, run, targets, tensors
 
@@ -305,3 +307,82 @@ def test_products_with_sizes_beside_a_product_of_weights() -> None:
 
     model, x = Model().eval(), torch.rand(3, 4)
     fxonnx.export(model, (x,), dynamic_shapes=({0: "n"},)).verify(sizes=[{"n": 3}, {"n": 5}])
+
+
+class _WeightViews(nn.Module):
+    """Views of a weight's transpose, each of which torch refuses or computes differently without the copy before it."""
+
+    def __init__(self, view: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.view = view
+        self.weight = nn.Parameter(torch.randn(2, 6, 4, dtype=dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.unsqueeze(-1) * self.view(self.weight.transpose(0, 2)).flatten().to(torch.float32)
+
+
+VIEWS_OF_COPIES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], torch.dtype]] = {
+    "view": (lambda w: w.contiguous().view(6, 8), torch.float32),
+    "unsafe view": (
+        lambda w: torch.ops.aten._unsafe_view(w.clone(memory_format=torch.contiguous_format), [48]),
+        torch.float32,
+    ),
+    "copy in another layout": (lambda w: w.contiguous().clone().reshape(3, 16), torch.float32),
+    "complex": (lambda w: torch.view_as_real(torch.view_as_complex(w.contiguous()).exp()), torch.float32),
+    "other element size": (lambda w: w.contiguous().view(torch.int32) >> 20, torch.float16),
+    "strided": (lambda w: w.contiguous().as_strided((3, 5), (2, 7), 1), torch.float32),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS_OF_COPIES)
+def test_views_of_a_copied_weight_match_eager_torch(name: str) -> None:
+    view, dtype = VIEWS_OF_COPIES[name]
+    model = _WeightViews(view, dtype).eval()
+    program = fxonnx.export(model, (torch.randn(3),), dynamic_shapes=({0: "n"},))
+    run_from_file(program)
+    x = torch.randn(5)
+    assert_close(program(x)[0], model(x))
+
+
+def test_a_strided_view_of_a_copy_reads_the_copy() -> None:
+    model = Function(lambda x: x.t().contiguous().as_strided((2, 2), (1, 3))).eval()
+    program = fxonnx.export(model, (torch.randn(3, 3),))
+    run_from_file(program)
+    x = torch.randn(3, 3)
+    assert_close(program(x)[0], model(x))
+
+
+def test_a_gradient_of_tensordot_is_written() -> None:
+    model = _GradientOfTensordot().eval()
+    program = fxonnx.export(model, (torch.randn(5, 2, 4),), dynamic_shapes=({0: "n"},))
+    run_from_file(program)
+    x = torch.randn(3, 2, 4)
+    assert_close(program(x)[0], model(x))
+
+
+class _GradientOfTensordot(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 2, 3))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_(True)
+            y = torch.tensordot(x, self.weight, dims=((1, 2), (1, 0)))
+            return torch.autograd.grad(y.square().sum(), x)[0]
+
+
+def test_a_weight_whose_recipe_fails_is_computed_by_the_graph() -> None:
+    def forward(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y.t().exp().sum(0)
+
+    model = Function(forward)
+    gm = own_copy(capture(model, (torch.randn(3), torch.randn(3, 2))))
+    _, weight = gm.graph.find_nodes(op="placeholder")
+    (exp,) = gm.graph.find_nodes(op="call_function", target=aten.exp.default)
+    found = find_derived_weights(gm.graph, {weight}, {})
+    assert [record.suffix for record in found.values()] == ["sum"]
+    # A step that torch refuses, as no operator of a captured program is.
+    exp.target, exp.args = aten.permute.default, (exp.args[0], [0, 0])
+    found = find_derived_weights(gm.graph, {weight}, {})
+    assert [record.suffix for record in found.values()] == ["t"]

@@ -30,6 +30,9 @@ def eliminate_identities(graph: torch.fx.Graph) -> None:
 
 def _is_identity(node: torch.fx.Node) -> bool:
     kind = node.target
+    # A view of the storage depends on the layout of the copy.
+    if any(user.target is aten.as_strided.default for user in node.users):
+        return False
     if kind not in _COPIES and kind not in _CASTS and kind not in _RESHAPES and kind not in _DROPOUTS:
         return kind is aten.slice.Tensor and _is_full_slice(node)
     source = node.args[0]

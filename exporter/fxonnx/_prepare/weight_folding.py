@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 import torch
 
-from fxonnx_translations._builder.sub_byte import FLOAT4_PAIRS, PER_BYTE
-from fxonnx_translations._torch_compat import OpOverload
+from fxonnx_translations._builder.sub_byte import FLOAT4_PAIRS, PER_BYTE, contiguous
+from fxonnx_translations._torch_compat import DataDependentOutputException, OpOverload
 
-from .._nodes import function_of, input_of
+from .._nodes import function_of, input_of, operator_of
 from .._provenance import VALUE_KEY
-from .graph_utils import STORAGE_DTYPES
+from .graph_utils import STORAGE_DTYPES, fake_mode_of
 
 __all__ = ["CODES_KEY", "STORED_KEY", "DerivedWeight", "find_derived_weights", "fold_batch_norm", "recipe"]
 
@@ -58,6 +58,10 @@ _FAKE_QUANTIZATIONS = frozenset(
 )
 _SELECTIONS = frozenset({aten.index.Tensor, aten.index_select.default, aten.gather.default, aten.take.default})
 _RESHAPES = frozenset({aten.view.default, aten.reshape.default, aten.flatten.using_ints, aten.unsqueeze.default})
+_STRIDED_RESHAPES = frozenset({aten.view.default, aten._unsafe_view.default})
+"""Operators that fail for some layouts, for which reshape copies."""
+_STRIDED_VIEWS = frozenset({aten.view.dtype, aten.view_as_complex.default})
+"""Operators that fail for some layouts, for which the tensor is copied first."""
 _QUANTIZED_DTYPES = frozenset({torch.float32, *_HALF_DTYPES})
 
 
@@ -222,11 +226,20 @@ def find_derived_weights(
     for node in graph.nodes:
         if node.op == "call_function" and _is_derivable(node, weights, derivable):
             derivable[node] = None
-    records = {}
-    for node in derivable:
-        if isinstance(node.meta["val"], torch.Tensor) and any(user not in derivable for user in node.users):
-            records[node] = _record(node, weights, constants)
-    return records
+    records: dict[torch.fx.Node, DerivedWeight] = {}
+    while True:
+        found = {
+            node: records.get(node) or _record(node, weights, constants)
+            for node in derivable
+            if isinstance(node.meta["val"], torch.Tensor) and any(user not in derivable for user in node.users)
+        }
+        failing = [node for node, record in found.items() if node not in records and _fails(record)]
+        if not failing:
+            return found
+        # Computed by the graph instead; the weights that it is computed from may be derived.
+        for node in failing:
+            del derivable[node]
+        records = {node: record for node, record in found.items() if node in derivable}
 
 
 def _is_derivable(
@@ -312,6 +325,12 @@ def _record(
     )
 
 
+def _fails(record: DerivedWeight) -> bool:
+    """Whether a recipe raises: it could not be written. One step is a call of the captured program."""
+    recipe = record.recipe
+    return isinstance(recipe, _Recipe) and recipe.step_count > 1 and recipe.fails_on_fake_tensors()
+
+
 def _is_index(value: torch.fx.Node, steps: Collection[torch.fx.Node]) -> bool:
     """Whether all uses of a value among the steps of a recipe are as index, possibly in another shape."""
     return all(
@@ -322,21 +341,60 @@ def _is_index(value: torch.fx.Node, steps: Collection[torch.fx.Node]) -> bool:
     )
 
 
+def _step_of(node: torch.fx.Node) -> Callable[..., Any]:
+    """The function of a step, for any layout: copies that only change the layout are no longer in the graph."""
+    if node.target in _STRIDED_RESHAPES:
+        return aten.reshape.default
+    if node.target not in _STRIDED_VIEWS:
+        return function_of(node)
+    view = operator_of(node)
+    return lambda tensor, *args: view(contiguous(tensor), *args)
+
+
 class _Recipe:
     """A callable that runs a sequence of FX nodes on real tensors."""
 
     def __init__(
         self, steps: Sequence[torch.fx.Node], sources: Sequence[torch.fx.Node], constants: Mapping[str, torch.Tensor]
     ) -> None:
-        self._steps = tuple((step, function_of(step), step.args, step.kwargs) for step in steps)
+        self._steps = tuple((step, _step_of(step), step.args, step.kwargs) for step in steps)
         self._sources = tuple(sources)
         self._constants = constants
 
+    @property
+    def step_count(self) -> int:
+        """The number of operators."""
+        return len(self._steps)
+
+    def fails_on_fake_tensors(self) -> bool:
+        """Whether an operator raises for the dtypes, shapes and layouts of the sources."""
+        fakes = [source.meta["val"] for source in self._sources]
+        mode = fake_mode_of(fakes)
+        if mode is None:
+            return False
+        constants = {
+            name: mode.from_tensor(self._constants[name], static_shapes=True)
+            for name in {str(node.target) for step, *_ in self._steps for node in step.all_input_nodes}
+            if name in self._constants
+        }
+        try:
+            with torch.no_grad(), mode:
+                self._run(fakes, constants)
+        except (NotImplementedError, DataDependentOutputException):
+            # Fake tensors do not have this operator, or a value that it needs.
+            return False
+        except (RuntimeError, TypeError, ValueError, IndexError):
+            return True
+        return False
+
     def __call__(self, *tensors: torch.Tensor) -> Any:
+        return self._run(tensors, self._constants)
+
+    def _run(self, tensors: Sequence[torch.Tensor], constants: Mapping[str, torch.Tensor]) -> Any:
         values: dict[torch.fx.Node, Any] = dict(zip(self._sources, tensors, strict=True))
 
         def real(argument: torch.fx.Node) -> Any:
-            return self._constants[str(argument.target)] if argument.op == "get_attr" else values[argument]
+            return constants[str(argument.target)] if argument.op == "get_attr" else values[argument]
 
         result: Any = None
         for step, function, args, kwargs in self._steps:
