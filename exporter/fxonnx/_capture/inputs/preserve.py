@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import enum
 import itertools
+import operator
 import types
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
@@ -65,6 +66,8 @@ class Snapshot:
     seen: set[int] = field(default_factory=set)
     tensor_tables: set[int] = field(default_factory=set)
     process: ProcessState = field(default_factory=ProcessState)
+    marked: list[tuple[str, torch.Tensor]] = field(default_factory=list)
+    """Parameters and buffers on which the user has set attributes, with their names."""
     generators: list[tuple[Any, bytes, str]] = field(default_factory=list)
     """Generators of random numbers, their state, and the name of those that the process shares."""
     counters: list[tuple[Any, str, itertools.count[Any], str]] = field(default_factory=list)
@@ -72,10 +75,13 @@ class Snapshot:
 
     def take(self, model: torch.nn.Module) -> None:
         """Record the model, its submodules, and the objects reachable from their attributes."""
-        for tensor in (*model.parameters(), *model.buffers()):
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             # torch.export traces fake copies of these, so their values cannot change.
             self.seen.add(id(tensor))
             self.requires_grad.append((tensor, tensor.requires_grad))
+            if vars(tensor):
+                self.marked.append((name, tensor))
+                self.attributes.append((tensor, dict(vars(tensor))))
         for module in model.modules():
             self.tensor_tables.update((id(module._parameters), id(module._buffers)))
         self._visit(model, OBJECT_DEPTH)
@@ -128,6 +134,25 @@ class Snapshot:
                 self.empty.append(value)
             else:
                 self._visit(value, depth)
+
+    @contextmanager
+    def shown_marks(self, model: torch.nn.Module) -> Iterator[None]:
+        """Set the attributes of the marked tensors on the copies of torch.export, which lack them, and take them back.
+
+        Args:
+            model: The model, with the copies in the place of its parameters and buffers.
+        """
+        pairs = []
+        for name, tensor in self.marked:
+            copied = operator.attrgetter(name)(model)
+            own = frozenset(vars(copied))
+            if copied is not tensor:
+                pairs.append((tensor, copied, own))
+                vars(copied).update((key, value) for key, value in vars(tensor).items() if key not in own)
+        yield
+        for tensor, copied, own in pairs:
+            attributes = {key: value for key, value in vars(copied).items() if key not in own}
+            _refill(vars(tensor), {**{key: value for key, value in vars(tensor).items() if key in own}, **attributes})
 
     def changes(self) -> Iterator[Change]:
         """The changes since the snapshot, without the values of tensors and the tensors of parameters and buffers."""
