@@ -110,22 +110,21 @@ def recorded_changes() -> AbstractContextManager[list[Change]]:
 
 
 @contextmanager
-def noted_changes(snapshot: Snapshot, inputs: Any, model: torch.nn.Module) -> Iterator[None]:
+def noted_changes(snapshot: Snapshot, inputs: Any) -> Iterator[None]:
     """Record the changes inside the context, a call of forward.
 
     Args:
         snapshot: The state of the model before the capture, which itself changes attributes.
         inputs: The traced inputs of the call.
-        model: The model, whose parameters and buffers are traced.
     """
     found = _recorded.get()
     if found is None:
-        with snapshot.shown_marks(model):
+        with snapshot.shown_marks():
             yield
         return
     before = {(id(change.owner), change.name): change.new for change in snapshot.changes()}
     states = {id(change.owner): change.new for change in snapshot.draws()}
-    with snapshot.shown_marks(model):
+    with snapshot.shown_marks():
         yield
     found[:] = [change for change in snapshot.draws() if states[id(change.owner)] != change.new]
     found += [

@@ -168,7 +168,7 @@ def _check_handled(errors: HandledErrors, model: torch.nn.Module, inputs: BoundI
             hint="select the result with torch.where, or raise the error outside of forward",
         ) from None
     found = unexplained(
-        handled, handled_in_eager_mode(model, inputs, _tensor_forward(model, inputs, shapes, None))
+        handled, handled_in_eager_mode(model, inputs, _tensor_forward(model.forward, inputs, shapes, None))
     )
     if found is not None:
         shown, _ = _described(found)
@@ -184,7 +184,7 @@ def eager_error(
     error: CaptureError, model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes
 ) -> CaptureError:
     """The error to report for a failed capture: the model's own, if it fails on the example in the same way."""
-    return with_eager_failure(error, model, inputs, _tensor_forward(model, inputs, shapes, None))
+    return with_eager_failure(error, model, inputs, _tensor_forward(model.forward, inputs, shapes, None))
 
 
 def _run_torch_export(
@@ -203,7 +203,7 @@ def _run_torch_export(
         value_patches(model, inputs.leaves, [leaf.label for leaf in shapes.leaves]),
         closed_transforms(transforms),
     ):
-        forward = _tensor_forward(model, inputs, shapes, None if strict else snapshot)
+        forward = _tensor_forward(model.forward, inputs, shapes, None if strict else snapshot)
         reshaped: list[str] = []
         model.forward = forward if strict else with_reshaped_inputs(forward, shapes.leaves, reshaped)
         # Oblivious: torch would specialize dynamic dims whose example size is 0 or 1.
@@ -231,20 +231,20 @@ def _run_torch_export(
 
 
 def _tensor_forward(
-    model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes, snapshot: Snapshot | None
+    forward: Callable[..., Any], inputs: BoundInputs, shapes: DynamicShapes, snapshot: Snapshot | None
 ) -> Callable[..., Any]:
     """Wrap ``forward`` so that it takes and returns pytrees of tensors in place of objects.
 
     The wrapper's signature names the keywords of ``**kwargs``; torch.export assigns their specs wrongly otherwise.
 
     Args:
-        model: The model.
+        forward: The method.
         inputs: The example inputs.
         shapes: The dynamic dims.
         snapshot: The state of the model before the call; None in strict mode, in which TorchDynamo traces the wrapper.
     """
     strict = snapshot is None
-    called = under_autocast(model.forward, callers_autocast())
+    called = under_autocast(forward, callers_autocast())
     if not strict:
         called = recorded_forward(called)
 
@@ -261,7 +261,7 @@ def _tensor_forward(
         if table.objects is not None:
             args, kwargs = unflatten_objects(table.objects, (args, kwargs))
         # torch.export undoes some changes.
-        with nullcontext() if snapshot is None else noted_changes(snapshot, (args, kwargs), model):
+        with nullcontext() if snapshot is None else noted_changes(snapshot, (args, kwargs)):
             outputs = called(*args, **kwargs)
         for check in checks:
             check(outputs)

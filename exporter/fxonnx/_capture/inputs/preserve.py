@@ -55,6 +55,7 @@ _CONTAINERS = frozenset({dict, OrderedDict, list, set, deque})
 class Snapshot:
     """Attributes and containers of a module tree. Only tensors that are plain attributes are copied."""
 
+    model: torch.nn.Module
     attributes: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
     mappings: list[tuple[Any, dict[Any, Any]]] = field(default_factory=list)
     sequences: list[tuple[Any, list[Any]]] = field(default_factory=list)
@@ -73,8 +74,9 @@ class Snapshot:
     counters: list[tuple[Any, str, itertools.count[Any], str]] = field(default_factory=list)
     """Iterators that count, which cannot be set back: owner, attribute, iterator and text."""
 
-    def take(self, model: torch.nn.Module) -> None:
+    def take(self) -> None:
         """Record the model, its submodules, and the objects reachable from their attributes."""
+        model = self.model
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             # torch.export traces fake copies of these, so their values cannot change.
             self.seen.add(id(tensor))
@@ -136,15 +138,11 @@ class Snapshot:
                 self._visit(value, depth)
 
     @contextmanager
-    def shown_marks(self, model: torch.nn.Module) -> Iterator[None]:
-        """Set the attributes of the marked tensors on the copies of torch.export, which lack them, and take them back.
-
-        Args:
-            model: The model, with the copies in the place of its parameters and buffers.
-        """
+    def shown_marks(self) -> Iterator[None]:
+        """Set the attributes of the marked tensors on the copies that torch.export traces, and take them back."""
         pairs = []
         for name, tensor in self.marked:
-            copied = operator.attrgetter(name)(model)
+            copied = operator.attrgetter(name)(self.model)
             own = frozenset(vars(copied))
             if copied is not tensor:
                 pairs.append((tensor, copied, own))
@@ -258,8 +256,8 @@ def preserve_model(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> I
     Yields:
         The snapshot, which finds the changes.
     """
-    snapshot = Snapshot()
-    snapshot.take(model)
+    snapshot = Snapshot(model)
+    snapshot.take()
     marks = [(tensor, dict(vars(tensor))) for tensor in tensors]
     grad_mode, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     try:
