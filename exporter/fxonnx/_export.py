@@ -21,6 +21,7 @@ from fxonnx_translations._torch_compat import unset_fake_temporarily
 
 from ._capture import ALIASES_KEY, AssumptionKind, Capture, DataDependent, capture, report_narrowed
 from ._capture.attempts import recorded_attempts
+from ._capture.inputs.inference_tensors import normal_weights
 from ._capture.patches import PatchKind, missing_targets, one_at_a_time, tracing_patches
 from ._comparison import OutputComparison, report_skipped
 from ._diagnostics import Diagnostics, Report, read_diagnostics
@@ -169,7 +170,7 @@ def export(
     timer, shapes = Timer(shown.on_stage), (dynamic_shapes, legacy.dynamic_axes, more_inputs)
     page = Report(type(model).__name__, profile_runtime=shown.profile_runtime)
     attempts = recorded_attempts(page.attempts, shows_log=shown.verbose)
-    with _reporting(page, shown, timer), exporting(), rare_collections(), attempts:
+    with _reporting(page, shown, timer), exporting(), rare_collections(), attempts, normal_weights(model):
         captured = _capture(model, checked, timer, (args, kwargs), shapes, dynamic_scalars)
         captured = replace(captured, attempts=tuple(page.attempts))
         if opset_version is None:

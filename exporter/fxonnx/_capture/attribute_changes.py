@@ -119,11 +119,13 @@ def noted_changes(snapshot: Snapshot, inputs: Any) -> Iterator[None]:
     """
     found = _recorded.get()
     if found is None:
-        yield
+        with snapshot.shown_marks():
+            yield
         return
     before = {(id(change.owner), change.name): change.new for change in snapshot.changes()}
     states = {id(change.owner): change.new for change in snapshot.draws()}
-    yield
+    with snapshot.shown_marks():
+        yield
     found[:] = [change for change in snapshot.draws() if states[id(change.owner)] != change.new]
     found += [
         change._replace(is_constant=_is_constant(change, inputs))
@@ -296,6 +298,7 @@ def _places(model: torch.nn.Module) -> Mapping[int, tuple[str, str]]:
         for attribute, value in vars(module).items():
             if attribute in _TABLES:
                 found[id(value)] = (path, attribute)
+                found |= {id(one): (path, key) for key, one in value.items() if isinstance(one, torch.Tensor)}
             elif not (is_torch and attribute.startswith("_")):
                 visit(value, (path, attribute), 5)
     return found

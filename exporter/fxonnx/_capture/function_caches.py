@@ -1,37 +1,88 @@
-"""Results that ``functools.lru_cache`` keeps for functions of user code: those of a capture are fake tensors."""
+"""Results that ``functools.lru_cache`` keeps for functions of user code: those of a capture are fake tensors.
+
+A cache refuses symbolic sizes, which have no hash. The functions are called without their caches for these.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import torch
+
 from .._context_values import assigned
+from .departures import DepartureKind, record_departure
+from .patches.patch import is_tracing
+from .reachable_code import CachePlace
 
-__all__ = ["known_caches", "without_traced_results"]
+__all__ = ["known_caches", "uncached_sizes", "without_traced_results"]
 
-_known: ContextVar[Sequence[Any]] = ContextVar("fxonnx_function_caches", default=())
+_known: ContextVar[Sequence[CachePlace]] = ContextVar("fxonnx_function_caches", default=())
 
 
 @contextmanager
-def known_caches(functions: Sequence[Any]) -> Iterator[None]:
+def known_caches(places: Sequence[CachePlace]) -> Iterator[None]:
     """Note the functions with a cache that the captured model may call.
 
     Args:
-        functions: Functions that ``functools.lru_cache`` has made.
+        places: The attributes and variables that hold them.
     """
-    with assigned(_known, functions):
+    with assigned(_known, places):
         yield
 
 
 @contextmanager
 def without_traced_results() -> Iterator[None]:
     """Empty the caches on exit to which tracing has added results, which later calls of the model would get."""
-    before = [(function, function.cache_info().misses) for function in _known.get()]
+    functions = {id(place.function): place.function for place in _known.get()}
+    before = [(function, function.cache_info().misses) for function in functions.values()]
     try:
         yield
     finally:
         for function, misses in before:
             if function.cache_info().misses != misses:
                 function.cache_clear()
+
+
+@contextmanager
+def uncached_sizes() -> Iterator[None]:
+    """Call the functions with a cache without it for symbolic sizes, and leave no traced results in the others."""
+    taking_sizes = {id(place.function): _taking_sizes(place.function) for place in _known.get()}
+    replaced: list[CachePlace] = []
+    with without_traced_results():
+        try:
+            for place in _known.get():
+                place.replace(taking_sizes[id(place.function)])
+                replaced.append(place)
+            yield
+        finally:
+            for place in replaced:
+                place.restore()
+
+
+def _taking_sizes(cached: Any) -> Callable[..., Any]:
+    """A function with a cache, which is called without it for symbolic sizes."""
+
+    @functools.wraps(cached)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not (is_tracing() and (_has_size(args) or _has_size(tuple(kwargs.values())))):
+            return cached(*args, **kwargs)
+        detail = f"the function {cached.__name__} without its cache"
+        record_departure(DepartureKind.INTROSPECTION, detail, sys._getframe(1))
+        return cached.__wrapped__(*args, **kwargs)
+
+    for name in ("cache_info", "cache_clear", "cache_parameters"):
+        setattr(call, name, getattr(cached, name))
+    return call
+
+
+def _has_size(values: tuple[Any, ...]) -> bool:
+    """Whether some of the arguments are symbolic sizes, or tuples or shapes with some."""
+    return any(
+        _has_size(value) if isinstance(value, tuple) else isinstance(value, torch.SymInt | torch.SymFloat)
+        for value in values
+    )

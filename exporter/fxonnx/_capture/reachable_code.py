@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache, partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 
 from .constraints.guard_recorder import is_user_file
 
-__all__ = ["codes_of", "reachable_caches", "reachable_functions"]
+__all__ = ["CachePlace", "codes_of", "reachable_caches", "reachable_functions"]
 
 _INSTALLED_DEPTH = 3
 """Calls below ``forward`` up to which the functions of installed packages are searched."""
@@ -32,28 +33,75 @@ def reachable_functions(modules: Iterable[torch.nn.Module]) -> list[FunctionType
     return search.run()
 
 
-def reachable_caches(functions: Iterable[FunctionType], modules: Iterable[torch.nn.Module]) -> list[Any]:
+@dataclass(frozen=True)
+class CachePlace:
+    """An attribute or variable with a function that ``functools.lru_cache`` has made.
+
+    Attributes:
+        owner: The class, module, namespace or cell.
+        name: The name of the attribute or variable; "" for a cell.
+        value: The function, or the method object that holds it.
+    """
+
+    owner: Any
+    name: str
+    value: Any
+
+    @property
+    def function(self) -> Any:
+        """The function with the cache."""
+        return getattr(self.value, "__func__", self.value)
+
+    def replace(self, function: Any) -> None:
+        """Put another function in its place."""
+        value = self.value
+        self._write(type(value)(function) if isinstance(value, staticmethod | classmethod) else function)
+
+    def restore(self) -> None:
+        """Put the function in its place again."""
+        self._write(self.value)
+
+    def _write(self, value: Any) -> None:
+        if isinstance(self.owner, CellType):
+            self.owner.cell_contents = value
+        elif isinstance(self.owner, dict):
+            self.owner[self.name] = value
+        else:
+            setattr(self.owner, self.name, value)
+
+
+def reachable_caches(functions: Iterable[FunctionType], modules: Iterable[torch.nn.Module]) -> list[CachePlace]:
     """The functions with a ``functools.lru_cache`` that reachable functions refer to, or that are methods of a model.
 
     Args:
         functions: The reachable functions.
         modules: The modules of the model.
     """
-    values: list[Any] = []
-    for kind in {base for module in modules for base in type(module).__mro__ if not _is_library(base)}:
-        values += (getattr(value, "__func__", value) for value in vars(kind).values())
+    places: list[CachePlace] = []
+    kinds: set[type] = set()
+    for module in modules:
+        kinds.add(type(module))
+        for name, value in vars(module).items():
+            kinds.add(type(value))
+            if type(value) is _CACHED:
+                places.append(CachePlace(vars(module), name, value))
     for function in functions:
         namespace = function.__globals__
         names = {name for code in codes_of(function.__code__) for name in code.co_names}
         for name in names & namespace.keys():
             value = namespace[name]
-            values.append(value)
-            if type(value) is ModuleType and not _is_library_name(value.__name__):
-                values += (vars(value)[attribute] for attribute in names & vars(value).keys())
-            elif isinstance(value, type) and not _is_library(value):
-                values += (getattr(item, "__func__", item) for item in vars(value).values())
-        values += (_content(cell) for cell in function.__closure__ or ())
-    return list({id(value): value for value in values if type(value) is _CACHED}.values())
+            if type(value) is _CACHED:
+                places.append(CachePlace(namespace, name, value))
+            elif type(value) is ModuleType and not _is_library_name(value.__name__):
+                items = vars(value)
+                places += (CachePlace(items, attribute, items[attribute]) for attribute in names & items.keys())
+            elif isinstance(value, type):
+                kinds.add(value)
+        places += (CachePlace(cell, "", _content(cell)) for cell in function.__closure__ or ())
+    for owner in {base for kind in kinds for base in kind.__mro__ if not _is_library(base)}:
+        places += (CachePlace(owner, name, value) for name, value in vars(owner).items() if type(value) in _METHODS)
+    found = {(id(place.owner), place.name): place for place in places if type(place.function) is _CACHED}
+    return list(found.values())
 
 
 def _content(cell: CellType) -> Any:
@@ -186,6 +234,7 @@ class _Search:
 
 _CALLABLES = frozenset({FunctionType, MethodType, partial})
 _CACHED = type(cache(repr))
+_METHODS = frozenset({_CACHED, staticmethod, classmethod})
 
 
 def _functions(value: Any) -> Iterator[FunctionType]:

@@ -28,7 +28,7 @@ from .data_dependence.data_dependent_guards import is_data_dependent
 from .data_dependence.handled_errors import HandledErrors, recorded_errors, unexplained
 from .departures import DepartureKind, record_departure
 from .eager_failures import eager_failure, handled_in_eager_mode, user_line
-from .function_caches import without_traced_results
+from .function_caches import uncached_sizes, without_traced_results
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms, recorded_forward
 from .global_hooks import hooks_for_model_only
 from .inputs.example_inputs import BoundInputs
@@ -194,7 +194,8 @@ def _run_torch_export(
     shapes, strict = plan.shapes, plan.strict
     with (
         deferred_interrupts(),
-        without_traced_results(),
+        # TorchDynamo calls the functions without their caches itself.
+        without_traced_results() if strict else uncached_sizes(),
         preserve_model(model, inputs.tensors) as snapshot,
         meta_as_cpu(model, inputs) as inputs,
         tracing(model),

@@ -23,7 +23,7 @@ from .._capture import Capture
 from .._capture.inputs.example_inputs import user_input_names
 from .._export_signature import InputRecord
 from .._options import Options
-from .._prepare import DerivedWeight, Prepared, Update
+from .._prepare import DerivedWeight, Prepared, Update, same_shape
 from .._warnings import warn_user
 from ..errors import ArgumentError, StateError, TranslationError
 from .sequence_values import joined, split
@@ -492,6 +492,11 @@ def _return_updates(
                 hint='write to clones of the tensors, or pass state="warn" to drop the updates',
             )
         is_given = update.is_input or io_spec.state_inputs
+        if is_given and not same_shape(update.value.meta["val"], inputs[update.placeholder].meta["val"]):
+            raise StateError(
+                f"forward resizes {update.name!r}, and an input of an ONNX model has one shape",
+                hint="create the tensor in forward, or give it the shape of its content before the export",
+            )
         given = str(env[inputs[update.placeholder]].name) if is_given else None
         label = given if update.is_input else update.name
         name = builder.names.unique(f"{label}.out")

@@ -117,7 +117,7 @@ def prepare(
     expose_running_statistics(graph)
     replace_disabled_observers(graph, partial(_tensor_of, exported_program, _records(graph, signature)))
     rebase_storage_views(graph, is_translated)
-    mutations = functionalize(graph)
+    mutations = functionalize(graph, [one.name for one in signature.inputs if one.kind != InputKind.USER_INPUT])
     # Kept as additional outputs after the program's own, so that the passes track the final values of mutated tensors.
     output: Any = graph.output_node()
     output_count = len(output.args[0])

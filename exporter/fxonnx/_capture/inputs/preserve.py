@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import enum
 import itertools
+import operator
 import types
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
@@ -63,6 +64,7 @@ _CONTAINER_WRITES = frozenset(
 class Snapshot:
     """Attributes and containers of a module tree. Only tensors that are plain attributes are copied."""
 
+    model: torch.nn.Module
     attributes: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
     mappings: list[tuple[Any, dict[Any, Any]]] = field(default_factory=list)
     sequences: list[tuple[Any, list[Any]]] = field(default_factory=list)
@@ -74,6 +76,8 @@ class Snapshot:
     seen: set[int] = field(default_factory=set)
     tensor_tables: set[int] = field(default_factory=set)
     process: ProcessState = field(default_factory=ProcessState)
+    marked: list[tuple[str, torch.Tensor]] = field(default_factory=list)
+    """Parameters and buffers on which the user has set attributes, with their names."""
     generators: list[tuple[Any, bytes, str]] = field(default_factory=list)
     """Generators of random numbers, their state, and the name of those that the process shares."""
     scripts: list[tuple[Any, str, Any]] = field(default_factory=list)
@@ -81,12 +85,16 @@ class Snapshot:
     counters: list[tuple[Any, str, itertools.count[Any], str]] = field(default_factory=list)
     """Iterators that count, which cannot be set back: owner, attribute, iterator and text."""
 
-    def take(self, model: torch.nn.Module) -> None:
+    def take(self) -> None:
         """Record the model, its submodules, and the objects reachable from their attributes."""
-        for tensor in (*model.parameters(), *model.buffers()):
+        model = self.model
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             # torch.export traces fake copies of these, so their values cannot change.
             self.seen.add(id(tensor))
             self.requires_grad.append((tensor, tensor.requires_grad))
+            if vars(tensor):
+                self.marked.append((name, tensor))
+                self.attributes.append((tensor, dict(vars(tensor))))
         scripts: list[Any] = []
         for module in model.modules():
             self.tensor_tables.update((id(module._parameters), id(module._buffers)))
@@ -144,6 +152,21 @@ class Snapshot:
                 self.empty.append(value)
             else:
                 self._visit(value, depth)
+
+    @contextmanager
+    def shown_marks(self) -> Iterator[None]:
+        """Set the attributes of the marked tensors on the copies that torch.export traces, and take them back."""
+        pairs = []
+        for name, tensor in self.marked:
+            copied = operator.attrgetter(name)(self.model)
+            own = frozenset(vars(copied))
+            if copied is not tensor:
+                pairs.append((tensor, copied, own))
+                vars(copied).update((key, value) for key, value in vars(tensor).items() if key not in own)
+        yield
+        for tensor, copied, own in pairs:
+            attributes = {key: value for key, value in vars(copied).items() if key not in own}
+            _refill(vars(tensor), {**{key: value for key, value in vars(tensor).items() if key in own}, **attributes})
 
     def changes(self) -> Iterator[Change]:
         """The changes since the snapshot, without the values of tensors and the tensors of parameters and buffers."""
@@ -274,8 +297,8 @@ def preserve_model(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> I
     Yields:
         The snapshot, which finds the changes.
     """
-    snapshot = Snapshot()
-    snapshot.take(model)
+    snapshot = Snapshot(model)
+    snapshot.take()
     marks = [(tensor, dict(vars(tensor))) for tensor in tensors]
     grad_mode, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     try:

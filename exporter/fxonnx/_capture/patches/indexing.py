@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fxonnx_translations._torch_compat import TorchCall
+from fxonnx_translations._torch_compat import TorchCall, functorch
 
 __all__ = ["override_indexing", "with_numbers_as_bounds"]
 
@@ -38,7 +38,8 @@ def override_indexing(
         if type(index) is tuple and any(type(part) in (list, tuple) for part in parts):
             parts = tuple(_stacked(part) for part in parts)
             args = (tensor, parts, *value)
-        if any(map(_is_number, parts)) and (value or any(map(_is_advanced, parts))):
+        is_batched = not value and functorch.peek_interpreter_stack() is not None
+        if any(map(_is_number, parts)) and (is_batched or value or any(map(_is_advanced, parts))):
             return _index_selected, (func, tensor, parts, *value), {}
     return original(self, func, args, kwargs)
 
@@ -116,12 +117,19 @@ def _index_selected(func: Callable[..., Any], tensor: Tensor, index: tuple[Any, 
     rest, axis = [], 0
     for part in index:
         if _is_number(part):
-            tensor = torch.select(tensor, axis, part.item())
+            tensor = _selected(tensor, axis, part, has_item=bool(value) or functorch.peek_interpreter_stack() is None)
             consumed -= 1
             continue
         rest.append(part)
         axis += tensor.dim() - consumed if part is Ellipsis else _axes(part)
     return func(tensor, tuple(rest), *value)
+
+
+def _selected(tensor: Tensor, axis: int, index: Tensor, *, has_item: bool) -> Tensor:
+    """``select`` at an integer in a tensor. Inside of ``vmap``, the tensor has an integer for each element."""
+    if has_item:
+        return torch.select(tensor, axis, index.item())
+    return tensor[(slice(None),) * axis + (index.unsqueeze(0),)].squeeze(axis)
 
 
 def _axes(index: Any) -> int:

@@ -17,7 +17,7 @@ from ..sizes import same_shape
 from .aliases import Alias, Memory
 from .emit import Emitter, arguments_with_defaults, refuse
 
-__all__ = ["InplaceRewriter"]
+__all__ = ["InplaceRewriter", "functional_overload"]
 
 aten = torch.ops.aten
 
@@ -105,7 +105,7 @@ class InplaceRewriter:
     def _function(self, node: Node) -> OpOverload | None:
         target = node.target
         if target not in self._functional:
-            self._functional[target] = _find_functional_overload(operator_of(node))
+            self._functional[target] = functional_overload(operator_of(node))
         return self._functional[target]
 
     def _cast_after(self, node: Node, result: Node, dtype: torch.dtype, wanted: torch.Tensor) -> Node:
@@ -180,7 +180,7 @@ class InplaceRewriter:
             results = [_getitem(self._emitter, node, index) for index in range(len(wanted))]
         for result, target in zip(results, wanted, strict=True):
             if not same_shape(result.meta["val"], target):
-                refuse(node, f"the out tensor of shape {tuple(target.shape)} would be resized")
+                refuse(node, f"the out tensor of shape {tuple(target.shape)}, whose memory is used elsewhere, would be resized")
         return [self._copy_value(node, result, alias) for result, alias in zip(results, aliases.values(), strict=True)]
 
     def mutated_arguments(self, node: Node, aliases: dict[str, Alias]) -> list[Node]:
@@ -218,7 +218,7 @@ def _getitem(emitter: Emitter, node: Node, index: int) -> Node:
     return emitter.call(operator.getitem, (node, index), val=node.meta["val"][index], origin=node)
 
 
-def _find_functional_overload(target: OpOverload) -> OpOverload | None:
+def functional_overload(target: OpOverload) -> OpOverload | None:
     """The functional overload with the same arguments, without the ``out`` tensors."""
     schema = target._schema
     namespace, _, name = schema.name.partition("::")

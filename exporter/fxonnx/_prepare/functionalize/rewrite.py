@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from .alias_analysis import (
 from .aliases import Alias, Memory
 from .emit import Emitter, refuse
 from .inplace_ops import InplaceRewriter
+from .resized_tensors import replace_resized
 from .view_inverses import MultiOutputView, OperatorView
 
 __all__ = ["Mutation", "functionalize"]
@@ -61,7 +62,7 @@ class Mutation:
 
     Attributes:
         target: Name of the placeholder.
-        value: The node with its final content, of the placeholder's shape and dtype.
+        value: The node with its final content, of the placeholder's shape and dtype unless it is resized.
         writer: The last node that wrote to it.
     """
 
@@ -70,7 +71,7 @@ class Mutation:
     writer: Node
 
 
-def functionalize(graph: Graph) -> list[Mutation]:
+def functionalize(graph: Graph, scratch: Collection[str] = ()) -> list[Mutation]:
     """Rewrite a graph in place so that no operator mutates its arguments.
 
     Outputs get the final content of their memory, since torch returns aliases. Placeholders and outputs keep their
@@ -78,6 +79,7 @@ def functionalize(graph: Graph) -> list[Mutation]:
 
     Args:
         graph: A graph as captured by torch.export, with fake tensors in ``meta["val"]``.
+        scratch: Names of the placeholders that operators may resize: those of buffers and constants.
 
     Returns:
         A record for each mutated placeholder (input, parameter, buffer or constant), in order.
@@ -90,8 +92,9 @@ def functionalize(graph: Graph) -> list[Mutation]:
     effects = memory_effects(graph)
     if effects is None:
         return []
-    rewriter = _Functionalizer(graph, effects)
-    rewriter.run()
+    resized = replace_resized(graph, scratch)
+    rewriter = _Functionalizer(graph, (memory_effects(graph) or {}) if resized else effects)
+    rewriter.run(resized)
     return rewriter.mutations
 
 
@@ -136,14 +139,18 @@ class _Functionalizer:
         self._memory = Memory(self._emitter, self._resolve)
         self._inplace = InplaceRewriter(self._emitter, self._memory, self._resolve)
 
-    def run(self) -> None:
-        """Rewrite the whole graph."""
+    def run(self, resized: Sequence[tuple[Node, Node]]) -> None:
+        """Rewrite the whole graph.
+
+        Args:
+            resized: The tensors that operators have resized, each with the node of its new content.
+        """
         for node in list(self._graph.nodes):
             self._emitter.anchor = node
             if node.op == "placeholder":
                 self._visit_placeholder(node)
             elif node.op == "output":
-                self._visit_output(node)
+                self._visit_output(node, resized)
             elif self._alias_info.writes(node):
                 self._visit_write(node)
             else:
@@ -188,8 +195,11 @@ class _Functionalizer:
                     return node
         return owner
 
-    def _visit_output(self, output: Node) -> None:
+    def _visit_output(self, output: Node, resized: Sequence[tuple[Node, Node]]) -> None:
         self._map_arguments(output)
+        self.mutations += [
+            Mutation(old.name, self._resolve(new), new) for old, new in resized if old.op == "placeholder"
+        ]
         for node, owner in self._owners:
             value = self._memory.read(owner)
             if (value, owner) not in self._owners:
