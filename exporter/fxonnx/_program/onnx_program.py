@@ -53,7 +53,7 @@ _MOVED = MappingProxyType(
             name: f"record.{name}"
             for name in (
                 *("assumptions", "capture", "constraints", "example_inputs", "forward", "frozen_arguments", "fusions"),
-                *("near_misses", "options", "patterns", "proof", "returns_check", "rewrites", "timings"),
+                *("near_misses", "options", "patterns", "proof", "rewrites", "timings"),
             )
         },
         **{name: f"interface.{name}" for name in ("adapters", "applied_weights", "session_factory", "states")},
@@ -165,7 +165,7 @@ class ONNXProgram:
         Raises:
             ArgumentError: If the number of outputs differs from the graph's.
         """
-        extra = len(self.interface.states) + self.record.returns_check
+        extra = len(self.interface.states)
         own = len(self.model.graph.outputs) - extra
         return unflatten_outputs(self.exported_program, outputs[:own] if len(outputs) == own + extra else outputs)
 

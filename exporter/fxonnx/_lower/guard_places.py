@@ -1,0 +1,157 @@
+"""The places at which outputs of a graph become dependent on the guards: the smallest tensors on the way to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from fxonnx_translations._builder.builder import Builder
+from fxonnx_translations._builder.op_schema import schema_info
+
+from .dead_nodes import subgraphs
+from .regions import REGIONS, SCOPES
+
+__all__ = ["Edge", "ancestors", "find_edges"]
+
+_SHAPE_READERS = frozenset({"Shape", "Size"})
+"""Operators whose results do not depend on the elements of their input: a runtime need not compute them."""
+_NODE_COST = 8192
+"""The bytes that a runtime copies in the time that it needs to run a small node."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A use of a tensor; every output that depends on it depends on the guards once the tensor does.
+
+    Attributes:
+        value: The tensor.
+        reader: The node of the main graph that uses it, perhaps in a subgraph; None for an output of the graph.
+        outputs: The positions of the outputs that depend on the use, as the bits of a number.
+        cost: The bytes that a copy of the tensor moves.
+    """
+
+    value: ir.Value
+    reader: ir.Node | None
+    outputs: int
+    cost: int
+
+
+def find_edges(builder: Builder, before: Collection[ir.Node], size_of: Callable[[ir.Value], int | None]) -> list[Edge]:
+    """Choose uses of tensors such that every output of a graph depends on one of them.
+
+    Args:
+        builder: The builder of the finished graph.
+        before: The nodes that compute the conditions, which cannot depend on the guards.
+        size_of: The bytes of a tensor at the example sizes, or None if they are not known.
+    """
+    graph = builder.graph
+    edges = [Edge(value, None, 1 << index, size_of(value) or _NODE_COST) for index, value in enumerate(graph.outputs)]
+    readers = _readers(graph)
+    reached = _reached_outputs(graph, readers)
+    reads_inputs = _depend_on_inputs(graph)
+    for value in _values(graph):
+        if value not in reads_inputs or not _is_copied(value, builder):
+            continue
+        cost = size_of(value)
+        for reader in readers.get(value, ()) if cost is not None else ():
+            is_free = reader not in before and reader.op_type not in _SHAPE_READERS
+            if is_free and reached[reader] and not _is_in_region(value, reader):
+                edges.append(Edge(value, reader, reached[reader], int(cost or 0)))
+    return _cover(edges, (1 << len(graph.outputs)) - 1)
+
+
+def ancestors(values: Sequence[ir.Value]) -> set[ir.Node]:
+    """The nodes that compute values, with those that compute the outer values of their subgraphs."""
+    found: set[ir.Node] = set()
+    pending = [value.producer() for value in values]
+    while pending:
+        node = pending.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            pending.extend(value.producer() for value in _sources(node))
+    return found
+
+
+def _cover(edges: Sequence[Edge], wanted: int) -> list[Edge]:
+    """Uses of low cost on which all outputs depend: the cheapest one for each new output, repeatedly."""
+    chosen: list[Edge] = []
+    while wanted:
+        best = min(
+            (edge for edge in edges if edge.outputs & wanted),
+            key=lambda edge: (edge.cost + _NODE_COST) / (edge.outputs & wanted).bit_count(),
+        )
+        chosen.append(best)
+        wanted &= ~best.outputs
+    return chosen
+
+
+def _is_in_region(value: ir.Value, reader: ir.Node) -> bool:
+    """Whether a use is between nodes that may become a function, which a node without a region would split."""
+    producer = value.producer()
+    return producer is not None and any(reader.meta.get(key) or producer.meta.get(key) for key in (REGIONS, SCOPES))
+
+
+def _is_copied(value: ir.Value, builder: Builder) -> bool:
+    """Whether Expand copies the tensor at the opset, with a kernel of the target; scalars would get an axis."""
+    schema = schema_info("Expand", builder.opset_version)
+    return (
+        isinstance(value.type, ir.TensorType)
+        and value.dtype is not None
+        and bool(builder.recorded_dims(value))
+        and schema is not None
+        and schema.can_return(value.dtype)
+        and value.dtype not in builder.missing_kernels.get("Expand", ())
+    )
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    # The last ones first: of equally cheap uses, those after the fused regions of a model.
+    for node in reversed(graph):
+        yield from node.outputs
+    yield from (value for value in graph.inputs if not value.is_initializer())
+
+
+def _sources(node: ir.Node) -> list[ir.Value]:
+    """The inputs of a node, with the outer values of its subgraphs."""
+    found = [value for value in node.inputs if value is not None]
+    for body in subgraphs(node):
+        for inner in body:
+            found += _sources(inner)
+        found += body.outputs
+    return found
+
+
+def _readers(graph: ir.Graph) -> Mapping[ir.Value, Sequence[ir.Node]]:
+    found: dict[ir.Value, dict[ir.Node, None]] = {}
+    for node in graph:
+        for value in _sources(node):
+            found.setdefault(value, {})[node] = None
+    return {value: list(nodes) for value, nodes in found.items()}
+
+
+def _reached_outputs(graph: ir.Graph, readers: Mapping[ir.Value, Sequence[ir.Node]]) -> dict[ir.Node, int]:
+    """The outputs that depend on the elements of a node's results, as the bits of a number."""
+    positions: dict[ir.Value, int] = {}
+    for index, value in enumerate(graph.outputs):
+        positions[value] = positions.get(value, 0) | 1 << index
+    found: dict[ir.Node, int] = {}
+    for node in reversed(graph):
+        reached = 0
+        for value in node.outputs:
+            reached |= positions.get(value, 0)
+            for reader in readers.get(value, ()):
+                if reader.op_type not in _SHAPE_READERS:
+                    reached |= found[reader]
+        found[node] = reached
+    return found
+
+
+def _depend_on_inputs(graph: ir.Graph) -> set[ir.Value]:
+    """The values that depend on the elements of the inputs, and not on their sizes alone."""
+    found = {value for value in graph.inputs if not value.is_initializer()}
+    for node in graph:
+        if node.op_type not in _SHAPE_READERS and not found.isdisjoint(_sources(node)):
+            found.update(node.outputs)
+    return found
