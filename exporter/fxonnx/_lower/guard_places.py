@@ -119,7 +119,8 @@ def _sources(node: ir.Node) -> list[ir.Value]:
     for body in subgraphs(node):
         for inner in body:
             found += _sources(inner)
-        found += body.outputs
+        # Not +=, for which onnx_ir's outputs have an operator that raises.
+        found.extend(body.outputs)
     return found
 
 

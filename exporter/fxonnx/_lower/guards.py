@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
@@ -30,9 +30,17 @@ from .._prepare import Prepared
 from .._prepare.assumption_checks import Check
 from .._warnings import warn_user
 from .dead_nodes import subgraphs
+from .enforced_limits import is_enforced
 from .guard_places import Edge, ancestors, find_edges
 
-__all__ = ["GUARDS_KEY", "Guards", "guarded_constraints", "insert_guards", "keep_checks"]
+__all__ = [
+    "GUARDS_KEY",
+    "Guards",
+    "insert_guards",
+    "keep_checks",
+    "name_of_constraint",
+    "renamed",
+]
 
 GUARDS_KEY = "pkg.fxonnx.guards"
 """Metadata key of the model: JSON, the names of the nodes that check the limits of the inputs."""
@@ -59,11 +67,9 @@ class Guards:
 
     Attributes:
         nodes: The name of each limit to the node that fails.
-        unchecked: The limits that have no ONNX form.
     """
 
-    nodes: Mapping[str, ir.Node]
-    unchecked: tuple[str, ...] = ()
+    nodes: Mapping[str, ir.Node] = field(default_factory=dict)
 
     def write(self, model: ir.Model) -> None:
         """Name the nodes by their limits, after all nodes have been named by their outputs, and list them."""
@@ -73,7 +79,7 @@ class Guards:
             model.metadata_props[GUARDS_KEY] = json.dumps(list(self.nodes))
 
 
-def guarded_constraints(limits: SizeLimits) -> Iterator[Constraint]:
+def _guarded(limits: SizeLimits) -> Iterator[Constraint]:
     """The constraints on sizes that the graph has to check.
 
     Those are not: ranges of the user's dims and equal names, which are what was asked, and dims that the file declares
@@ -84,6 +90,31 @@ def guarded_constraints(limits: SizeLimits) -> Iterator[Constraint]:
         is_declared = isinstance(expression, sympy.Eq) and all(side.is_Symbol for side in expression.args)
         if constraint.narrows or not (constraint.is_range or constraint.is_equality or is_declared):
             yield constraint
+
+
+def name_of_constraint(constraint: Constraint) -> str:
+    """The name of the node that checks a constraint: ``requires n <= 40 (model.py:5)``."""
+    return _name(constraint.text, constraint.line)
+
+
+def renamed(model: ir.Model, guards: Sequence[str], old: SizeLimits, new: SizeLimits) -> tuple[str, ...]:
+    """Rename the guards of a model after its dims have been renamed, and return their names.
+
+    Args:
+        model: The model; it is modified.
+        guards: The names of its guards.
+        old: Its limits with the old names.
+        new: Its limits with the new names.
+    """
+    pairs = zip(old.constraints, new.constraints, strict=True)
+    names = {name_of_constraint(before): name_of_constraint(after) for before, after in pairs}
+    for node in model.graph:
+        if node.name in guards:
+            node.name = names.get(node.name, node.name)
+    found = tuple(names.get(name, name) for name in guards)
+    if found:
+        model.metadata_props[GUARDS_KEY] = json.dumps(found)
+    return found
 
 
 def _name(text: str, line: str | None) -> str:
@@ -116,11 +147,11 @@ def insert_guards(
         insertion.add(_name_of_check(check, capture), env[check.node])
     for index, value in _loop_bounds(capture).items():
         insertion.add_value(index, value)
-    for name in insertion.unchecked:
-        warn_user(f"the file does not check a limit of its inputs, which has no ONNX form: it {name}")
     if insertion.nodes:
         insertion.attach(_example_sizes(capture))
-    return Guards(insertion.nodes, tuple(insertion.unchecked))
+    for text in insertion.unchecked:
+        warn_user(f"the model does not check a limit of its inputs itself: {text}")
+    return Guards(insertion.nodes)
 
 
 class _Insertion:
@@ -128,7 +159,7 @@ class _Insertion:
 
     Attributes:
         nodes: The name of each limit to the node that fails.
-        unchecked: The limits that have no ONNX form.
+        unchecked: Descriptions of the limits that the graph cannot check.
         passed: The element 1 that the last guard passes on.
     """
 
@@ -143,7 +174,7 @@ class _Insertion:
 
     def add_sizes(self, limits: SizeLimits) -> None:
         """Add the guards of constraints on sizes."""
-        constraints = list(guarded_constraints(limits))
+        constraints = [one for one in _guarded(limits) if not is_enforced(one, self._builder)]
         if not constraints:
             return
         builder, outside = self._builder, self._builder.symbols
@@ -164,12 +195,12 @@ class _Insertion:
         try:
             for constraint in constraints:
                 names = {symbol: by_name.get(symbol.name) for symbol in constraint.expression.free_symbols}
-                name, mark = _name(constraint.text, constraint.line), len(builder.created)
+                name, mark = name_of_constraint(constraint), len(builder.created)
                 try:
                     self.add(name, self._condition(constraint.expression.xreplace(names)))
                 except (Unsupported, TypeError, KeyError):
                     builder.rollback(mark)
-                    self.unchecked.append(name)
+                    self.unchecked.append(f"it {name}, which has no ONNX form at opset {builder.opset_version}")
         finally:
             builder.symbols = outside
 
@@ -253,7 +284,7 @@ class _Insertion:
                     self._guard_edge(Edge(source, node, 0, 0))
                     return
             node = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
-        self.unchecked.append(f"returns {value.name}")
+        self.unchecked.append(f"the output {value.name!r}, a sequence, is not made of a tensor")
 
     def _expanded(self, value: ir.Value) -> ir.Value:
         builder = self._builder
