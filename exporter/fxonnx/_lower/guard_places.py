@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import onnx_ir as ir
 
@@ -13,33 +15,37 @@ from fxonnx_translations._builder.op_schema import schema_info
 from .dead_nodes import subgraphs
 from .regions import REGIONS, SCOPES
 
-__all__ = ["Edge", "ancestors", "find_edges"]
+__all__ = ["GuardPlace", "ancestors", "find_places"]
 
 _SHAPE_READERS = frozenset({"Shape", "Size"})
 """Operators whose results do not depend on the elements of their input: a runtime need not compute them."""
 _NODE_COST = 8192
 """The bytes that a runtime copies in the time that it needs to run a small node."""
+_INNER = 3
+"""The cost of a copy between two operators, which a runtime may not fuse then, in copies of an input or output."""
 
 
 @dataclass(frozen=True)
-class Edge:
-    """A use of a tensor; every output that depends on it depends on the guards once the tensor does.
+class GuardPlace:
+    """A tensor on the way to outputs, which depend on the guards once the uses of the tensor do.
 
     Attributes:
         value: The tensor.
-        reader: The node of the main graph that uses it, perhaps in a subgraph; None for an output of the graph.
-        outputs: The positions of the outputs that depend on the use, as the bits of a number.
-        cost: The bytes that a copy of the tensor moves.
+        readers: The nodes of the main graph that use it, perhaps in a subgraph; none for an output of the graph.
+        outputs: The positions of the outputs that depend on the uses, as the bits of a number.
+        cost: The cost of a copy, in bytes.
     """
 
     value: ir.Value
-    reader: ir.Node | None
+    readers: tuple[ir.Node, ...]
     outputs: int
     cost: int
 
 
-def find_edges(builder: Builder, before: Collection[ir.Node], size_of: Callable[[ir.Value], int | None]) -> list[Edge]:
-    """Choose uses of tensors such that every output of a graph depends on one of them.
+def find_places(
+    builder: Builder, before: Collection[ir.Node], size_of: Callable[[ir.Value], int | None]
+) -> list[GuardPlace]:
+    """Choose tensors such that every output of a graph depends on one of them.
 
     Args:
         builder: The builder of the finished graph.
@@ -47,19 +53,25 @@ def find_edges(builder: Builder, before: Collection[ir.Node], size_of: Callable[
         size_of: The bytes of a tensor at the example sizes, or None if they are not known.
     """
     graph = builder.graph
-    edges = [Edge(value, None, 1 << index, size_of(value) or _NODE_COST) for index, value in enumerate(graph.outputs)]
+    places = [
+        GuardPlace(value, (), 1 << index, (size_of(value) or 0) + _NODE_COST)
+        for index, value in enumerate(graph.outputs)
+    ]
     readers = _readers(graph)
     reached = _reached_outputs(graph, readers)
     reads_inputs = _depend_on_inputs(graph)
     for value in _values(graph):
-        if value not in reads_inputs or not _is_copied(value, builder):
+        size = size_of(value) if value in reads_inputs and _is_copied(value, builder) else None
+        if size is None:
             continue
-        cost = size_of(value)
-        for reader in readers.get(value, ()) if cost is not None else ():
-            is_free = reader not in before and reader.op_type not in _SHAPE_READERS
-            if is_free and reached[reader] and not _is_in_region(value, reader):
-                edges.append(Edge(value, reader, reached[reader], int(cost or 0)))
-    return _cover(edges, (1 << len(graph.outputs)) - 1)
+        free = tuple(
+            reader for reader in readers.get(value, ()) if reader not in before and reader.op_type not in _SHAPE_READERS
+        )
+        outputs = reduce(operator.or_, (reached[reader] for reader in free), 0)
+        if outputs and not _is_in_region(value, free):
+            cost = size + _NODE_COST
+            places.append(GuardPlace(value, free, outputs, cost if value.producer() is None else _INNER * cost))
+    return _cover(places, (1 << len(graph.outputs)) - 1)
 
 
 def ancestors(values: Sequence[ir.Value]) -> set[ir.Node]:
@@ -74,23 +86,25 @@ def ancestors(values: Sequence[ir.Value]) -> set[ir.Node]:
     return found
 
 
-def _cover(edges: Sequence[Edge], wanted: int) -> list[Edge]:
-    """Uses of low cost on which all outputs depend: the cheapest one for each new output, repeatedly."""
-    chosen: list[Edge] = []
+def _cover(places: Sequence[GuardPlace], wanted: int) -> list[GuardPlace]:
+    """Tensors of low cost on which all outputs depend: the cheapest one for each new output, repeatedly."""
+    chosen: list[GuardPlace] = []
     while wanted:
         best = min(
-            (edge for edge in edges if edge.outputs & wanted),
-            key=lambda edge: (edge.cost + _NODE_COST) / (edge.outputs & wanted).bit_count(),
+            (place for place in places if place.outputs & wanted),
+            key=lambda place: place.cost / (place.outputs & wanted).bit_count(),
         )
         chosen.append(best)
         wanted &= ~best.outputs
     return chosen
 
 
-def _is_in_region(value: ir.Value, reader: ir.Node) -> bool:
-    """Whether a use is between nodes that may become a function, which a node without a region would split."""
+def _is_in_region(value: ir.Value, readers: Sequence[ir.Node]) -> bool:
+    """Whether uses are between nodes that may become a function, which a node without a region would split."""
     producer = value.producer()
-    return producer is not None and any(reader.meta.get(key) or producer.meta.get(key) for key in (REGIONS, SCOPES))
+    return producer is not None and any(
+        node.meta.get(key) for node in (producer, *readers) for key in (REGIONS, SCOPES)
+    )
 
 
 def _is_copied(value: ir.Value, builder: Builder) -> bool:
@@ -107,10 +121,9 @@ def _is_copied(value: ir.Value, builder: Builder) -> bool:
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    # The last ones first: of equally cheap uses, those after the fused regions of a model.
-    for node in reversed(graph):
-        yield from node.outputs
     yield from (value for value in graph.inputs if not value.is_initializer())
+    for node in graph:
+        yield from node.outputs
 
 
 def _sources(node: ir.Node) -> list[ir.Value]:

@@ -31,7 +31,7 @@ from .._prepare.assumption_checks import Check
 from .._warnings import warn_user
 from .dead_nodes import subgraphs
 from .enforced_limits import is_enforced
-from .guard_places import Edge, ancestors, find_edges
+from .guard_places import ancestors, find_places
 
 __all__ = [
     "GUARDS_KEY",
@@ -244,19 +244,17 @@ class _Insertion:
             return _bytes_of(self._builder, value, sizes)
 
         before = ancestors([self.passed])
-        for edge in find_edges(self._builder, before, bytes_of):
-            if edge.reader is None:
-                self._guard_output(edge.value)
+        for place in find_places(self._builder, before, bytes_of):
+            if place.readers:
+                self._guard_uses(place.value, place.readers)
             else:
-                self._guard_edge(edge)
+                self._guard_output(place.value)
 
-    def _guard_edge(self, edge: Edge) -> None:
-        reader = edge.reader
-        if reader is None:
-            return
-        guarded = self._expanded(edge.value)
-        _replace_uses(reader, edge.value, guarded)
-        self._move_before(guarded, reader)
+    def _guard_uses(self, value: ir.Value, readers: Sequence[ir.Node]) -> None:
+        guarded = self._expanded(value)
+        for reader in readers:
+            _replace_uses(reader, value, guarded)
+        self._move_before(guarded, readers[0])
 
     def _guard_output(self, value: ir.Value) -> None:
         """Guard an output of the graph, which keeps its name and metadata."""
@@ -281,7 +279,7 @@ class _Insertion:
         while node is not None:
             for source in node.inputs:
                 if source is not None and isinstance(source.type, ir.TensorType) and not source.is_initializer():
-                    self._guard_edge(Edge(source, node, 0, 0))
+                    self._guard_uses(source, [node])
                     return
             node = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
         self.unchecked.append(f"the output {value.name!r}, a sequence, is not made of a tensor")
