@@ -301,8 +301,7 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
             patterns=options.patterns,
             adapters=options.adapters,
             pattern_context=partial(pattern_context, model, options.profile),
-            runtime_checks=options.runtime_checks
-            and any(one.kind is AssumptionKind.EXAMPLE for one in captured.assumptions),
+            checked=options.guards and any(one.kind is AssumptionKind.EXAMPLE for one in captured.assumptions),
         )
     updates = find_updates(prepared, captured.inputs.paths)
     lost = report_updates(updates, options.state) + report_changes(captured.attribute_changes, options.state)
@@ -314,7 +313,7 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
     if options.quantize is not None and options.quantize.calibration is not None:
         # The program does not keep the batches.
         options = replace(options, quantize=replace(options.quantize, activations="static", calibration=None))
-    limits = captured.limits.with_requirements(lowered.requirements)
+    limits = lowered.limits
     added = limits.constraints[len(captured.limits.constraints) :]
     report_narrowed(added, strict=options.strict_shapes)
     metadata = lowered.model.metadata_props
@@ -335,6 +334,7 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
         prepared.fusions,
         proof,
         lowered.quantization,
+        tuple(lowered.guards.nodes),
     )
     if added and record.example_inputs is not None:
         # Where an intermediate tensor of the example is empty, a call with it would be refused.

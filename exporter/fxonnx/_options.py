@@ -63,7 +63,7 @@ class Options:
         frozen: Names or patterns of the tensors that become constants.
         adapters: Patterns of the weights that become graph inputs with default values.
         data_dependent: What the capture does where the model branches on the values of its inputs.
-        runtime_checks: Whether the model returns that its assumptions hold.
+        guards: Whether the graph checks the limits of its inputs.
         numerics: "exact" keeps torch's results for NaN and signed zeros as well.
         profile: The runtime that the graph is written for.
         functions: Whether marked regions, or repeated modules as well, become functions.
@@ -88,7 +88,7 @@ class Options:
     frozen: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
     data_dependent: DataDependent = "error"
-    runtime_checks: bool = False
+    guards: bool = True
     numerics: Numerics = "default"
     profile: TargetProfile = DEFAULT_PROFILE
     functions: Functions = "regions"
@@ -112,8 +112,9 @@ class ExportOptions:
             float32 for lack of a kernel are not rounded in between. "exact": further nodes make the results for these
             torch's as well, each operator rounds, and attention in half precision computes its scores in float32.
         patterns: Fusion patterns to enable or disable, by name; ``program.record.patterns`` lists them.
-        runtime_checks: With ``data_dependent="example"``, add an output ``assumptions_hold``, a bool that is false for
-            inputs with other answers than the example.
+        guards: Check in the graph what limits its inputs beyond what was asked: constraints on the sizes of dims that
+            are requested to be dynamic, and with ``data_dependent="example"`` the answers of the example. For other
+            inputs the model fails in any runtime, with the limit in the name of the node that fails.
     """
 
     metadata: MetadataLevel = "full"
@@ -121,7 +122,7 @@ class ExportOptions:
     functions: Functions = "regions"
     numerics: Numerics = "default"
     patterns: Mapping[str, bool] = field(default_factory=dict)
-    runtime_checks: bool = False
+    guards: bool = True
 
 
 @dataclass(frozen=True)
@@ -245,12 +246,18 @@ def read_options(
         frozen=_check_frozen(frozen),
         adapters=_check_adapters(adapters),
         data_dependent=data_dependent,
-        runtime_checks=rare.runtime_checks,
+        guards=_check_guards(rare.guards),
         numerics=rare.numerics,
         profile=profile,
         functions=_check_functions(rare.functions, ir_version, opset),
         quantize=config,
     )
+
+
+def _check_guards(guards: Any) -> bool:
+    if not isinstance(guards, bool):
+        raise ArgumentError("guards", f"expected a bool, got {guards!r}", hint="pass False for a graph without checks")
+    return guards
 
 
 def _check_frozen(frozen: Any) -> tuple[str, ...]:

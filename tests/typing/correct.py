@@ -31,7 +31,7 @@ program = fxonnx.export(model, x, quantize=fxonnx.QuantizeConfig("int8", activat
 differences: list[float | None] = [layer.relative_error for layer in program.quantization.report((x,)).layers]
 config: fxonnx.QuantizeConfig = fxonnx.QuantizeConfig.from_checkpoint("checkpoint")
 program = fxonnx.export(
-    model, x, frozen=["input"], data_dependent="example", options=fxonnx.ExportOptions(runtime_checks=True)
+    model, x, frozen=["input"], data_dependent="example", options=fxonnx.ExportOptions(guards=False)
 )
 program = fxonnx.export(model, x, adapters="*.lora_*")
 program = fxonnx.export(model, x, adapters=["weight", "bias"])

@@ -6,7 +6,7 @@ import functools
 import json
 import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import onnx_ir as ir
@@ -15,7 +15,7 @@ import torch
 
 from fxonnx_translations._builder import dtypes
 from fxonnx_translations._builder.builder import Builder, Unsupported
-from fxonnx_translations._builder.empty_tensors import Requirement, requirements
+from fxonnx_translations._builder.empty_tensors import requirements
 from fxonnx_translations._builder.name_allocator import NameAllocator
 from fxonnx_translations._builder.op import Op, ResultSpec
 from fxonnx_translations._builder.shape_inference import quick
@@ -25,6 +25,7 @@ from fxonnx_translations._registry import Translation
 from fxonnx_translations._torch_compat import FakeTensor
 
 from .._capture import Capture
+from .._capture.constraints.constraint import SizeLimits
 from .._extensions import add_on
 from .._nodes import result_index
 from .._options import Options
@@ -32,8 +33,9 @@ from .._prepare import REASON_KEY, Prepared, Update, find_attribute
 from .._provenance import REGIONS_KEY, source_line
 from ..errors import TranslationError, UnsupportedOperator, UnsupportedOperatorError, kind_of
 from .control_flow import CONTROL_FLOW, bound_symbols
-from .dead_nodes import eliminate_dead_nodes, release_subgraph_uses, subgraphs, trim_unused_outputs
 from .dispatch import arguments_by_name, find_translation
+from .finalize import finalize
+from .guards import Guards, insert_guards, keep_checks
 from .lowest_opset import lowest_opset
 from .metadata import SCOPE, NodeMetadata, class_scopes_of, scopes_of, target_name
 from .model import (
@@ -67,13 +69,15 @@ class Lowered:
 
     Attributes:
         model: The ONNX model.
-        requirements: Sizes that must not be 0 for the model to be correct.
+        limits: The sizes for which it is valid, with the requirements of its operators.
         quantization: The record of the add-on for quantization, if it has quantized the model; else None.
+        guards: The limits that it checks itself.
     """
 
     model: ir.Model
-    requirements: Sequence[Requirement]
+    limits: SizeLimits
     quantization: Any = None
+    guards: Guards = field(default_factory=Guards)
 
 
 def lower(
@@ -125,62 +129,30 @@ def lower(
         raise TranslationError(f"a size returned as an output cannot be computed: {error}", hint=hint) from error
     if states:
         model.metadata_props[STATE_KEY] = json.dumps(states)
-    _finalize(builder)
+    keep_checks(builder, prepared, lowering.env)
+    finalize(builder)
+    limits = capture.limits.with_requirements(requirements(builder))
+    guards = insert_guards(builder, prepared, capture, limits, lowering.env) if options.guards else Guards()
+    if guards.nodes:
+        finalize(builder)
     form = options.profile.quantized_form
     is_quantized = form is not None and any(node.op_type == "QuantizeLinear" for node in model.graph)
     if is_quantized and add_on("quantization").write_quantized_form(builder, form):
-        _finalize(builder)
+        finalize(builder)
     quantization = None
     if options.quantize is not None:
         quantization = add_on("quantization").quantize(model, builder, options.quantize, capture, options.profile)
-        _finalize(builder)
+        finalize(builder)
+        limits = capture.limits.with_requirements(requirements(builder))
     if options.legacy_names:
         add_on("torchscript").rename_by_scope(model.graph)
-    required = requirements(builder)
+    guards.write(model)
     quantization = None if quantization is None else quantization.named()
     if options.functions == "repeated" or lowering.has_regions:
         outline(model, repeated=options.functions == "repeated")
     if options.legacy:
         move_interface_metadata(model)
-    return Lowered(model, required, quantization)
-
-
-def _finalize(builder: Builder) -> None:
-    """Eliminate dead nodes and initializers; record shapes of the remaining values, and name the nodes."""
-    graph = builder.graph
-    outputs = set(graph.outputs)
-    for node in reversed(graph):
-        if not any(output in outputs or output.uses() for output in node.outputs):
-            release_subgraph_uses(node)
-            unrounded = builder.unrounded.get(node.outputs[0])
-            graph.remove(node, safe=True)
-            if unrounded is not None and unrounded.uses() and unrounded not in outputs:
-                # It takes the place of the rounded value, and the FX node's name.
-                unrounded.name = node.outputs[0].name
-                unrounded.metadata_props.update(node.outputs[0].metadata_props)
-        else:
-            for body in subgraphs(node):
-                eliminate_dead_nodes(body)
-    for node in graph:
-        if len(node.outputs) > 1:
-            trim_unused_outputs(node, outputs, builder.opset_version)
-    is_foreign = any(node.domain not in ("", "ai.onnx") for node in graph)
-    for node in ir.traversal.RecursiveGraphIterator(graph):
-        # Value names are unique in the whole model, subgraphs included.
-        node.name = f"node_{node.outputs[0].name}"
-    for node in graph:
-        for output in node.outputs:
-            if output.shape is None and (output.uses() or output in outputs):
-                try:
-                    builder.write_shape(output, builder.dims(output))
-                except Unsupported as error:
-                    # Operators of other domains have no shape inference: their outputs keep the shapes torch recorded.
-                    if not is_foreign:
-                        raise TranslationError(str(error), target=node.op_type) from error
-    kept = outputs.union(graph.inputs)
-    unused = [name for name, value in graph.initializers.items() if not value.uses() and value not in kept]
-    for name in unused:
-        del graph.initializers[name]
+    return Lowered(model, limits, quantization, guards)
 
 
 class _GraphLowering:

@@ -30,7 +30,6 @@ from .sequence_values import joined, split
 from .versions import NEWEST_OPSET
 
 __all__ = [
-    "CHECK_OUTPUT",
     "NO_ELEMENT_TYPE_HINT",
     "NUMERICS_KEY",
     "OUTPUT_DIMS_KEY",
@@ -57,8 +56,6 @@ NO_ELEMENT_TYPE_HINT = (
 )
 _LARGEST_LITERAL = 1024
 """Maximum number of elements of a tensor constant of the model that is treated like a translation's literal."""
-CHECK_OUTPUT = "assumptions_hold"
-"""Name of the output of ``runtime_checks``."""
 NUMERICS_KEY = "pkg.fxonnx.numerics"
 """Metadata key of the model: ``"exact"`` if it was exported with exact numerics."""
 OUTPUT_DIMS_KEY = "pkg.fxonnx.output_dims"
@@ -428,9 +425,6 @@ def add_outputs(
             "output_names",
             f"{unused_name!r} is not used: {len(io_spec.options.output_names)} names for {len(graph.outputs)} outputs",
         )
-    if prepared.check is not None:
-        name = builder.names.unique(CHECK_OUTPUT)
-        _add_output(env[prepared.check], builder, name, name, OutputKind.USER_OUTPUT)
     return _return_updates(prepared, builder, env, io_spec)
 
 

@@ -1,9 +1,10 @@
-"""The conditions of a program that follows its example, as one bool tensor of the graph."""
+"""The conditions of a program that follows its example, as bool tensors of the graph."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from .graph_utils import fake_mode_of
 
-__all__ = ["insert_check"]
+__all__ = ["Check", "insert_checks"]
 
 aten = torch.ops.aten
 
@@ -31,12 +32,21 @@ _OPERATORS: Mapping[Any, Any] = MappingProxyType(
 """Operators on symbolic numbers to operators on tensors of rank 0."""
 
 
-def insert_check(graph: torch.fx.Graph) -> torch.fx.Node | None:
-    """Insert the conjunction of all assertions of a captured graph before its output.
+@dataclass(frozen=True)
+class Check:
+    """One condition that other inputs than the example may not satisfy.
 
-    Returns:
-        A node with a bool tensor of rank 0; None if the program asserts nothing.
+    Attributes:
+        node: A bool tensor of rank 0.
+        condition: The condition in torch's symbols.
     """
+
+    node: torch.fx.Node
+    condition: str
+
+
+def insert_checks(graph: torch.fx.Graph) -> list[Check]:
+    """Insert the conditions of all assertions of a captured graph before its output."""
     asserted = graph.find_nodes(op="call_function", target=aten._assert_scalar.default)
     mode = fake_mode_of(node.meta.get("val") for node in graph.nodes)
 
@@ -56,8 +66,9 @@ def insert_check(graph: torch.fx.Graph) -> torch.fx.Node | None:
                 return insert(_OPERATORS[number.target], *map(as_tensor, number.args))
         return insert(aten.scalar_tensor.default, number)
 
-    check: torch.fx.Node | None = None
-    for node in asserted:
-        condition = as_tensor(node.args[0])
-        check = condition if check is None else insert(aten.logical_and.default, check, condition)
-    return check
+    return [Check(as_tensor(node.args[0]), _text_of(node.args[0])) for node in asserted]
+
+
+def _text_of(condition: Any) -> str:
+    value = condition.meta.get("val") if isinstance(condition, torch.fx.Node) else condition
+    return str(value.node.expr if isinstance(value, torch.SymBool) else value)

@@ -17,7 +17,7 @@ from .._export_signature import InputRecord, Signature, read_signature
 from .._extensions import PassContext, run_graph_passes
 from ..errors import PrepareError
 from .adapters import find_adapters
-from .assumption_checks import insert_check
+from .assumption_checks import Check, insert_checks
 from .batch_norm_statistics import expose_running_statistics
 from .captured_values import Workspace, copy_program, mark_captured_values, mark_replacements
 from .common_subexpressions import eliminate_common_subexpressions
@@ -51,7 +51,7 @@ class Prepared:
         mutations: Mutated placeholders, whose final values the graph returns after the program's outputs.
         undecomposed: Nodes that have neither a translation nor a decomposition.
         fusions: The matches and near misses of the applied fusion patterns.
-        check: A bool tensor, whether the assumptions of the program hold; None if it is not returned.
+        checks: The conditions of the answers that follow the example, which the graph returns at its end.
         adapters: Names of the placeholders of weights that become graph inputs with default values.
     """
 
@@ -63,7 +63,7 @@ class Prepared:
     mutations: tuple[Mutation, ...] = ()
     undecomposed: tuple[torch.fx.Node, ...] = field(default=())
     fusions: FusionRecord = field(default_factory=FusionRecord)
-    check: torch.fx.Node | None = None
+    checks: tuple[Check, ...] = ()
     adapters: frozenset[str] = frozenset()
 
     def tensor(self, record: InputRecord) -> torch.Tensor:
@@ -89,7 +89,7 @@ def prepare(
     patterns: Collection[str] = (),
     adapters: Collection[str] = (),
     pattern_context: Callable[[], PatternContext] = PatternContext,
-    runtime_checks: bool = False,
+    checked: bool = False,
 ) -> Prepared:
     """Run all passes on a copy of the captured graph.
 
@@ -102,13 +102,13 @@ def prepare(
         patterns: Names of the fusion patterns to apply with ``optimize``.
         adapters: Names or patterns of the weights that become graph inputs with default values.
         pattern_context: Collects the facts that some of them read.
-        runtime_checks: Whether to compute that the assertions of the program hold.
+        checked: Whether the graph computes the conditions of the assertions of the program.
     """
     signature = read_signature(exported_program)
     adapter_weights = find_adapters(exported_program, signature, adapters) if adapters else frozenset[str]()
     module = copy_program(exported_program)
     graph = module.graph
-    check = insert_check(graph) if runtime_checks else None
+    checks = insert_checks(graph) if checked else []
     inline_subgraphs(module)
     mark_captured_values(module)
     _copy_subgraphs(module)
@@ -121,8 +121,8 @@ def prepare(
     # Kept as additional outputs after the program's own, so that the passes track the final values of mutated tensors.
     output: Any = graph.output_node()
     output_count = len(output.args[0])
-    checks = () if check is None else (check,)
-    output.args = ((*output.args[0], *(mutation.value for mutation in mutations), *checks),)
+    written = [mutation.value for mutation in mutations]
+    output.args = ((*output.args[0], *written, *(check.node for check in checks)),)
     undecomposed = decompose(module, is_translated)
     records = _records(graph, signature)
     mutated = {mutation.target for mutation in mutations}
@@ -155,6 +155,7 @@ def prepare(
     mark_replacements(module)
     constants |= _tensor_attributes(module, constants)
     final_values = output.args[0][output_count : output_count + len(mutations)]
+    asserted = output.args[0][output_count + len(mutations) :]
     # Copying a graph renames placeholders that shadow a builtin: ``input`` becomes ``input_1``.
     names = {node.name: record.name for node, record in records.items()}
     final_mutations = tuple(
@@ -170,7 +171,7 @@ def prepare(
         final_mutations,
         tuple(undecomposed),
         fusions,
-        None if check is None else output.args[0][-1],
+        tuple(replace(check, node=node) for check, node in zip(checks, asserted, strict=True)),
         adapter_weights,
     )
 

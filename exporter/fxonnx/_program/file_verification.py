@@ -17,7 +17,6 @@ from fxonnx_translations._torch_compat import pytree
 from .._capture.eager_state import copies_of_inputs, preserved_random_states, preserved_state
 from .._capture.inputs.pytree_objects import flatten_objects
 from .._comparison import REFERENCE_TEXTS, OutputComparison, OutputRows, ReferenceName, Tolerance, compare, format_rows
-from .._lower.model import CHECK_OUTPUT
 from .._model_files import check_external_data, load_model
 from .._sequence_types import is_sequence
 from ..errors import ArgumentError, ExportError, VerificationError
@@ -97,8 +96,6 @@ def _run_model(loaded: ir.Model, model: Any, args: Any, kwargs: Any) -> list[Any
             leaves = list(result) if isinstance(result, tuple) else [result]
         else:
             leaves = [leaf for leaf in pytree.tree_leaves(result) if not isinstance(leaf, str | None)]
-        if any(value.name == CHECK_OUTPUT for value in loaded.graph.outputs):
-            leaves.append(torch.tensor(True, device="cpu"))
         if states:
             values = {}
             if isinstance(model, torch.nn.Module):

@@ -16,6 +16,7 @@ import onnx_ir as ir
 import torch
 
 from .._comparison import OutputComparison
+from .._lower.guards import renamed as guards_renamed
 from .._lower.inlining import inlined
 from .._lower.metadata import MetadataLevel
 from .._public import public
@@ -53,7 +54,7 @@ _MOVED = MappingProxyType(
             name: f"record.{name}"
             for name in (
                 *("assumptions", "capture", "constraints", "example_inputs", "forward", "frozen_arguments", "fusions"),
-                *("near_misses", "options", "patterns", "proof", "returns_check", "rewrites", "timings"),
+                *("near_misses", "options", "patterns", "proof", "rewrites", "timings"),
             )
         },
         **{name: f"interface.{name}" for name in ("adapters", "applied_weights", "session_factory", "states")},
@@ -165,7 +166,7 @@ class ONNXProgram:
         Raises:
             ArgumentError: If the number of outputs differs from the graph's.
         """
-        extra = len(self.interface.states) + self.record.returns_check
+        extra = len(self.interface.states)
         own = len(self.model.graph.outputs) - extra
         return unflatten_outputs(self.exported_program, outputs[:own] if len(outputs) == own + extra else outputs)
 
@@ -239,8 +240,10 @@ class ONNXProgram:
             ArgumentError: If a key is not a name or ``ir.SymbolicDim``, or a new name is empty, a number or taken.
         """
         names = rename_dims(self.model, rename_mapping)
-        limits = self.record.capture.limits.renamed(names)
-        self.record = replace(self.record, capture=replace(self.record.capture, limits=limits))
+        before = self.record.capture.limits
+        limits = before.renamed(names)
+        guards = guards_renamed(self.model, self.record.guards, before, limits)
+        self.record = replace(self.record, capture=replace(self.record.capture, limits=limits), guards=guards)
         self.model.metadata_props.update(limits.metadata())
         self.release()
 

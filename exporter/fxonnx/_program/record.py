@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from .._capture import Assumption, AssumptionKind, Capture
+from .._capture import Assumption, Capture
 from .._capture.constraints.constraint import Constraint, Constraints
 from .._capture.inputs.input_table import with_lists
 from .._capture.rewriting import Rewrite
@@ -31,6 +31,7 @@ class ExportRecord:
         matches: The matches and near misses of the fusion patterns.
         proof: The departures from plain torch.export, and the inputs at which the capture was compared with the model.
         quantization: The quantized layers, and the model before the quantization.
+        guards: The limits of the inputs that the graph checks itself, as the names of the nodes that fail.
     """
 
     capture: Capture
@@ -39,6 +40,7 @@ class ExportRecord:
     matches: FusionRecord = field(default_factory=FusionRecord)
     proof: Proof = field(default_factory=Proof)
     quantization: Any = None
+    guards: tuple[str, ...] = ()
 
     @property
     def frozen_arguments(self) -> Mapping[str, Any]:
@@ -52,11 +54,6 @@ class ExportRecord:
         Those with ``AssumptionKind.EXAMPLE`` are checked in every call of the program. They are also in the report.
         """
         return self.capture.assumptions
-
-    @property
-    def returns_check(self) -> bool:
-        """Whether the model has the output ``assumptions_hold``, after its own and before the states."""
-        return self.options.runtime_checks and any(one.kind is AssumptionKind.EXAMPLE for one in self.assumptions)
 
     @property
     def rewrites(self) -> tuple[Rewrite, ...]:

@@ -202,9 +202,7 @@ def _run_captured_program(program: VerifiableProgram, args: Any, kwargs: Any) ->
     functions = recorded_function_calls(program.record.capture.functions)
     with torch.no_grad(), functions, without_global_hooks(), full_float32_products():
         result = torch.func.functional_call(module, weights, args, kwargs, tie_weights=False)
-        return _with_check(program, _output_leaves(program, result)) + _final_states(
-            program, module, weights, args, kwargs
-        )
+        return _output_leaves(program, result) + _final_states(program, module, weights, args, kwargs)
 
 
 def _run_model(
@@ -236,7 +234,7 @@ def _run_model(
         if isinstance(model, torch.nn.Module):
             values = dict(model.named_parameters(remove_duplicate=False))
             values |= {**dict(model.named_buffers(remove_duplicate=False)), **replaced}
-        return _with_check(program, leaves) + _final_states(program, model, values, args, kwargs)
+        return leaves + _final_states(program, model, values, args, kwargs)
 
 
 def _call(model: Callable[..., Any], replaced: dict[str, torch.Tensor], given: Any) -> Any:
@@ -266,11 +264,6 @@ def _output_leaves(program: VerifiableProgram, result: Any) -> list[Any]:
     # The captured program returns the stacked tensor of a list of dynamic length.
     leaves = structure.flatten_up_to(result) if program.record.capture.output_lists else pytree.tree_leaves(result)
     return [leaf for leaf in leaves if not isinstance(leaf, str | None)]
-
-
-def _with_check(program: VerifiableProgram, outputs: list[Any]) -> list[Any]:
-    """The outputs with the value of ``assumptions_hold``, which is true for inputs that a call accepts."""
-    return [*outputs, torch.tensor(True, device="cpu")] if program.record.returns_check else outputs
 
 
 def _final_states(program: VerifiableProgram, module: Any, weights: Any, args: Any, kwargs: Any) -> list[Any]:

@@ -23,6 +23,7 @@ from ..errors import ArgumentError, ExportError, VerificationError, did_you_mean
 from .accuracy_level import ROUNDED, always_rounds, multiplies_stored_weights, products_in_float
 from .call_binding import BoundCall, bind_call
 from .file_verification import verify_file
+from .guard_verification import verify_guards
 from .random_outputs import as_runtime_outputs, reruns_of, without_random_outputs
 from .references import Model, Reference, VerifiableProgram, captured_reference, dequantized, reference_of
 from .session import session_in_float
@@ -106,8 +107,8 @@ def verify(
             of ``apply_weights``.
         sizes: Sizes of the dynamic dims to verify instead of the inputs': dicts of dim name to size, in which
             omitted dims keep the size of the inputs; or "auto" for the inputs' own sizes, 1, primes and large sizes
-            within the constraints. Inputs of other sizes are random with a fixed seed, in the value range of the given
-            ones.
+            within the constraints, and sizes outside of them, at which the model has to fail. Inputs of other sizes are
+            random with a fixed seed, in the value range of the given ones.
         rtol: Relative tolerance.
         atol: Absolute tolerance.
         locate: Whether to find the first intermediate value that differs, if an output does; see
@@ -120,7 +121,8 @@ def verify(
         ArgumentError: If inputs are missing or do not match the exported ones, ``sizes`` or the sizes of the inputs
             violate the constraints, or the model fails on the inputs.
         RuntimeSessionError: If ONNX Runtime cannot load or run the model.
-        VerificationError: If an output differs; it has all rows and, with ``locate``, the ``comparison``.
+        VerificationError: If an output differs; it has all rows and, with ``locate``, the ``comparison``. Or if the
+            model computes outputs outside of its limits.
     """
     model, args, kwargs = _read_inputs(inputs, model, args, kwargs)
     if isinstance(program, str | os.PathLike | bytes):
@@ -133,6 +135,8 @@ def verify(
         for trial in trials:
             counter.add()
             rows += run.rows(call, trial)
+        if sizes == "auto":
+            verify_guards(program, call)
     if any(row.status == "mismatch" for row in rows):
         comparison = None
         if locate:

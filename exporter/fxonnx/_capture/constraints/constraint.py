@@ -73,6 +73,10 @@ class Constraint:
     def __str__(self) -> str:
         return self.text if self.line is None else f"{self.text} ({self.line})"
 
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Whether sizes of all of its dims satisfy it."""
+        return _holds(self.expression, sizes)
+
     def is_about(self, expression: sympy.Basic) -> bool:
         """Whether an expression contains a constrained dim."""
         return any(symbol.name in self.dims for symbol in expression.free_symbols)

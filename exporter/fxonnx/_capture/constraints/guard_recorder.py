@@ -37,6 +37,7 @@ __all__ = [
     "GuardLog",
     "SourceLine",
     "compare_sizes",
+    "distinguishes_zero_or_one",
     "guard_bool",
     "guard_or_defer_runtime_assert",
     "guards_of_shape_env",
@@ -221,7 +222,7 @@ def guards_of_shape_env(environment: ShapeEnv) -> Iterator[Guard]:
         evaluating = guard.sloc.framework_loc
         name = getattr(evaluating, "filename", "")
         counts_results = getattr(evaluating, "name", "") in _SPLITS and isinstance(guard.expr, sympy.Eq)
-        if name.startswith(_TORCH) and _distinguishes_zero_or_one(guard.expr) and not counts_results:
+        if name.startswith(_TORCH) and distinguishes_zero_or_one(guard.expr) and not counts_results:
             continue
         line = None
         if name and is_user_file(name):
@@ -470,7 +471,7 @@ def _is_shortcut(guard: sympy.Basic, evaluating: FrameType) -> bool:
     """Whether a guard only selects a shortcut or a memory layout, in torch or in the masks of transformers."""
     name = evaluating.f_code.co_filename
     if _BROADCASTING.search(name) is not None:
-        return _distinguishes_zero_or_one(guard)
+        return distinguishes_zero_or_one(guard)
     if not name.startswith((_TORCH, _OWN)):
         return False
     # Operators are called from __torch_function__; other conditions in torch.export are about the program.
@@ -478,7 +479,7 @@ def _is_shortcut(guard: sympy.Basic, evaluating: FrameType) -> bool:
         return False
     if isinstance(guard, sympy.Eq) and _counts_results(evaluating):
         return False
-    return _queries_layout(evaluating) or _distinguishes_zero_or_one(guard)
+    return _queries_layout(evaluating) or distinguishes_zero_or_one(guard)
 
 
 def _counts_results(evaluating: FrameType) -> bool:
@@ -501,7 +502,7 @@ def _is_operator_call(evaluating: FrameType) -> bool:
     return evaluating.f_code.co_name == "__torch_function__"
 
 
-def _distinguishes_zero_or_one(guard: sympy.Basic) -> bool:
+def distinguishes_zero_or_one(guard: sympy.Basic) -> bool:
     """Whether a guard only distinguishes sizes of 0 or 1 from other sizes."""
     if not isinstance(guard, sympy.Rel):
         return False

@@ -27,6 +27,7 @@ from .constraint_solver import (
     text_of,
 )
 from .copy_guards import copy_guards
+from .guard_code import guards_of_code
 from .guard_recorder import Guard, GuardLog, SourceLine, guards_of_shape_env, line_of_node
 from .slice_guards import slice_guards
 
@@ -87,15 +88,12 @@ def translate_guards(
 
 
 def _program_guards(program: ExportedProgram, environment: ShapeEnv | None) -> Iterator[Guard]:
-    """The guards, ranges and assertions that a program still has if it was captured outside of fxonnx."""
-    if environment is not None:
-        yield from guards_of_shape_env(environment)
-    for symbol, interval in program.range_constraints.items():
-        # torch.export uses the lower limit 2 for every dynamic dim, since it may specialize 0 and 1.
-        if interval.lower > 2:
-            yield Guard(sympy.Ge(symbol, interval.lower), None)
-        if interval.upper < int_oo:
-            yield Guard(sympy.Le(symbol, interval.upper), None)
+    """The guards and assertions that a program still has if it was captured outside of fxonnx."""
+    known = [] if environment is None else list(guards_of_shape_env(environment))
+    yield from known
+    if environment is None or not environment.var_to_sources:
+        # Of a program that was loaded, torch has the text of the guards only.
+        yield from guards_of_code(program)
     for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default):
         condition = node.args[0].meta.get("val") if isinstance(node.args[0], torch.fx.Node) else None
         if isinstance(condition, torch.SymBool):
@@ -169,6 +167,17 @@ class _GuardTranslator:
             self.places.append(Place(index, axis, dim_label(label, axis), size.xreplace(self._named)))
         if log is not None:
             self._name_replaced_symbols(log, sizes)
+        else:
+            self._add_ranges(program)
+
+    def _add_ranges(self, program: ExportedProgram) -> None:
+        """Add the ranges of a program that was captured outside of fxonnx: those of its guards, or else the user's."""
+        for symbol, interval in program.range_constraints.items():
+            # torch.export uses the lower limit 2 for every dynamic dim, since it may specialize 0 and 1.
+            low = int(interval.lower) if interval.lower > 2 else None
+            high = int(interval.upper) if interval.upper < int_oo else None
+            if symbol in self._named and (low, high) != (None, None):
+                self._ranges[self._named[symbol]] = Bounds(low, high)
 
     def _name_symbol(self, symbol: sympy.Symbol, name: str, spec: DimSpec, *, is_size: bool) -> None:
         if name not in self._symbols:
