@@ -17,7 +17,6 @@ from typing import Any
 import onnx_ir as ir
 import sympy
 import torch
-from torch.export.graph_signature import ConstantArgument, InputKind
 
 from fxonnx_translations._builder.builder import Builder, Unsupported
 from fxonnx_translations._builder.constants import array_of
@@ -145,8 +144,6 @@ def insert_guards(
     for check in prepared.checks:
         builder.graph.outputs.pop()
         insertion.add(_name_of_check(check, capture), env[check.node])
-    for index, value in _loop_bounds(capture).items():
-        insertion.add_value(index, value)
     if insertion.nodes:
         insertion.attach(_example_sizes(capture))
     for text in insertion.unchecked:
@@ -203,16 +200,6 @@ class _Insertion:
                     self.unchecked.append(f"it {name}, which has no ONNX form at opset {builder.opset_version}")
         finally:
             builder.symbols = outside
-
-    def add_value(self, index: int, value: int) -> None:
-        """Add the guard of an input with one valid value."""
-        given = self._inputs[index]
-        number = self._node("Reshape", [given, self._one], given.dtype, (1,))
-        if given.dtype != ir.DataType.INT64:
-            number = self._node("Cast", [number], ir.DataType.INT64, (1,), to=int(ir.DataType.INT64))
-        constant = self._builder.constant([value], ir.DataType.INT64)
-        condition = self._node("Equal", [number, constant], ir.DataType.BOOL, (1,))
-        self.add(_name(f"{given.name} == {value}", None), condition)
 
     def add(self, name: str, condition: ir.Value) -> None:
         """Add the guard of a condition, a bool tensor of one element."""
@@ -373,19 +360,6 @@ def _name_of_check(check: Check, capture: Capture) -> str:
             code = line.code if line is not None and line.code else assumption.condition
             return _name(f"{code} -> {assumption.answer}", None if line is None else str(line))
     return _name(check.condition, None)
-
-
-def _loop_bounds(capture: Capture) -> dict[int, int]:
-    """Index of the input, among those that are not constants of the program, to its only valid value."""
-    specs = [
-        spec
-        for spec in capture.exported_program.graph_signature.input_specs
-        if spec.kind in (InputKind.USER_INPUT, InputKind.CUSTOM_OBJ)
-    ]
-    return {
-        sum(not isinstance(spec.arg, ConstantArgument) for spec in specs[:position]): value
-        for position, value in capture.loop_bounds.items()
-    }
 
 
 def _example_sizes(capture: Capture) -> dict[str, int]:
