@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import queue
+import re
 import threading
 import time
 from collections import Counter
@@ -14,15 +15,19 @@ from pathlib import Path
 from .catalog import programs
 from .judge import Verdict
 from .program import Program
-from .stored import known_verdicts, store
+from .stored import known_verdicts, store, store_open
 from .worker import Worker
+
+_PATHS = re.compile(r"/\S+superset_\d+\S*")
 
 
 def main() -> None:
     """Judge programs and print what was found."""
     arguments = _arguments()
     chosen = [each for each in programs() if not arguments.family or each.family in arguments.family]
-    chosen = [each for each in chosen if each.name in arguments.names] if arguments.names else chosen[: arguments.programs]
+    chosen = (
+        [each for each in chosen if each.name in arguments.names] if arguments.names else chosen[: arguments.programs]
+    )
     cached = json.loads(arguments.ours.read_text()) if arguments.ours and arguments.ours.exists() else {}
     ours = {name: Verdict(**verdict) for name, verdict in cached.items()}
 
@@ -37,6 +42,8 @@ def main() -> None:
         _write(arguments.ours, ours)
     if arguments.refresh:
         _refresh(chosen, ours, arguments)
+    if arguments.open:
+        _write_open(chosen, ours)
     _print(chosen, ours, arguments)
 
 
@@ -47,9 +54,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--family", action="append", help="only programs of a family; may be given again")
     parser.add_argument("--refresh", action="store_true", help="run torch's exporters where their verdicts are unknown")
     parser.add_argument("--again", action="store_true", help="with --refresh: also where they are known")
-    parser.add_argument("--minutes", type=float, default=40.0, help="the time of --refresh for programs that fxonnx exports right")
+    parser.add_argument(
+        "--minutes", type=float, default=40.0, help="the time of --refresh for programs that fxonnx exports right"
+    )
+    parser.add_argument("--open", action="store_true", help="write the findings to open.txt")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--ours", type=Path, help="a file that keeps the verdicts of fxonnx; programs in it are not run again")
+    parser.add_argument(
+        "--ours", type=Path, help="a file that keeps the verdicts of fxonnx; programs in it are not run again"
+    )
     parser.add_argument("--show", action="store_true", help="print the source of each finding")
     return parser.parse_args()
 
@@ -59,7 +71,11 @@ def _write(path: Path, ours: dict[str, Verdict]) -> None:
 
 
 def _judge_all(
-    chosen: Sequence[Program], exporter: str, jobs: int, keep: Callable[[str, Verdict], None], minutes: float | None = None
+    chosen: Sequence[Program],
+    exporter: str,
+    jobs: int,
+    keep: Callable[[str, Verdict], None],
+    minutes: float | None = None,
 ) -> None:
     """Judge programs in several processes, for some minutes at most."""
     waiting: queue.SimpleQueue[Program] = queue.SimpleQueue()
@@ -105,10 +121,24 @@ def _refresh(chosen: Sequence[Program], ours: dict[str, Verdict], arguments: arg
     valid = [each for each in chosen if ours[each.name].kind != "invalid"]
     first = [each for each in valid if ours[each.name].kind != "right"]
     then = [each for each in valid if ours[each.name].kind == "right"]
-    for exporter, some, minutes in (("torchscript", valid, None), ("dynamo", first, None), ("dynamo", then, arguments.minutes)):
+    for exporter, some, minutes in (
+        ("torchscript", valid, None),
+        ("dynamo", first, None),
+        ("dynamo", then, arguments.minutes),
+    ):
         unknown = [each for each in some if each.name not in verdicts[exporter]]
         _judge_all(unknown, exporter, arguments.jobs, keeper(exporter), minutes)
         store(verdicts, programs())
+
+
+def _write_open(chosen: Sequence[Program], ours: dict[str, Verdict]) -> None:
+    verdicts = known_verdicts()
+    right = {name for found in verdicts.values() for name, kind in found.items() if kind == "right"}
+    found = {each.name: ours[each.name] for each in chosen if each.name in right and ours[each.name].kind != "right"}
+    texts = {
+        name: f"{verdict.kind}: {_PATHS.sub('...', verdict.text)[:120]}".strip() for name, verdict in found.items()
+    }
+    store_open(texts, [each.name for each in chosen])
 
 
 def _print(chosen: Sequence[Program], ours: dict[str, Verdict], arguments: argparse.Namespace) -> None:

@@ -11,15 +11,57 @@ __all__ = ["bounds"]
 # Bounds in a, or in a and b, or in l, which has an element per row.
 _ONE = (
     *("a:", ":a", "-a:", ":-a", "a:a + 2", "a - 1:a + 2", "a::2", "a // 2:", "a * 2:", ":a + 1", "1:a", "a:-1"),
-    *(":max(a, 2)", "int(a):", ":a.item()", ":int(a) + 1", "a:a + x.shape[0]", "x.shape[DIM] - a:", ":a % 5", "a.long():"),
+    *(
+        ":max(a, 2)",
+        "int(a):",
+        ":a.item()",
+        ":int(a) + 1",
+        "a:a + x.shape[0]",
+        "x.shape[DIM] - a:",
+        ":a % 5",
+        "a.long():",
+    ),
 )
-_TWO = ("a:b", "a:b:2", "a + 1:b", ":a + b", ":b - a", "a:b - 1", "min(a, b):", ":max(a, b)", "int(a):int(b)", "a:a + b")
-_ROWS = (":l.max()", "l.min():", "l[0]:l[1]", ":l[0]", "l[-1]:", ":l.sum() // 4", "int(l.max()):", ":l.max().item()", ":l.amax()")
+_TWO = (
+    "a:b",
+    "a:b:2",
+    "a + 1:b",
+    ":a + b",
+    ":b - a",
+    "a:b - 1",
+    "min(a, b):",
+    ":max(a, b)",
+    "int(a):int(b)",
+    "a:a + b",
+)
+_ROWS = (
+    ":l.max()",
+    "l.min():",
+    "l[0]:l[1]",
+    ":l[0]",
+    "l[-1]:",
+    ":l.sum() // 4",
+    "int(l.max()):",
+    ":l.max().item()",
+    ":l.amax()",
+)
 
 _READS = (
     *("x[S] * 1", "x[S].sum(DIM)", "x[S].relu()", "torch.cat([x[S], x], DIM)", "x[S].mT @ x[S]", "x[S].softmax(DIM)"),
-    *("F.pad(x[S], (1, 1))", "x[S].flatten()", "x[S].mT.contiguous()", "x * x[S].shape[DIM]", "torch.zeros_like(x[S]) + 1"),
-    *("x[S].cumsum(DIM)", "x[S].unsqueeze(0)", "(x * 2)[S] + x[S]", "torch.where(x[S] > 0, x[S], 0.5)", "x[S].mean() + x"),
+    *(
+        "F.pad(x[S], (1, 1))",
+        "x[S].flatten()",
+        "x[S].mT.contiguous()",
+        "x * x[S].shape[DIM]",
+        "torch.zeros_like(x[S]) + 1",
+    ),
+    *(
+        "x[S].cumsum(DIM)",
+        "x[S].unsqueeze(0)",
+        "(x * 2)[S] + x[S]",
+        "torch.where(x[S] > 0, x[S], 0.5)",
+        "x[S].mean() + x",
+    ),
 )
 _WRITES = (
     *(("y[S] = 0",), ("y[S] = -1.5",), ("y[S] += 1",), ("y[S] *= 2",), ("y[S] -= x[S] * 0.5",), ("y[S].zero_()",)),
@@ -48,9 +90,14 @@ _FORMS = ("class", "class", "class", "class", "helper", "lambda", "type", "class
 def bounds() -> Iterator[Program]:
     """All programs of the family."""
     for bound in (*_ONE, *_TWO, *_ROWS):
-        for use in (*((f"return {read}",) for read in _READS), *(("y = x.clone()", *write, "return y") for write in _WRITES)):
+        for use in (
+            *((f"return {read}",) for read in _READS),
+            *(("y = x.clone()", *write, "return y") for write in _WRITES),
+        ):
             for target, dim in _TARGETS:
-                body = [line.replace("S]", f"{target}]").replace("S]", f"{bound}]").replace("DIM", str(dim)) for line in use]
+                body = [
+                    line.replace("S]", f"{target}]").replace("S]", f"{bound}]").replace("DIM", str(dim)) for line in use
+                ]
                 yield from _of_values("slices", bound, body, dim)
     yield from _loops()
     yield from _windows()
@@ -104,7 +151,12 @@ _LOOPS = (
     ("return torch.stack([x[i, :n].mean() for i, n in enumerate(l)])",),
     ("return torch.stack([row[:n].max() for row, n in zip(x, l)])",),
     ("return torch.cat([row[:n] for row, n in zip(x, l.tolist())])",),
-    ("m = torch.zeros(x.shape, dtype=torch.bool)", "for i, n in enumerate(l):", "    m[i, n:] = True", "return x.masked_fill(m, -1.0)"),
+    (
+        "m = torch.zeros(x.shape, dtype=torch.bool)",
+        "for i, n in enumerate(l):",
+        "    m[i, n:] = True",
+        "return x.masked_fill(m, -1.0)",
+    ),
     ("y = x.clone()", "for i, n in enumerate(l):", "    y[i, :n] = x[i, :n].flip(0)", "return y"),
     ("y = x.clone()", "for i, n in enumerate(l):", "    y[i, n - 1] = 9.0", "return y"),
     ("y = x.clone()", "for i in range(4):", "    y[i, l[i]:l[i] + 2] = 7", "return y"),
@@ -128,8 +180,12 @@ def _loops() -> Iterator[Program]:
                 calls = tuple(f"(f({n}, 12), n({v[:n]}{dtype}))" for n, v in zip(counts, values, strict=True))
                 for form in ("class", "helper", "type"):
                     for has_source in (True, False):
-                        if (form, has_source) == ("class", True) or share(5, *body, dynamic, dtype, form, str(has_source)):
-                            yield Program("loops", module("x, l", body, form=form), calls, dynamic, has_source=has_source)
+                        if (form, has_source) == ("class", True) or share(
+                            5, *body, dynamic, dtype, form, str(has_source)
+                        ):
+                            yield Program(
+                                "loops", module("x, l", body, form=form), calls, dynamic, has_source=has_source
+                            )
 
 
 _WINDOWS = (
@@ -166,7 +222,12 @@ def _windows() -> Iterator[Program]:
         if lines != list(body):
             lines.insert(0, "b, t, d = x.shape")
             lines = [line.replace("p + x.shape[1]", "p + t") for line in lines]
-        for dynamic in ("None", "({1: 't'}, None, None)", "({0: 'b', 1: 't'}, {0: 'b'}, None)", "({1: 't'}, {1: 's'}, None)"):
+        for dynamic in (
+            "None",
+            "({1: 't'}, None, None)",
+            "({0: 'b', 1: 't'}, {0: 'b'}, None)",
+            "({1: 't'}, {1: 's'}, None)",
+        ):
             for brackets, dtype in _TYPES:
                 sizes = ((1, 2, 9, 3), (1, 2, 9, 5), (1, 2, 9, 0))
                 if dynamic != "None":

@@ -98,18 +98,18 @@ def _leaves(result: Any) -> list[torch.Tensor]:
 
 def _eager(built: Built, calls: int) -> list[list[torch.Tensor] | None]:
     """The results of each call; None for a call that eager torch cannot run, which cannot be the example."""
-    results: list[list[torch.Tensor] | None] = []
-    for call in range(calls):
-        try:
-            with torch.no_grad():
-                result = built.model()(*built.inputs(call))
-        except Exception:
-            if call == 0:
-                raise
+    results: list[list[torch.Tensor] | None] = [_results(built, 0)]
+    for call in range(1, calls):
+        with contextlib.suppress(Exception):
+            results.append(_results(built, call))
+        if len(results) == call:
             results.append(None)
-        else:
-            results.append([leaf.detach().clone() for leaf in _leaves(result)])
     return results
+
+
+def _results(built: Built, call: int) -> list[torch.Tensor]:
+    with torch.no_grad():
+        return [leaf.detach().clone() for leaf in _leaves(built.model()(*built.inputs(call)))]
 
 
 def _names(inputs: Sequence[Any]) -> list[str]:
@@ -129,7 +129,14 @@ def _export_dynamo(built: Built, options: dict[str, Any], path: str) -> None:
     shapes = built.dynamic_shapes()
     opset = options.get("opset_version")
     torch.onnx.export(
-        built.model(), inputs, path, dynamo=True, input_names=_names(inputs), dynamic_shapes=shapes, opset_version=opset, verbose=False
+        built.model(),
+        inputs,
+        path,
+        dynamo=True,
+        input_names=_names(inputs),
+        dynamic_shapes=shapes,
+        opset_version=opset,
+        verbose=False,
     )
 
 
@@ -196,8 +203,6 @@ def _difference(found: Sequence[Any], wanted: Sequence[torch.Tensor]) -> str | N
         if not torch.isclose(have, want, rtol=tolerance, atol=tolerance * max(scale, 1e-3), equal_nan=True).all():
             return f"output {number}: {_first(have, want, tolerance)}"
     return None
-
-
 
 
 def _first(have: torch.Tensor, want: torch.Tensor, tolerance: float) -> str:
