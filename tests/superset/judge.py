@@ -36,8 +36,7 @@ KINDS = {
 }
 """The kinds of verdicts, and the letters that stand for them in the stored table."""
 
-# Relative to the largest element of a result.
-_TOLERANCES = {torch.float64: 1e-5, torch.float32: 2e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+_TOLERANCES = {"float64": 1e-5, "bfloat16": 5e-2, ".half()": 1e-2, "dtype=float16": 1e-2, "torch.float16": 1e-2}
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def judge(program: Program, exporter: str) -> Verdict:
             known = "" if exporter != "fxonnx" or _is_ours(error) else "RAW "
             return Verdict("refused", known + _line(error), time.process_time() - start)
         seconds = time.process_time() - start
-        found = _compare(built, path, results)
+        found = _compare(built, path, results, _tolerance(program))
         return Verdict(found.kind, found.text, seconds)
 
 
@@ -153,7 +152,13 @@ def _export_torchscript(built: Built, options: dict[str, Any], path: str) -> Non
 _EXPORT = {"fxonnx": _export_ours, "dynamo": _export_dynamo, "torchscript": _export_torchscript}
 
 
-def _compare(built: Built, path: str, results: Sequence[list[torch.Tensor] | None]) -> Verdict:
+def _tolerance(program: Program) -> float:
+    """The tolerance of the least exact type that a program mentions, relative to the largest element of a result."""
+    found = [tolerance for name, tolerance in _TOLERANCES.items() if name in program.text]
+    return max(found, default=2e-4)
+
+
+def _compare(built: Built, path: str, results: Sequence[list[torch.Tensor] | None], tolerance: float) -> Verdict:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -175,7 +180,7 @@ def _compare(built: Built, path: str, results: Sequence[list[torch.Tensor] | Non
                 return Verdict("not loaded", f"fails at the example: {_line(error)}")
             limit = limit or f"fails at call {call}: {_line(error)}"
             continue
-        difference = _difference(found, wanted)
+        difference = _difference(found, wanted, tolerance)
         if difference is not None:
             return Verdict("wrong", f"at call {call}: {difference}")
     return Verdict("limited", limit) if limit else Verdict("right")
@@ -185,23 +190,22 @@ def _array(value: Any) -> numpy.ndarray[Any, Any]:
     return value.detach().numpy() if isinstance(value, torch.Tensor) else numpy.asarray(value)
 
 
-def _difference(found: Sequence[Any], wanted: Sequence[torch.Tensor]) -> str | None:
+def _difference(found: Sequence[Any], wanted: Sequence[torch.Tensor], tolerance: float) -> str | None:
     if len(found) != len(wanted):
         return f"{len(found)} outputs instead of {len(wanted)}"
-    half = [value.dtype for value in wanted if value.dtype in (torch.float16, torch.bfloat16)]
     for number, (array, want) in enumerate(zip(found, wanted, strict=True)):
         have = torch.from_numpy(numpy.asarray(array))
         if have.dtype != want.dtype:
             return f"output {number}: {have.dtype} instead of {want.dtype}"
         if have.shape != want.shape:
             return f"output {number}: shape {tuple(have.shape)} instead of {tuple(want.shape)}"
+        allowed = tolerance if want.is_floating_point() or want.is_complex() else 0.0
         kind = torch.complex128 if want.is_complex() else torch.float64
-        tolerance = _TOLERANCES.get(half[0] if half else want.dtype, 0.0)
         have, want = have.to(kind), want.to(kind)
         finite = want[want.isfinite()].abs()
         scale = finite.max().item() if finite.numel() else 1.0
-        if not torch.isclose(have, want, rtol=tolerance, atol=tolerance * max(scale, 1e-3), equal_nan=True).all():
-            return f"output {number}: {_first(have, want, tolerance)}"
+        if not torch.isclose(have, want, rtol=allowed, atol=allowed * max(scale, 1e-3), equal_nan=True).all():
+            return f"output {number}: {_first(have, want, allowed)}"
     return None
 
 
