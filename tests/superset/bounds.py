@@ -253,7 +253,7 @@ _RANGES = (
     ("y = x.clone()", "for i in range(1, a):", "    y[:, i] += y[:, i - 1]", "return y"),
     ("y = x.clone()", "for i in range(0, a, 2):", "    y[i] = i", "return y"),
     ("i = 0", "y = x", "while i < a:", "    y = y + i", "    i += 1", "return y"),
-    ("y = x", "while y.sum() < a:", "    y = y + 1", "return y"),
+    ("y = x * 0", "while y[0, 0] < a:", "    y = y + 1", "return y"),
     ("s = x.sum()", "for i in range(a):", "    s = s + x[i].max()", "return s"),
     ("out = torch.zeros(12)", "for i in range(int(a)):", "    out = out + x[i]", "return out"),
     ("return sum(x[i] for i in range(a))",),

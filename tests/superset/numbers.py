@@ -381,9 +381,10 @@ def _of_tensor(expression: str, use: str, brackets: str, dynamic: str) -> Progra
     expression = expression.replace("operator_index(a)", "range(9)[a]")
     number = checksum(expression, use, brackets, dynamic)
     widths = (5, 5, 5) if dynamic == "None" else (5, 3, 8)
-    values = ((3, 1.25), (1, 0.75), (4, 2.75))
+    # The condition of a branch must differ, or a branch that is frozen is right by chance.
+    values = ((3, 1.25), (0, 0.0) if " if E" in use else (1, 0.75), (4, 2.75))
     calls = tuple(
-        f"(f(2, {w}), n([{a}]), n([{s}], float32))" if brackets else f"(f(2, {w}), n({a}), n({s}, float32))"
+        f"(f(2, {w}) * 4, n([{a}]), n([{s}], float32))" if brackets else f"(f(2, {w}) * 4, n({a}), n({s}, float32))"
         for w, (a, s) in zip(widths, values, strict=True)
     )
     body = [f"return {use.replace('E', f'({expression})')}"]
