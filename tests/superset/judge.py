@@ -60,6 +60,10 @@ def judge(program: Program, exporter: str) -> Verdict:
         try:
             built = program.load(Path(folder))
             results = _eager(built, len(program.calls))
+            if (
+                difference := _difference([value.numpy() for value in _results(built, 0)], results[0] or [], 1e-6)
+            ) is not None:
+                return Verdict("invalid", f"eager torch itself differs: {difference}")
         except Exception as error:  # noqa: BLE001 - any error of the program
             return Verdict("invalid", _line(error))
         path = f"{folder}/model.onnx"

@@ -91,12 +91,12 @@ _CHANGES = (
     *(
         "m = torch.jit.freeze(torch.jit.script(m.eval()))",
         "m = torch.jit.freeze(torch.jit.trace(m.eval(), e))",
-        "m = torch.jit.script(m)",
+        "m = torch.jit.script(m).eval()",
     ),
     *(
         "m = loaded(torch.jit.freeze(torch.jit.script(m.eval())))",
         "m = torch.jit.optimize_for_inference(torch.jit.script(m.eval()))",
-        "m = loaded(torch.jit.trace(m, e))",
+        "m = loaded(torch.jit.script(m)).eval()",
     ),
     *(
         "m = nn.Sequential(torch.jit.script(m.eval()), nn.Identity())",
