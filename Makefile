@@ -15,7 +15,7 @@ TORCHVISION_2.15 = 0.29.2
 TORCHVISION = $(TORCHVISION_$(basename $(TORCH)))
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $(CONSTRAINTS)
 
-.PHONY: demo quick test nightly matrix fuzz lint docs api bench optimum optimum-page optimum-runtimes web
+.PHONY: demo quick test nightly matrix fuzz superset lint docs api bench optimum optimum-page optimum-runtimes web
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/fxonnx demo
@@ -49,6 +49,12 @@ SEEDS ?= 1000:1300
 fuzz: $(VENV)/.installed-test
 	$(VENV)/bin/python -W ignore -m tests.fuzz --seeds $(SEEDS) $(if $(ZERO),--zero) \
 		$(if $(KIND),--kind $(KIND)) $(if $(WITHOUT),--without $(WITHOUT))
+
+# Small programs that either exporter of torch exports right, and fxonnx not; their verdicts are stored, REFRESH=1 runs those
+# that are unknown: make superset PROGRAMS=3000
+PROGRAMS ?= 3000
+superset: $(VENV)/.installed-test
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -W ignore -m tests.superset --programs $(PROGRAMS) $(if $(REFRESH),--refresh)
 
 # Exported directories in transformers.js, under node and in headless Chromium; make test runs them too once they are installed.
 web: $(VENV)/.installed-test tests/web/node_modules
