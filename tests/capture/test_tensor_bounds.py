@@ -67,6 +67,16 @@ AS_SIZES = (
     "y = x[:, a] + x.select(1, a)",
     "y[:, a - 1] = 0.0",
 )
+INDICES = (
+    "y[a.item() // 3, 2] = 9",
+    "y[..., a.item()] = 9",
+    "y[[0, 1], a.item()] = 7",
+    "y = y[a.item() // 3, [0, 1]] + y[a // 3, x.shape[1] - 1]",
+    "y[x.shape[0] - 1, 2] = 9; y[:, x.shape[1] - 2] += 1; y[x.shape[0] - 2] = 1",
+    "y[a // 3, x.shape[1] - 1] = 3",
+    "y.narrow(1, a, 2).copy_(x[:, :2] * 3)",
+    "torch.narrow(y, 1, start=a, length=3).zero_()",
+)
 
 
 class Applied(nn.Module):
@@ -115,6 +125,13 @@ def test_bounds_of_slices(operations: str, rank: int, widths: tuple[int, ...], t
 @pytest.mark.parametrize("operations", AS_SIZES)
 def test_sizes(operations: str, tmp_path: Path) -> None:
     check(Applied(made(operations)), calls_at(SIZES, of_rank=0, widths=(WIDTH,)), tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("rows", [(4,), (4, 6)], ids=["static", "dynamic"])
+@pytest.mark.parametrize("operations", INDICES)
+def test_indices(operations: str, rows: tuple[int, ...], tmp_path: Path) -> None:
+    calls = [(torch.randn(count, WIDTH), torch.tensor(value)) for count in rows for value in SIZES]
+    check(Applied(made(operations)), calls, tmp_path / "m.onnx", ({0: "n"}, {}) if len(rows) > 1 else None)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])

@@ -340,3 +340,22 @@ def test_the_model_runs_without_compilation() -> None:
     assert compiled_graphs() == before + 1
     Branches()(X)
     assert compiled_graphs() == before + 2
+
+
+def test_the_file_is_compared_if_torch_cannot_run_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no kernel")
+
+    def wrong(op: Any, self: Any, other: Any) -> Any:
+        return op.Add(self, other)
+
+    class Branching(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if x.sum() > 0 else x.clone()
+
+    monkeypatch.setattr("fxonnx._program.proof.runs.CapturedRunner.run", failing)
+    example = (torch.ones(3) * 3,)
+    program = fxonnx.export(Branching().eval(), example)
+    assert "cannot run the captured program" in str(program.record.proof)
+    with pytest.raises(fxonnx.VerificationError, match="ONNX Runtime and eager torch disagree"):
+        fxonnx.export(Branching().eval(), example, custom_translation_table={torch.ops.aten.mul.Tensor: wrong})

@@ -25,6 +25,10 @@ def override_indexing(
     name = getattr(func, "__name__", "")
     if name == "where":
         args, kwargs = _with_condition_of_bools(func, args, kwargs)
+    elif name == "narrow":
+        # A view at the value of a tensor has no operator that writes through it; one at a number has.
+        args = (*args[:1], *(part.item() if _is_bound(part) else part for part in args[1:]))
+        kwargs = {key: part.item() if key == "start" and _is_bound(part) else part for key, part in kwargs.items()}
     if args and isinstance(args[0], Tensor) and name in ("__getitem__", "__setitem__"):
         tensor, index, *value = args
         if _has_mask_of_bytes(index):
@@ -103,8 +107,10 @@ def _stacked(index: Any) -> Any:
 
 
 def _is_number(index: Any) -> bool:
-    """Whether an index is one integer in a tensor, which selects as a Python integer does."""
-    return isinstance(index, Tensor) and index.dim() == 0 and _is_integer(index.dtype)
+    """Whether an index is one integer in a tensor, or a symbolic one, which selects as a Python integer does."""
+    return isinstance(index, torch.SymInt) or (
+        isinstance(index, Tensor) and index.dim() == 0 and _is_integer(index.dtype)
+    )
 
 
 def _is_advanced(index: Any) -> bool:
@@ -112,7 +118,7 @@ def _is_advanced(index: Any) -> bool:
 
 
 def _index_selected(func: Callable[..., Any], tensor: Tensor, index: tuple[Any, ...], *value: Any) -> Any:
-    """Apply the integers in tensors first, as ``select``, then ``__getitem__`` or ``__setitem__`` to the rest."""
+    """Apply the integers first, as ``select``, then ``__getitem__`` or ``__setitem__`` to the rest."""
     consumed = sum(map(_axes, index))
     rest, axis = [], 0
     for part in index:
@@ -125,8 +131,10 @@ def _index_selected(func: Callable[..., Any], tensor: Tensor, index: tuple[Any, 
     return func(tensor, tuple(rest), *value)
 
 
-def _selected(tensor: Tensor, axis: int, index: Tensor, *, has_item: bool) -> Tensor:
-    """``select`` at an integer in a tensor. Inside of ``vmap``, the tensor has an integer for each element."""
+def _selected(tensor: Tensor, axis: int, index: Any, *, has_item: bool) -> Tensor:
+    """``select`` at an integer. Inside of ``vmap``, a tensor has an integer for each element."""
+    if isinstance(index, torch.SymInt):
+        return torch.select(tensor, axis, index)
     if has_item:
         return torch.select(tensor, axis, index.item())
     return tensor[(slice(None),) * axis + (index.unsqueeze(0),)].squeeze(axis)

@@ -21,7 +21,7 @@ from ...errors import ArgumentError, CaptureError
 from ..assumption_checks import check_assumptions
 from ..call_binding import BoundCall, bind_call
 from .coverage import Coverage
-from .record import Proof, ProofRun, unproved
+from .record import CANNOT_RUN, Proof, ProofRun, unproved
 from .runs import CapturedRunner, ModelRunner, Outcome, TooManyCalls
 from .variations import Variation, variations
 
@@ -156,7 +156,7 @@ class _Prover:
             return ProofRun(variation.label, "skipped", message=f"the model raises {type(expected).__name__}")
         if not isinstance(actual, Outcome):
             # torch cannot run some operators outside of a capture; an ONNX model that fails is not silently wrong.
-            text = f"torch cannot run the captured program: {type(actual).__name__}"
+            text = f"{CANNOT_RUN}: {type(actual).__name__}"
             return ProofRun(variation.label, "skipped", message=text)
         largest, problem = self._compared(expected, actual)
         if problem:

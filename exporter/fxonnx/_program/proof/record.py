@@ -19,8 +19,10 @@ from ..._lower.metadata import relative_file
 from ..._public import public
 from ...errors import ArgumentError
 
-__all__ = ["PROOF_KEY", "Proof", "ProofRun", "unproved"]
+__all__ = ["CANNOT_RUN", "PROOF_KEY", "Proof", "ProofRun", "unproved"]
 
+CANNOT_RUN = "torch cannot run the captured program"
+"""The beginning of the message of a skipped run."""
 PROOF_KEY = "pkg.fxonnx.proof"
 """Key of the proof in the model's metadata, as JSON; only models whose capture departs from torch.export have it."""
 
@@ -64,6 +66,11 @@ class Proof:
     runs: tuple[ProofRun, ...] = ()
     unexercised: tuple[Assumption, ...] = ()
     skipped: str = ""
+
+    @property
+    def is_left_to_file(self) -> bool:
+        """Whether torch cannot run the captured program at the example, so that the file has to be compared."""
+        return any(run.inputs == "example" and run.message.startswith(CANNOT_RUN) for run in self.runs)
 
     @property
     def is_plain(self) -> bool:

@@ -339,6 +339,7 @@ def _merge_leaf(plan: _Plan, part: int, leaf: int, pair: tuple[Any, Any], name: 
         and all(is_number(value) or isinstance(value, torch.Tensor) for value in pair)
     ):
         (tensor,) = (value for value in pair if isinstance(value, torch.Tensor))
+        _check_number(next(value for value in pair if value is not tensor), tensor, name, refuse)
         plan.outputs.append(_Output(part, leaf, None, tensor))
     else:
         refuse(
@@ -354,6 +355,15 @@ def _check_tensors(tensors: Sequence[torch.Tensor], name: str, refuse: Refuse) -
         refuse(
             f"{name} is {describe(left)} in one branch and {describe(right)} in the other",
             "assign tensors of the same dtype and number of dims in both branches",
+        )
+
+
+def _check_number(number: Any, tensor: torch.Tensor, name: str, refuse: Refuse) -> None:
+    """Refuse a number that the dtype of the other branch's tensor would change."""
+    if not torch.can_cast(number_dtype([number]), tensor.dtype):
+        refuse(
+            f"{name} is {describe(number)} in one branch and {describe(tensor)} in the other",
+            "assign values of the same type, dtype and number of dims in both branches",
         )
 
 

@@ -383,40 +383,46 @@ class Helpers:
         )
         return made
 
-    def and_(self, at: int, *operands: Callable[[], Any]) -> Any:
+    def and_(self, at: int, is_test: bool, *operands: Callable[[], Any]) -> Any:
         """``a and b``."""
         value = operands[0]()
         for index, operand in enumerate(operands[1:], 1):
             if is_symbolic(value):
                 rest = operands[index:]
                 self._rewritten(at)
-                return self._decide(at, value, partial(self.and_, at, *rest), None)
+                return self._decide(at, value, partial(self.and_, at, is_test, *rest), None, is_test=is_test)
             if not value:
                 return value
             value = operand()
         return value
 
-    def or_(self, at: int, *operands: Callable[[], Any]) -> Any:
+    def or_(self, at: int, is_test: bool, *operands: Callable[[], Any]) -> Any:
         """``a or b``."""
         value = operands[0]()
         for index, operand in enumerate(operands[1:], 1):
             if is_symbolic(value):
                 rest = operands[index:]
                 self._rewritten(at)
-                return self._decide(at, value, None, partial(self.or_, at, *rest))
+                return self._decide(at, value, None, partial(self.or_, at, is_test, *rest), is_test=is_test)
             if value:
                 return value
             value = operand()
         return value
 
-    def _decide(self, at: int, value: Any, then: Callable[[], Any] | None, otherwise: Callable[[], Any] | None) -> Any:
-        """One operand of ``and`` or ``or``: the other one, or the value itself."""
-        is_bool = isinstance(value, torch.SymBool) or (isinstance(value, torch.Tensor) and value.dtype == torch.bool)
+    def _decide(
+        self,
+        at: int,
+        value: Any,
+        then: Callable[[], Any] | None,
+        otherwise: Callable[[], Any] | None,
+        *,
+        is_test: bool,
+    ) -> Any:
+        """One operand of ``and`` or ``or``: the other one, or the value itself; in a test, the truth of it."""
 
         def branch(other: Callable[[], Any] | None) -> Any:
-            if is_bool:
-                return as_condition(value if other is None else other())
-            return value if other is None else other()
+            found = value if other is None else other()
+            return as_condition(found) if is_test or (_is_flag(value) and _is_flag(found)) else found
 
         return symbolic_branch(value, (lambda: branch(then), lambda: branch(otherwise)), None, self._refuse(at))
 
@@ -427,7 +433,7 @@ class Helpers:
         value = compare(left, right)
         if not rest:
             return value
-        return self.and_(at, lambda: value, lambda: self.chain(at, right, *rest))
+        return self.and_(at, False, lambda: value, lambda: self.chain(at, right, *rest))
 
     @staticmethod
     def not_(value: Any) -> Any:
@@ -546,6 +552,11 @@ class Helpers:
             raise CaptureError(message, hint=hint)
 
         return refuse
+
+
+def _is_flag(value: Any) -> bool:
+    """Whether a value is a boolean, of Python, of a size or in a tensor."""
+    return isinstance(value, bool | torch.SymBool) or (isinstance(value, torch.Tensor) and value.dtype == torch.bool)
 
 
 def _not_ended(flags: Sequence[Any], test: Callable[[], Any]) -> Any:

@@ -1,10 +1,10 @@
-"""Expressions whose scope a transformation would change."""
+"""Facts about expressions: scopes that a transformation would change, and tests, whose truth alone matters."""
 
 from __future__ import annotations
 
 import ast
 
-__all__ = ["binds_late", "binds_name", "scope_function"]
+__all__ = ["as_test", "binds_late", "binds_name", "is_test", "scope_function"]
 
 _SCOPE_FUNCTIONS = {"locals": 0, "vars": 0, "dir": 0, "eval": 1, "exec": 1}
 """Functions of local variables by the number of arguments with which they are ones."""
@@ -16,6 +16,22 @@ def scope_function(node: ast.Call) -> str | None:
         case ast.Call(ast.Name(name), arguments, []) if len(arguments) == _SCOPE_FUNCTIONS.get(name):
             return name
     return None
+
+
+def as_test(node: ast.expr) -> ast.expr:
+    """The expression itself, after its boolean operators have been marked: only the truth of their values matters."""
+    if isinstance(node, ast.BoolOp):
+        vars(node)["is_test"] = True
+        for value in node.values:
+            as_test(value)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        as_test(node.operand)
+    return node
+
+
+def is_test(node: ast.BoolOp) -> bool:
+    """Whether only the truth of an operator's value matters, and not which operand it is."""
+    return "is_test" in vars(node)
 
 
 def binds_name(node: ast.AST) -> bool:

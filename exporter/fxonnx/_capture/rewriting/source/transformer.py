@@ -24,7 +24,7 @@ from .analysis import (
 from .counters import CountedWhile, counted_loops, with_tests
 from .jumps import Structured, structure
 from .private_names import mangle
-from .scopes import binds_late, binds_name, scope_function
+from .scopes import as_test, binds_late, binds_name, is_test, scope_function
 
 __all__ = ["HELPERS", "PREFIX", "Site", "transform"]
 
@@ -209,11 +209,11 @@ class _Function:
         returning = id(node) in self.structured.returning
         construct = "if on a tensor's value"
         if id(node) in self.structured.native:
-            node.test = self._plain(node, node.test, construct)
+            node.test = self._plain(node, as_test(node.test), construct)
             node.body, node.orelse = self.block(node.body), self.block(node.orelse)
             return [node]
         site = self._site(node, construct, [*node.body, *node.orelse], self.live.after[id(node)])
-        test = self.expression(node.test)
+        test = self.expression(as_test(node.test))
         then, state = self._closure("then", node, node.body), self._state(node, site)
         otherwise = self._closure("else", node, node.orelse)
         call = self._call(
@@ -225,12 +225,12 @@ class _Function:
     def _while(self, node: ast.While) -> list[ast.stmt]:
         construct = "while on a tensor's value"
         if id(node) in self.structured.native:
-            node.test = self._plain(node, node.test, construct)
+            node.test = self._plain(node, as_test(node.test), construct)
             node.body = self.block(node.body)
             return [node]
         reason = "its condition assigns a variable" if binds_name(node.test) else ""
         site = self._site(node, construct, [*node.body, ast.Expr(node.test)], self.live.head[id(node)], reason)
-        test = self._closure("test", node, [_locate(ast.Return(node.test), node.test)])
+        test = self._closure("test", node, [_locate(ast.Return(as_test(node.test)), node.test)])
         body, state = self._closure("body", node, node.body), self._state(node, site)
         counted = self.counted.get(id(node))
         made: list[ast.FunctionDef] = [test, body, *state]
@@ -380,6 +380,7 @@ class _Expressions(ast.NodeTransformer):
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         if _binds(node):
             return node
+        as_test(node.test)
         self.generic_visit(node)
         site = self._owner.expression_site(node, _TERNARY)
         return _locate(_call_helper("choose", [site, node.test, _lambda(node.body), _lambda(node.orelse)]), node)
@@ -390,12 +391,14 @@ class _Expressions(ast.NodeTransformer):
         self.generic_visit(node)
         word = "and" if isinstance(node.op, ast.And) else "or"
         site = self._owner.expression_site(node, f"{word} of tensors")
-        return _locate(_call_helper(f"{word}_", [site, *(_lambda(value) for value in node.values)]), node)
+        return _locate(_call_helper(f"{word}_", [site, ast.Constant(is_test(node)), *map(_lambda, node.values)]), node)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        self.generic_visit(node)
         if not isinstance(node.op, ast.Not):
+            self.generic_visit(node)
             return node
+        as_test(node.operand)
+        self.generic_visit(node)
         return _locate(_call_helper("not_", [node.operand]), node)
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
@@ -435,7 +438,7 @@ class _Expressions(ast.NodeTransformer):
                 count: ast.expr = self.visit(length)
                 return _locate(_call_helper("repeated", [ast.List([node.elt], ast.Load()), count]), node)
         iterable = self._owner._iterable(generator.iter)
-        tests = [_locate(ast.BoolOp(ast.And(), ifs), node)] if len(ifs) > 1 else ifs
+        tests = [as_test(one) for one in ([_locate(ast.BoolOp(ast.And(), ifs), node)] if len(ifs) > 1 else ifs)]
         item = f"{PREFIX}item"
         own = ast.comprehension(generator.target, ast.Tuple([_load(item)], ast.Load()), [], 0)
         # [expression for target in (item,)][0]: the target's own scope, for any kind of target.
