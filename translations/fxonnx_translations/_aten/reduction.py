@@ -56,6 +56,10 @@ def reduced(op: Op, operator: str, value: ir.Value, dim: Axes, keepdim: bool) ->
         # ONNX Runtime returns an empty tensor unchanged, whatever the axes.
         kept = [1 if axis in axes else size for axis, size in enumerate(dims) if keepdim or axis not in axes]
         return op.expand(op.const(_EMPTY_RESULTS[operator], op.dtype_of(value)), kept)
+    if operator == "ReduceMean" and [axis for axis in axes if op.is_data_dependent(dims[axis])]:
+        # ONNX Runtime's mean of no elements is 0, torch's NaN.
+        count = op.scalar(_count([dims[axis] for axis in axes]), op.dtype_of(value))
+        return op.Div(op.ReduceSum(value, axes, keepdims=int(keepdim)), count)
     result: ir.Value = getattr(op, operator)(value, axes_of(op, value, dim), keepdims=int(keepdim))
     return result
 
