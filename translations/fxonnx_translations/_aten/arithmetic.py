@@ -10,9 +10,9 @@ import onnx_ir as ir
 import torch
 
 from .._builder.constants import END, array_of
-from .._builder.dtypes import BFLOAT16, BOOL, DOUBLE, FLOAT, FLOAT16, HALF_FLOATS, INT64, to_torch_dtype
+from .._builder.dtypes import BFLOAT16, BOOL, DOUBLE, FLOAT, FLOAT16, HALF_FLOATS, INT64, held, to_torch_dtype
 from .._builder.loops import loop
-from .._builder.numerics import fits, held, in_float
+from .._builder.numerics import in_float
 from .._builder.op import Op, Operand
 from .._builder.value_ranges import is_consecutive, is_nonnegative
 from .._library_ops.scaled_codes import scaled_codes
@@ -33,7 +33,7 @@ def _operands(op: Op, self: Operand, other: Operand) -> tuple[ir.Value, ir.Value
 def _scaled_once(op: Op, operator: str, self: ir.Value, other: Operand) -> ir.Value:
     """A product or quotient. torch reads a number or 0-dim tensor in float32, applies it to a half tensor and rounds once."""
     dtype = op.result.dtype
-    if fits(op, other, dtype):
+    if op.holds(other, dtype):
         value: ir.Value = getattr(op, operator)(*_operands(op, self, other))
         return value
     wide: ir.Value = getattr(op, operator)(op.cast(op.cast(self, dtype), FLOAT), op.operand(other, FLOAT))
@@ -46,7 +46,7 @@ def _add_scaled(op: Op, operator: str, value: ir.Value, scaled: ir.Value, alpha:
         result: ir.Value = getattr(op, operator)(value, scaled)
         return result
 
-    if isinstance(alpha, (int, float)) and not fits(op, alpha, op.result.dtype):
+    if isinstance(alpha, (int, float)) and not op.holds(alpha, op.result.dtype):
         # Unlike the factor of a product, it is rounded before.
         alpha = held(alpha, op.result.dtype)
 
@@ -234,7 +234,7 @@ def _floored_quotient(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
     dtype, divisor = op.result.dtype, _constant(op, right)
     if op.exact_numerics or dtype == DOUBLE or (divisor is not None and math.isinf(divisor)):
         return in_float(op, _floored_quotient_by_remainder, left, right)
-    fits = op.dtype_of(right) == dtype or (divisor is not None and _is_representable(divisor, dtype))
+    fits = op.dtype_of(right) == dtype or (divisor is not None and held(divisor, dtype) == divisor)
     if fits and divisor and math.frexp(abs(divisor))[0] == 0.5 and (dtype != BFLOAT16 or abs(divisor) <= 1):
         return _floored_quotient_by_power(op, left, divisor)
     if dtype == FLOAT16 and fits:
@@ -245,10 +245,6 @@ def _floored_quotient(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
         return in_float(op, _floored_quotient_by_remainder, left, right)
     right = op.cast(right, wide) if divisor is None else op.const(divisor, wide)
     return op.cast(op.Floor(op.Div(op.cast(left, wide), right)), dtype)
-
-
-def _is_representable(number: float, dtype: ir.DataType) -> bool:
-    return torch.tensor(number, dtype=to_torch_dtype(dtype)).item() == number
 
 
 def _floored_quotient_by_power(op: Op, left: ir.Value, divisor: float) -> ir.Value:

@@ -289,8 +289,10 @@ def isclose(
         return close
     allowed = op.const(float(atol), dtype)
     if rtol != 0:
+        wide = dtype if op.holds(float(rtol), dtype) else ir.DataType.FLOAT
+        share = op.cast(op.Mul(op.cast(other, wide), op.const(float(rtol), wide)), dtype)
         # An infinite number is close to itself only.
-        sum_ = op.Add(op.Abs(op.Mul(other, op.const(float(rtol), dtype))), allowed)
+        sum_ = op.Add(op.Abs(share), allowed)
         allowed = op.Min(sum_, op.const(float(torch.finfo(to_torch_dtype(dtype)).max), dtype))
     return op.Or(close, op.LessOrEqual(op.Abs(op.Sub(self, other)), allowed))
 

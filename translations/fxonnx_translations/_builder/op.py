@@ -271,6 +271,29 @@ class Op(onnxscript.OpBuilder):
         """Return a tensor or number as a value of the given element type."""
         return self.cast(value, dtype) if isinstance(value, ir.Value) else self.scalar(value, dtype)
 
+    def holds(self, number: Operand, dtype: ir.DataType) -> bool:
+        """Whether a half type can hold a factor, a number or 0-dim tensor that torch applies in float32.
+
+        It holds 0.1 with the error of any rounding, which only exact numerics tell from float32; 1e5 becomes infinity, and
+        1e-9 zero. Other types hold every number.
+        """
+        if dtype not in dtypes.HALF_FLOATS:
+            return True
+        known: float | None = None
+        if isinstance(number, (int, float)):
+            known = float(number)
+        elif isinstance(number, ir.Value):
+            if self.dims(number) or self.dtype_of(number) in (dtype, dtypes.BOOL):
+                return True
+            numbers = self.numbers(number)
+            known = None if numbers is None else float(numbers[0])
+        if known is None:
+            # bfloat16 has the range of float32.
+            return dtype == dtypes.BFLOAT16 and not self.exact_numerics
+        limits = torch.finfo(dtypes.to_torch_dtype(dtype))
+        is_normal = limits.smallest_normal <= abs(known) <= limits.max
+        return (is_normal and not self.exact_numerics) or not math.isfinite(known) or dtypes.held(known, dtype) == known
+
     def compute_dtype(self, *operands: Operand) -> ir.DataType:
         """Return the element type of the operands after torch's type promotion (torch.result_type)."""
         types = {value.dtype for value in operands if isinstance(value, ir.Value)}
