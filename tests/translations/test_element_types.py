@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import onnxruntime
@@ -36,6 +37,15 @@ class _Recurrent(nn.Module):
         return self.layer(x)[0]
 
 
+class _SelfAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.MultiheadAttention(8, 2)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.layer(x, x, x)[0]
+
+
 TABLE: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(8, 4), _ROWS),
     "linear without bias": (lambda: nn.Linear(8, 4, bias=False), (2, 3, 8)),
@@ -66,7 +76,7 @@ TABLE: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "causal attention": (lambda: _attention(is_causal=True), (2, 3, 4, 6, 2)),
     "attention with a scale": (lambda: _attention(scale=0.3), (2, 3, 4, 6, 2)),
     "attention with a mask": (lambda: _attention(attn_mask=torch.ones(6, 6).tril().bool()), (2, 3, 4, 6, 2)),
-    "multi-head attention": (lambda: lambda x, m=nn.MultiheadAttention(8, 2): m.to(x.dtype)(x, x, x)[0], (3, 2, 8)),
+    "multi-head attention": (lambda: _SelfAttention(), (3, 2, 8)),
     "encoder layer": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (2, 3, 8)),
     "gru": (lambda: _Recurrent(nn.GRU), (2, 3, 8)),
     "lstm": (lambda: _Recurrent(nn.LSTM), (2, 3, 8)),
@@ -117,3 +127,26 @@ TABLE: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
 _DTYPES = (torch.float16, torch.bfloat16, torch.float64, torch.float32)
 _OPSETS = (13, 17, 18, 20, 21, 22, 23, 24, 26)
 _TARGETS: tuple[Literal["onnxruntime"] | None, ...] = (None, "onnxruntime")
+
+
+@pytest.mark.parametrize("target", _TARGETS)
+@pytest.mark.parametrize("opset", _OPSETS)
+@pytest.mark.parametrize("dtype", _DTYPES, ids=str)
+@pytest.mark.parametrize("name", TABLE)
+def test_element_types(
+    name: str, dtype: torch.dtype, opset: int, target: Literal["onnxruntime"] | None, tmp_path: Path
+) -> None:
+    make, shape = TABLE[name]
+    made = make()
+    model = (made if isinstance(made, nn.Module) else VariadicFunction(made)).eval().to(dtype)
+    inputs = torch.randn(shape, dtype=torch.float64).to(dtype)
+    with torch.no_grad():
+        try:
+            result = model(inputs)
+        except (RuntimeError, NotImplementedError) as error:
+            pytest.skip(f"eager torch: {error}")
+    expected = result if isinstance(result, tuple) else (result,)
+    program = fxonnx.export(model, (inputs,), tmp_path / "model.onnx", opset_version=opset, target=target)
+    onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    rows = compare([str(index) for index in range(len(expected))], expected, program(inputs))
+    assert not [row.message for row in rows if row.message]

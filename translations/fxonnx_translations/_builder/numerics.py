@@ -25,6 +25,7 @@ __all__ = [
     "scaled_erfc",
     "scaled_erfc_tail",
     "sign_bit",
+    "truncated",
 ]
 
 
@@ -53,6 +54,13 @@ def sign_bit(op: Op, x: ir.Value) -> ir.Value:
     """Whether the sign bit of a float is set, as it is for -0.0; BOOL."""
     zero = op.const(0.0, op.dtype_of(x))
     return op.Less(op.Where(op.Equal(x, zero), op.Reciprocal(x), x), zero)
+
+
+def truncated(op: Op, x: ir.Value) -> ir.Value:
+    """The value rounded towards zero. ONNX has no Trunc: take the floor of the magnitude; exact numerics keep -0.0."""
+    if op.exact_numerics:
+        return op.Where(op.Greater(x, op.const(0.0, op.dtype_of(x))), op.Floor(x), op.Ceil(x))
+    return op.Mul(op.Sign(x), op.Floor(op.Abs(x)))
 
 
 def log_one_plus(op: Op, x: ir.Value) -> ir.Value:
