@@ -69,6 +69,8 @@ def test_matches(expected: Any, actual: torch.Tensor) -> None:
             "1 of 1 elements are infinite on one side only or differ in sign",
         ),
         (torch.tensor([INF]), torch.tensor([3e38]), "infinite on one side only"),
+        (torch.tensor([1.0, 2.0]), torch.tensor([1.0, -2.0]), r"\|expected\|, by their signs alone, first at \[1\]"),
+        (torch.tensor([0.0, 2.0]), torch.tensor([math.pi, 2.0]), r"\|expected\|, by pi, the angle of -0.0, first"),
         (torch.tensor([3e38]), torch.tensor([INF]), "infinite on one side only"),
         (torch.ones(2), torch.ones(2).double(), "dtype torch.float64 instead of torch.float32"),
         (
@@ -181,6 +183,14 @@ def test_mismatch_of_nan_suggests_exact_numerics() -> None:
     x = torch.tensor([[1.0, 2.0], [NAN, 3.0]])
     model = Function(torch.sign)
     with pytest.raises(VerificationError, match=r"(?s)are NaN on one side only.*\nhint: export with numerics"):
+        fxonnx.export(model, (x,)).verify()
+    fxonnx.export(model, (x,), options=fxonnx.ExportOptions(numerics="exact")).verify()
+
+
+def test_the_angle_of_a_negative_zero_suggests_exact_numerics() -> None:
+    x = torch.tensor([[-0.0, -0.0], [1.0, 2.0]])
+    model = Function(lambda x: torch.atan2(x.sum(1), x.sum(1)))
+    with pytest.raises(VerificationError, match=r"(?s)by pi, the angle of -0.0.*\nhint: export with numerics"):
         fxonnx.export(model, (x,)).verify()
     fxonnx.export(model, (x,), options=fxonnx.ExportOptions(numerics="exact")).verify()
 

@@ -18,6 +18,7 @@ from ._warnings import warn_user
 from .errors import VerificationError
 
 __all__ = [
+    "NEGATIVE_ZERO",
     "NOT_VERIFIED",
     "REFERENCE_TEXTS",
     "TOLERANCES",
@@ -60,6 +61,8 @@ TOLERANCES: Mapping[torch.dtype, float] = MappingProxyType(
 
 NOT_VERIFIED = "the export is not verified:"
 """The beginning of the warning about outputs that were not compared."""
+NEGATIVE_ZERO = "by pi, the angle of -0.0"
+"""The end of the message of elements that are the angles of zeros of different signs."""
 UNSTABLE = "unstable, not compared: "
 """The beginning of the messages of outputs that small changes of the inputs or weights change as much."""
 
@@ -211,8 +214,18 @@ def _differences(
         # Elements that are equal, such as masks of -1e9, must not raise the tolerance of the others.
         scale = expected64[differs].abs().max().item() if differs.any() else 0.0
         atol = TOLERANCES.get(expected.dtype, TOLERANCES[torch.float32]) * scale
-    wrong = differs & ((expected64 - actual64).abs() > atol + relative * expected64.abs())
-    return largest, _mismatch(wrong, f"elements differ by more than {atol:.2g} + {relative:.2g} * |expected|")
+    allowed = atol + relative * expected64.abs()
+    wrong = differs & ((expected64 - actual64).abs() > allowed)
+    reason = _sign_of(expected64[wrong], actual64[wrong], allowed[wrong]) if wrong.any() else ""
+    return largest, _mismatch(wrong, f"elements differ by more than {atol:.2g} + {relative:.2g} * |expected|{reason}")
+
+
+def _sign_of(expected: torch.Tensor, actual: torch.Tensor, allowed: torch.Tensor) -> str:
+    """Whether a sign is the only difference of wrong elements: their own, or that of a zero whose angle they are."""
+    if ((expected + actual).abs() <= allowed).all():
+        return ", by their signs alone"
+    is_angle = (torch.minimum(expected.abs(), actual.abs()) == 0) & ((expected - actual).abs() - math.pi).abs().le(1e-2)
+    return f", {NEGATIVE_ZERO}" if is_angle.all() else ""
 
 
 def _largest(expected: torch.Tensor, actual: torch.Tensor, where: torch.Tensor) -> tuple[float, float]:

@@ -129,7 +129,7 @@ ROWS = (
     Row("signbit", torch.signbit, 1, 4, torch.tensor([1.0, -2.0, math.inf, -math.inf]), _SIGNED_ZEROS),
     Row("igamma special_gammainc", lambda x: torch.igamma(_POSITIVE, x), 394, 403, _POSITIVE, _POSITIVE_OR_NAN),
     Row("igammac special_gammaincc", lambda x: torch.igammac(x, _POSITIVE), 392, 401, _POSITIVE, _POSITIVE_OR_NAN),
-    Row("nextafter", lambda x: torch.nextafter(x, x.flip(1)), 23, 28),
+    Row("nextafter", lambda x: torch.nextafter(x, x.flip(1)), 23, 36),
     Row("frexp.Tensor", lambda x: torch.frexp(x)[0], 28, 30),
     Row("angle", torch.angle, 2, 4),
     Row(
@@ -140,7 +140,8 @@ ROWS = (
         _FINITE.reshape(1, 1, 25)[..., :13],
         _WITH_NAN.reshape(1, 1, 25)[..., :13],
     ),
-    Row("floor_divide floor_divide.Scalar", lambda x: x // 3, 4, 7, _FINITE[0], _FINITE[1]),
+    Row("trunc fix", torch.trunc, 4, 4, _FINITE[0], _FINITE[1]),
+    Row("floor_divide floor_divide.Scalar", lambda x: x // 3, 4, 20, _FINITE[0], _FINITE[1]),
     Row(
         "div.Tensor_mode div.Scalar_mode",
         lambda x: torch.div(x, 3, rounding_mode="trunc"),
@@ -167,7 +168,7 @@ def test_default_and_exact_numerics(row: Row) -> None:
         for ours, theirs in zip(program(inputs), expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0, equal_nan=True)
     counts = tuple(sum(1 for _ in program.model.graph.all_nodes()) for program in (default, exact))
-    assert counts[0] < counts[1]
+    assert counts[0] <= counts[1]
     assert counts[0] <= row.default
     assert counts[1] <= row.exact
 

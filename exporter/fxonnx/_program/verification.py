@@ -15,7 +15,7 @@ from fxonnx_translations._torch_compat import pytree
 from .._capture.autograd_functions import recorded_function_calls
 from .._capture.eager_state import preserved_random_states
 from .._capture.inputs.input_table import with_lists
-from .._comparison import OutputComparison, OutputRows, ReferenceName, Tolerance, compare, format_rows
+from .._comparison import NEGATIVE_ZERO, OutputComparison, OutputRows, ReferenceName, Tolerance, compare, format_rows
 from .._extensions import add_on
 from .._progress import Counter
 from .._public import public
@@ -309,8 +309,11 @@ class _Run:
     def error(self, rows: Sequence[OutputComparison], comparison: Comparison | None) -> VerificationError:
         """The error for outputs that differ."""
         hints = []
-        if self.program.record.options.numerics == "default" and any("are NaN on" in row.message for row in rows):
-            hints.append('export with numerics="exact", which preserves NaN')
+        if self.program.record.options.numerics == "default":
+            if any("are NaN on" in row.message for row in rows):
+                hints.append('export with numerics="exact", which preserves NaN')
+            if any(NEGATIVE_ZERO in row.message for row in rows):
+                hints.append('export with numerics="exact", which preserves the signs of zeros')
         message = f"ONNX Runtime and {self.reference.text} disagree:\n{format_rows(rows)}"
         changed = self.reference.changed_weights()
         if changed:

@@ -7,10 +7,10 @@ import math
 import onnx_ir as ir
 import torch
 
-from .._builder.dtypes import DOUBLE, FLOAT
-from .._builder.numerics import exp_minus_one, fits, in_float
+from .._builder.dtypes import DOUBLE, FLOAT, HALF_FLOATS, from_torch, held
+from .._builder.numerics import exp_minus_one, in_float
 from .._builder.op import Op, Operand
-from .._registry import translates
+from .._registry import OpCall, translates
 
 # ---- activation functions
 
@@ -72,7 +72,7 @@ def hardswish(op: Op, self: ir.Value) -> ir.Value:
 def leaky_relu(op: Op, self: ir.Value, negative_slope: float = 0.01) -> ir.Value:
     """aten::leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor"""
     slope = float(negative_slope)
-    if not fits(op, slope, op.result.dtype):
+    if not op.holds(slope, op.result.dtype):
         return in_float(op, lambda op, x: op.LeakyRelu(x, alpha=slope), self)
     return op.LeakyRelu(self, alpha=slope)
 
@@ -85,8 +85,8 @@ def elu(op: Op, self: ir.Value, alpha: float = 1, scale: float = 1, input_scale:
         return op.Mul(op.Elu(x, alpha=float(alpha)), float(scale))
 
     if input_scale == 1:
-        held = fits(op, alpha, op.result.dtype) and fits(op, scale, op.result.dtype)
-        return plain(op, self) if held else in_float(op, plain, self)
+        is_held = op.holds(alpha, op.result.dtype) and op.holds(scale, op.result.dtype)
+        return plain(op, self) if is_held else in_float(op, plain, self)
 
     def formula(op: Op, x: ir.Value) -> ir.Value:
         dtype = op.dtype_of(x)
@@ -135,13 +135,34 @@ _LINEAR_SOFTPLUS = 18
 def softplus(op: Op, self: ir.Value, beta: float = 1, threshold: float = 20) -> ir.Value:
     """aten::softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor"""
     dtype = op.result.dtype
-    x = self if fits(op, beta, dtype) else op.cast(self, FLOAT)
+    # The result jumps at the threshold, which torch does not round.
+    is_half = dtype in HALF_FLOATS and not (op.holds(beta, dtype) and held(threshold, dtype) == threshold)
+    x = op.cast(self, FLOAT) if is_half else self
     scaled = op.Mul(x, float(beta))
     smooth = op.Div(op.Softplus(scaled), float(beta))
     if 0 < beta <= 1 and threshold >= _LINEAR_SOFTPLUS and dtype != DOUBLE:
         # Above it Softplus is the identity in these types, and the product does not overflow.
         return op.cast(smooth, dtype)
     return op.cast(op.Where(op.Greater(scaled, float(threshold)), x, smooth), dtype)
+
+
+def _rounded_limit(call: OpCall) -> str | None:
+    dtype, limit = call.arguments["self"].dtype, call.arguments["lambd"]
+    if dtype in (torch.float16, torch.bfloat16) and held(limit, from_torch(dtype)) != limit:
+        return None
+    return "torch's decomposition is right where the type holds the limit"
+
+
+@translates("aten::softshrink", accepts=_rounded_limit)
+def softshrink(op: Op, self: ir.Value, lambd: float = 0.5) -> ir.Value:
+    """aten::softshrink(Tensor self, Scalar lambd=0.5) -> Tensor"""
+
+    def formula(op: Op, x: ir.Value) -> ir.Value:
+        low, high = op.const(-float(lambd)), op.const(float(lambd))
+        below = op.Where(op.Less(x, low), op.Add(x, high), op.Mul(x, op.const(0.0)))
+        return op.Where(op.Greater(x, high), op.Sub(x, high), below)
+
+    return in_float(op, formula, self)
 
 
 @translates("aten::log_sigmoid")

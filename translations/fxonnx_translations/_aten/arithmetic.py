@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 
 import onnx_ir as ir
-import torch
 
 from .._builder.constants import END, array_of
-from .._builder.dtypes import BFLOAT16, BOOL, DOUBLE, FLOAT, FLOAT16, HALF_FLOATS, INT64, to_torch_dtype
+from .._builder.dtypes import BFLOAT16, BOOL, DOUBLE, FLOAT, FLOAT16, HALF_FLOATS, INT64, held
 from .._builder.loops import loop
-from .._builder.numerics import fits, held, in_float
+from .._builder.numerics import in_float, truncated
 from .._builder.op import Op, Operand
 from .._builder.value_ranges import is_consecutive, is_nonnegative
 from .._library_ops.scaled_codes import scaled_codes
@@ -33,7 +32,7 @@ def _operands(op: Op, self: Operand, other: Operand) -> tuple[ir.Value, ir.Value
 def _scaled_once(op: Op, operator: str, self: ir.Value, other: Operand) -> ir.Value:
     """A product or quotient. torch reads a number or 0-dim tensor in float32, applies it to a half tensor and rounds once."""
     dtype = op.result.dtype
-    if fits(op, other, dtype):
+    if op.holds(other, dtype):
         value: ir.Value = getattr(op, operator)(*_operands(op, self, other))
         return value
     wide: ir.Value = getattr(op, operator)(op.cast(op.cast(self, dtype), FLOAT), op.operand(other, FLOAT))
@@ -46,7 +45,7 @@ def _add_scaled(op: Op, operator: str, value: ir.Value, scaled: ir.Value, alpha:
         result: ir.Value = getattr(op, operator)(value, scaled)
         return result
 
-    if isinstance(alpha, (int, float)) and not fits(op, alpha, op.result.dtype):
+    if isinstance(alpha, (int, float)) and not op.holds(alpha, op.result.dtype):
         # Unlike the factor of a product, it is rounded before.
         alpha = held(alpha, op.result.dtype)
 
@@ -126,7 +125,11 @@ def div_mode(op: Op, self: ir.Value, other: Operand, rounding_mode: str | None) 
     return divide(op, *_rounded_division_operands(op, self, other))
 
 
-@translates("aten::floor_divide", "aten::floor_divide.Scalar", exact="the quotient of an infinity, or by one")
+@translates(
+    "aten::floor_divide",
+    "aten::floor_divide.Scalar",
+    exact="the quotient of an infinity, or by one, and the sign of a zero",
+)
 def floor_divide(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     """aten::floor_divide(Tensor self, Tensor other) -> Tensor
     aten::floor_divide.Scalar(Tensor self, Scalar other) -> Tensor
@@ -147,7 +150,7 @@ def _trunc_div(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
         return op.Div(left, right)
     if op.dtype_of(right) in HALF_FLOATS:
         # torch rounds the quotient to the half type, then truncates.
-        return in_float(op, _truncated, in_float(op, _quotient, left, right))
+        return in_float(op, truncated, in_float(op, _quotient, left, right))
     divisor = _constant(op, right)
     # No such divisor makes a finite quotient infinite, whose remainder would be NaN.
     is_finite = divisor is not None and abs(divisor) >= 1 and op.opset >= _MOD_OPSET
@@ -156,18 +159,13 @@ def _trunc_div(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
         value = op.Div(left, right)
         if is_finite and not op.exact_numerics:
             return op.Sub(value, op.Mod(value, op.const(1.0, op.dtype_of(value)), fmod=1))
-        return _truncated(op, value)
+        return truncated(op, value)
 
     return in_float(op, quotient, left, right)
 
 
 def _quotient(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
     return op.Div(left, right)
-
-
-def _truncated(op: Op, value: ir.Value) -> ir.Value:
-    """The value rounded towards zero. ONNX has no Trunc: take the floor of the magnitude."""
-    return op.Mul(op.Sign(value), op.Floor(op.Abs(value)))
 
 
 def _constant(op: Op, value: ir.Value) -> float | None:
@@ -234,7 +232,7 @@ def _floored_quotient(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
     dtype, divisor = op.result.dtype, _constant(op, right)
     if op.exact_numerics or dtype == DOUBLE or (divisor is not None and math.isinf(divisor)):
         return in_float(op, _floored_quotient_by_remainder, left, right)
-    fits = op.dtype_of(right) == dtype or (divisor is not None and _is_representable(divisor, dtype))
+    fits = op.dtype_of(right) == dtype or (divisor is not None and held(divisor, dtype) == divisor)
     if fits and divisor and math.frexp(abs(divisor))[0] == 0.5 and (dtype != BFLOAT16 or abs(divisor) <= 1):
         return _floored_quotient_by_power(op, left, divisor)
     if dtype == FLOAT16 and fits:
@@ -245,10 +243,6 @@ def _floored_quotient(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
         return in_float(op, _floored_quotient_by_remainder, left, right)
     right = op.cast(right, wide) if divisor is None else op.const(divisor, wide)
     return op.cast(op.Floor(op.Div(op.cast(left, wide), right)), dtype)
-
-
-def _is_representable(number: float, dtype: ir.DataType) -> bool:
-    return torch.tensor(number, dtype=to_torch_dtype(dtype)).item() == number
 
 
 def _floored_quotient_by_power(op: Op, left: ir.Value, divisor: float) -> ir.Value:
@@ -272,6 +266,9 @@ def _floored_quotient_by_remainder(op: Op, left: ir.Value, right: ir.Value) -> i
     quotient = op.Where(_signs_differ(op, rest, right), op.Sub(quotient, one), quotient)
     # An integer, except for the rounding error of the division.
     floor = op.Round(quotient)
+    if op.exact_numerics:
+        # Zero has the sign of the quotient.
+        floor = op.selected(op.Equal(floor, zero), op.Mul(op.Div(left, right), zero), floor)
     if _constant(op, right):
         return floor
     # Mod of an infinity is NaN, as is torch's quotient; the case of a zero divisor is replaced below.
@@ -438,7 +435,7 @@ def lerp(op: Op, self: ir.Value, end: ir.Value, weight: ir.Value) -> ir.Value:
         distance = op.Sub(last, first)
         near = op.Add(first, op.Mul(distance, weight))
         far = op.Sub(last, op.Mul(distance, op.Sub(one, weight)))
-        return op.Where(op.Less(op.Abs(weight), half), near, far)
+        return op.selected(op.Less(op.Abs(weight), half), near, far)
 
     dtype = op.result.dtype
     return in_float(op, formula, *(op.cast(value, dtype) for value in (self, end, weight)))

@@ -11,7 +11,6 @@ import torch
 
 from .._builder.constants import array_of
 from .._builder.dtypes import BOOL, DOUBLE, FLOAT, FLOAT16, HALF_FLOATS, to_torch_dtype
-from .._builder.numerics import fits
 from .._builder.op import Op, Unsupported
 from .._builder.value_ranges import every_row_unmasked, is_computed_from_weights
 from .._registry import translates
@@ -175,7 +174,7 @@ def attention_mask(op: Op, attn_mask: ir.Value, dtype: ir.DataType) -> ir.Value:
 def _keeps_query(op: Op, query: ir.Value, scale: float | None) -> bool:
     """Whether a query of a half type can be scaled before the product: torch's kernels scale the scores, in float32."""
     dtype = op.dtype_of(query)
-    return dtype not in HALF_FLOATS or scale is None or (abs(scale) <= 1 and fits(op, scale, dtype))
+    return dtype not in HALF_FLOATS or scale is None or (abs(scale) <= 1 and op.holds(scale, dtype))
 
 
 def _scale_query(op: Op, query: ir.Value, scale: float | None) -> ir.Value:

@@ -17,6 +17,7 @@ from .._builder.numerics import (
     log_of_sum_of_exponentials,
     log_one_plus,
     sign_bit,
+    truncated,
 )
 from .._builder.op import Op, Operand, Unsupported
 from .._registry import OpCall, Translation, translates
@@ -64,12 +65,12 @@ def _rounding(op: Op, self: ir.Value, *, operator: str) -> ir.Value:
     return value
 
 
-@translates("aten::trunc", "aten::fix")
+@translates("aten::trunc", "aten::fix", exact="the sign of a zero")
 def trunc(op: Op, self: ir.Value) -> ir.Value:
     """aten::trunc(Tensor self) -> Tensor
     aten::fix(Tensor self) -> Tensor
     """
-    return op.Mul(op.Sign(self), op.Floor(op.Abs(self))) if op.is_float(self) else self
+    return truncated(op, self) if op.is_float(self) else self
 
 
 # ---- magnitude and sign
@@ -289,8 +290,10 @@ def isclose(
         return close
     allowed = op.const(float(atol), dtype)
     if rtol != 0:
+        wide = dtype if op.holds(float(rtol), dtype) else ir.DataType.FLOAT
+        share = op.cast(op.Mul(op.cast(other, wide), op.const(float(rtol), wide)), dtype)
         # An infinite number is close to itself only.
-        sum_ = op.Add(op.Abs(op.Mul(other, op.const(float(rtol), dtype))), allowed)
+        sum_ = op.Add(op.Abs(share), allowed)
         allowed = op.Min(sum_, op.const(float(torch.finfo(to_torch_dtype(dtype)).max), dtype))
     return op.Or(close, op.LessOrEqual(op.Abs(op.Sub(self, other)), allowed))
 
@@ -303,7 +306,7 @@ def heaviside(op: Op, self: ir.Value, values: ir.Value) -> ir.Value:
         return op.Or(self, values)
     zero = op.const(0, dtype)
     # NaN is neither zero nor greater: its step is 0.
-    return op.Where(op.Equal(self, zero), values, op.cast(op.Greater(self, zero), dtype))
+    return op.selected(op.Equal(self, zero), values, op.cast(op.Greater(self, zero), dtype))
 
 
 @translates("aten::copysign.Tensor", "aten::copysign.Scalar")
@@ -312,7 +315,7 @@ def copysign(op: Op, self: ir.Value, other: Operand) -> ir.Value:
     aten::copysign.Scalar(Tensor self, Scalar other) -> Tensor
     """
     size, sign = op.Abs(op.operand(self, op.result.dtype)), op.operand(other, op.result.dtype)
-    return op.Where(sign_bit(op, sign), op.Neg(size), size)
+    return op.selected(sign_bit(op, sign), op.Neg(size), size)
 
 
 def _without_nan(op: Op, self: ir.Value, other: ir.Value, operator: str) -> ir.Value:
@@ -322,7 +325,7 @@ def _without_nan(op: Op, self: ir.Value, other: ir.Value, operator: str) -> ir.V
     larger: ir.Value = getattr(op, operator)(left, right)
     if not op.is_float(left):
         return larger
-    return op.Where(op.IsNaN(left), right, op.Where(op.IsNaN(right), left, larger))
+    return op.selected(op.IsNaN(left), right, op.selected(op.IsNaN(right), left, larger))
 
 
 @translates("aten::fmax")
@@ -345,7 +348,7 @@ def _angle_of(op: Op, y: ir.Value, x: ir.Value) -> ir.Value:
     quotient = op.Where(op.Equal(height, width), one, op.Div(height, width))
     acute = op.Where(op.Equal(op.Add(height, width), zero), zero, op.Atan(quotient))
     angle = op.Where(sign_bit(op, x), op.Sub(op.const(math.pi, dtype), acute), acute)
-    return op.Where(sign_bit(op, y), op.Neg(angle), angle)
+    return op.selected(sign_bit(op, y), op.Neg(angle), angle)
 
 
 @translates("aten::atan2", "aten::arctan2")
@@ -428,7 +431,7 @@ def nextafter(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
     largest = limits.max
     finite = op.Where(op.Less(x, zero), op.const(-largest, wide), op.const(largest, wide))
     value = op.Where(op.IsInf(x), finite, value)
-    value = op.Where(op.Equal(x, goal), goal, value)
+    value = op.selected(op.Equal(x, goal), goal, value)
     if op.exact_numerics:
         # The sum is NaN if an operand is.
         value = op.Where(op.Or(op.IsNaN(x), op.IsNaN(goal)), op.Add(x, goal), value)

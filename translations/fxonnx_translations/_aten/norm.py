@@ -322,8 +322,9 @@ def linalg_vector_norm(
     elif ord == 0:
         norm = reduced(op, "ReduceSum", op.cast(op.cast(value, ir.DataType.BOOL), wide), dim, keepdim)
     else:
-        total = reduced(op, "ReduceSum", op.Pow(op.Abs(value), float(ord)), dim, keepdim)
-        norm = op.Pow(total, 1.0 / float(ord))
+        # An exponent may have any type, so that a number would be FLOAT.
+        power = op.Pow(op.Abs(value), op.const(float(ord), wide))
+        norm = op.Pow(reduced(op, "ReduceSum", power, dim, keepdim), op.const(1.0 / float(ord), wide))
     return op.cast(norm, result)
 
 

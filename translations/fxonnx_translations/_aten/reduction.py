@@ -71,7 +71,8 @@ def _accumulated(op: Op, operator: str, self: ir.Value, dim: Axes, keepdim: bool
     if dtype == INT32:
         # ONNX Runtime's sums of integers saturate, torch's wrap around, as casts do.
         wide = INT64
-    return op.cast(reduced(op, operator, op.cast(self, wide), dim, keepdim), dtype)
+    result = reduced(op, operator, op.cast(self, wide), dim, keepdim)
+    return op.cast(op.without_negative_zeros(result) if operator in ("ReduceSum", "ReduceMean") else result, dtype)
 
 
 _NARROW = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.UINT8, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
@@ -368,7 +369,7 @@ def cumsum(op: Op, self: ir.Value, dim: int, dtype: torch.dtype | None = None) -
         raise Unsupported("cumsum into bool")
     wide = result if result not in _NARROW else (INT32 if result in dtypes.INTEGERS else ir.DataType.FLOAT)
     axis = op.const(dim % op.rank_of(self), INT64)
-    return op.cast(op.CumSum(op.cast(self, wide), axis), result)
+    return op.cast(op.without_negative_zeros(op.CumSum(op.cast(self, wide), axis)), result)
 
 
 # ---- segment reductions

@@ -31,6 +31,7 @@ __all__ = [
     "UINT8",
     "NoElementTypeError",
     "from_torch",
+    "held",
     "overflow_of",
     "promote",
     "scalar_dtype",
@@ -96,6 +97,11 @@ def overflow_of(dtype: ir.DataType) -> float:
     It differs between versions of torch for float8_e4m3fn.
     """
     return torch.tensor(math.inf).to(to_torch_dtype(dtype)).item()
+
+
+def held(number: float, dtype: ir.DataType) -> float:
+    """Return a number as a float type holds it."""
+    return torch.tensor(number, dtype=torch.float64).to(to_torch_dtype(dtype)).item()
 
 
 def from_torch(dtype: torch.dtype) -> ir.DataType:

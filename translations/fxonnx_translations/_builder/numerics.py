@@ -8,16 +8,14 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 import torch
 
-from .dtypes import BFLOAT16, BOOL, HALF_FLOATS, to_torch_dtype
-from .op import Op, Operand
+from .dtypes import HALF_FLOATS, to_torch_dtype
+from .op import Op
 
 __all__ = [
     "erf",
     "erfc",
     "exp_minus_one",
     "exp_of_square",
-    "fits",
-    "held",
     "in_double",
     "in_float",
     "log_of_sum_of_exponentials",
@@ -27,6 +25,7 @@ __all__ = [
     "scaled_erfc",
     "scaled_erfc_tail",
     "sign_bit",
+    "truncated",
 ]
 
 
@@ -42,34 +41,6 @@ def in_double(op: Op, formula: Callable[..., ir.Value], *values: ir.Value) -> ir
     return op.cast(formula(op, *(op.cast(value, ir.DataType.DOUBLE) for value in values)), op.result.dtype)
 
 
-def fits(op: Op, number: Operand, dtype: ir.DataType) -> bool:
-    """Whether a half type can hold a factor, a number or 0-dim tensor that torch applies in float32.
-
-    It holds 0.1 with the error of any rounding, which only exact numerics tell from float32; 1e5 becomes infinity, 1e-9 zero.
-    """
-    if dtype not in HALF_FLOATS:
-        return True
-    known: float | None = None
-    if isinstance(number, (int, float)):
-        known = float(number)
-    elif isinstance(number, ir.Value):
-        if op.dims(number) or op.dtype_of(number) in (dtype, BOOL):
-            return True
-        numbers = op.numbers(number)
-        known = None if numbers is None else float(numbers[0])
-    if known is None:
-        # bfloat16 has the range of float32.
-        return dtype == BFLOAT16 and not op.exact_numerics
-    limits = torch.finfo(to_torch_dtype(dtype))
-    is_normal = limits.smallest_normal <= abs(known) <= limits.max
-    return (is_normal and not op.exact_numerics) or not math.isfinite(known) or held(known, dtype) == known
-
-
-def held(number: float, dtype: ir.DataType) -> float:
-    """Return a number as a float type holds it."""
-    return torch.tensor(number, dtype=torch.float64).to(to_torch_dtype(dtype)).item()
-
-
 def polynomial(op: Op, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
     """c0 + c1 x + c2 x^2 + ... by Horner's rule."""
     dtype = op.dtype_of(x)
@@ -83,6 +54,13 @@ def sign_bit(op: Op, x: ir.Value) -> ir.Value:
     """Whether the sign bit of a float is set, as it is for -0.0; BOOL."""
     zero = op.const(0.0, op.dtype_of(x))
     return op.Less(op.Where(op.Equal(x, zero), op.Reciprocal(x), x), zero)
+
+
+def truncated(op: Op, x: ir.Value) -> ir.Value:
+    """The value rounded towards zero. ONNX has no Trunc: take the floor of the magnitude; exact numerics keep -0.0."""
+    if op.exact_numerics:
+        return op.Where(op.Greater(x, op.const(0.0, op.dtype_of(x))), op.Floor(x), op.Ceil(x))
+    return op.Mul(op.Sign(x), op.Floor(op.Abs(x)))
 
 
 def log_one_plus(op: Op, x: ir.Value) -> ir.Value:

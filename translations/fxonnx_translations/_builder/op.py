@@ -271,6 +271,58 @@ class Op(onnxscript.OpBuilder):
         """Return a tensor or number as a value of the given element type."""
         return self.cast(value, dtype) if isinstance(value, ir.Value) else self.scalar(value, dtype)
 
+    def holds(self, number: Operand, dtype: ir.DataType) -> bool:
+        """Whether a half type can hold a factor, a number or 0-dim tensor that torch applies in float32.
+
+        It holds 0.1 with the error of any rounding, which only exact numerics tell from float32; 1e5 becomes infinity, and
+        1e-9 zero. Other types hold every number.
+        """
+        if dtype not in dtypes.HALF_FLOATS:
+            return True
+        known: float | None = None
+        if isinstance(number, (int, float)):
+            known = float(number)
+        elif isinstance(number, ir.Value):
+            if self.dims(number) or self.dtype_of(number) in (dtype, dtypes.BOOL):
+                return True
+            numbers = self.numbers(number)
+            known = None if numbers is None else float(numbers[0])
+        if known is None:
+            # bfloat16 has the range of float32.
+            return dtype == dtypes.BFLOAT16 and not self.exact_numerics
+        limits = torch.finfo(dtypes.to_torch_dtype(dtype))
+        is_normal = limits.smallest_normal <= abs(known) <= limits.max
+        return (is_normal and not self.exact_numerics) or not math.isfinite(known) or dtypes.held(known, dtype) == known
+
+    def selected(self, condition: ir.Value, first: ir.Value, second: ir.Value) -> ir.Value:
+        """Emit Where; exact numerics keep -0.0, which ONNX Runtime's kernel turns to 0.0 in the first choice only."""
+        if not (self.exact_numerics and self.is_float(first) and self._has_negative_zeros(first)):
+            return self.Where(condition, first, second)
+        if not self._has_negative_zeros(second):
+            # ONNX Runtime fuses Not and Where, with the choices exchanged.
+            return self.Where(self.Xor(condition, self.const(True)), second, first)
+        dtype = self.dtype_of(first)
+        zero, chosen = self.const(0.0, dtype), self.Where(condition, first, second)
+        side = self.Where(condition, self.Reciprocal(first), self.Reciprocal(second))
+        is_other = self.Or(self.Not(self.Equal(chosen, zero)), self.Greater(side, zero))
+        return self.Where(is_other, chosen, self.const(-0.0, dtype))
+
+    def _has_negative_zeros(self, value: ir.Value) -> bool:
+        """Whether a float tensor may hold -0.0."""
+        numbers = self.numbers(value)
+        if numbers is not None:
+            return any(number == 0 and math.copysign(1, number) < 0 for number in numbers)
+        producer = value.producer()
+        return producer is None or producer.op_type != "Abs"
+
+    def without_negative_zeros(self, total: ir.Value) -> ir.Value:
+        """Return a sum of a runtime as torch's, which begins with 0.0: exact numerics have no -0.0 for terms of -0.0."""
+        if not self.exact_numerics or not self.is_float(total):
+            return total
+        # ONNX Runtime drops a sum with 0.0.
+        zero = self.const(0.0, self.dtype_of(total))
+        return self.Where(self.Equal(total, zero), zero, total)
+
     def compute_dtype(self, *operands: Operand) -> ir.DataType:
         """Return the element type of the operands after torch's type promotion (torch.result_type)."""
         types = {value.dtype for value in operands if isinstance(value, ir.Value)}

@@ -147,7 +147,7 @@ def choose(op: Op, condition: ir.Value, chosen: ir.Value, other: ir.Value) -> ir
     dtype = op.dtype_of(chosen)
     if dtype != BOOL:
         carrier = _CARRIERS.get(dtype, dtype)
-        return op.cast(op.Where(condition, op.cast(chosen, carrier), op.cast(other, carrier)), dtype)
+        return op.cast(op.selected(condition, op.cast(chosen, carrier), op.cast(other, carrier)), dtype)
     # Where has no kernel for BOOL; logical operators are equivalent.
     if op.numbers(chosen) == [True]:
         return op.Or(condition, other)

@@ -11,9 +11,8 @@ import onnx_ir as ir
 import sympy
 import torch
 
-from ..._builder.dtypes import BOOL, INT64
+from ..._builder.dtypes import BOOL, INT64, held
 from ..._builder.loops import arange
-from ..._builder.numerics import held
 from ..._builder.op import Op, Operand, Unsupported
 from ..._builder.stored_codes import transposed_dequantization
 from ..._builder.symbolic_dims import Dim
