@@ -25,6 +25,7 @@ from fxonnx_translations._torch_compat import (
     ValueRanges,
     bound_sympy,
     int_oo,
+    sympy_functions,
     try_solve,
 )
 
