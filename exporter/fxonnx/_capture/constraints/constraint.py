@@ -373,7 +373,7 @@ def shortened(text: str) -> str:
 
 def _violated(constraints: Iterable[Constraint], sizes: Mapping[str, int]) -> Constraint | None:
     for constraint in constraints:
-        if all(name in sizes for name in constraint.dims) and not _holds(constraint.expression, sizes):
+        if all(name in sizes for name in constraint.dims) and not _holds(constraint, sizes):
             return constraint
     return None
 
@@ -398,12 +398,13 @@ def _bounded_parts(size: sympy.Expr, least: int) -> Iterator[sympy.Expr]:
         yield from _bounded_parts(part, least)
 
 
-def _holds(expression: sympy.Basic, sizes: Mapping[str, int]) -> bool:
+def _holds(constraint: Constraint, sizes: Mapping[str, int]) -> bool:
+    values = SizeValues({symbol: sizes[symbol.name] for symbol in constraint.expression.free_symbols})
     try:
-        return SizeValues({symbol: sizes[symbol.name] for symbol in expression.free_symbols}).value(expression) is True
+        return values.value(constraint.expression) is True
     except UndefinedSizeError:
-        # The model raises the error as well.
-        return False
+        # The model raises the error as well. The graph, whose limit has a reason, divides by 1 instead of 0.
+        return constraint.reason is not None
 
 
 def _size(inputs: Sequence[Any], place: Place) -> int | None:

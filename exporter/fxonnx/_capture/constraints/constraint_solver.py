@@ -41,6 +41,7 @@ __all__ = [
     "lower_limit",
     "merged_divisibility",
     "normal_forms",
+    "range_of",
     "text_of",
 ]
 
@@ -234,16 +235,28 @@ def is_implied(relation: sympy.Basic, bounds: Mapping[sympy.Symbol, Bounds]) -> 
     if _with_exact_quotients(relation, bounds) in (sympy.true, True):
         return True
     ranges = {symbol: bounds.get(symbol, Bounds()).range() for symbol in relation.free_symbols}
-    try:
-        if bound_sympy(relation, ranges) == ValueRanges.wrap(sympy.true):
-            return True
-    except (*EVALUATION_ERRORS, ValueRangeError, NotImplementedError, AttributeError, KeyError):
-        # torch's interval arithmetic has no rule for an operation, or the bounds contradict the relation.
-        return False
+    found = range_of(relation, ranges)
+    if found is None or found == ValueRanges.wrap(sympy.true):
+        return found is not None
     if len(ranges) != 1:
         return False
     (symbol,) = ranges
     return always_holds(relation, bounds.get(symbol, Bounds()))
+
+
+def range_of(
+    relation: sympy.Basic, ranges: Mapping[sympy.Symbol, ValueRanges[sympy.Expr]]
+) -> ValueRanges[sympy.logic.boolalg.Boolean] | None:
+    """The values of a relation for symbols in these ranges; None if torch cannot determine them."""
+    remainders = relation.atoms(Mod, PythonMod)
+    if not all(operand.is_integer for remainder in remainders for operand in remainder.args):
+        # torch's rule is that of integers, and raises an error after it has logged a warning.
+        return None
+    try:
+        return bound_sympy(relation, ranges)
+    except (*EVALUATION_ERRORS, ValueRangeError, NotImplementedError, AttributeError, KeyError):
+        # torch's interval arithmetic has no rule for an operation, or the ranges contradict the relation.
+        return None
 
 
 def _with_exact_quotients(relation: sympy.Basic, bounds: Mapping[sympy.Symbol, Bounds]) -> sympy.Basic:
