@@ -321,10 +321,16 @@ class SizeLimits:
                 hint="the model was exported with sizes that depend on each other",
             )
 
-    def violated(self, sizes: Mapping[str, int]) -> Constraint | None:
-        """The first constraint that the sizes violate, among those whose dims all have a size in ``sizes``."""
+    def violated(self, sizes: Mapping[str, int], dim: str | None = None) -> Constraint | None:
+        """The first constraint that the sizes violate, among those whose dims all have a size in ``sizes``.
+
+        Args:
+            sizes: Dim name to size.
+            dim: The dim whose constraints are checked; by default all are.
+        """
         # Sizes by dim satisfy equalities of places; check() compares the places.
-        return _violated([constraint for constraint in self.constraints if not constraint.is_equality], sizes)
+        checked = (one for one in self.constraints if not one.is_equality and (dim is None or dim in one.dims))
+        return _violated(checked, sizes)
 
     def metadata(self) -> dict[str, str]:
         """The model's metadata: the constraints as JSON, without machine-dependent paths."""

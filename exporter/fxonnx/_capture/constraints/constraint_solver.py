@@ -29,7 +29,7 @@ from fxonnx_translations._torch_compat import (
     try_solve,
 )
 
-from .exact_quotients import CONVERSIONS, exact_integer
+from .exact_quotients import CONVERSIONS, exact_integer, factors_of
 from .quasi_periodic import LONGEST_PERIOD, QuasiPeriodic, quasi_periodic
 
 __all__ = [
@@ -95,15 +95,20 @@ def _normal_form(expression: sympy.Basic) -> sympy.Basic:
         expression = _cancel_common_terms(expression)
         if not isinstance(expression, sympy.Eq):
             return expression
-        found = [form for form in (_clamp_limit(expression), _divisibility(expression)) if form is not None]
-        if found:
-            return found[0]
+        for form in (_clamp_limit, _divisibility_of_size, _divisibility):
+            found = form(expression)
+            if found is not None:
+                return found
     if isinstance(expression, sympy.Le | sympy.Ge):
         smaller, larger = (expression.lts, expression.gts)
         if (isinstance(smaller, Min) and larger in smaller.args) or (
             isinstance(larger, Max) and smaller in larger.args
         ):
             return sympy.true
+    if isinstance(expression, sympy.Ne):
+        divided = _divisibility_of_size(sympy.Eq(*expression.args, evaluate=False))
+        if divided is not None:
+            return sympy.Ne(*divided.args)
     if isinstance(expression, sympy.Ne) and expression.rhs == 0:
         quotient = expression.lhs.as_coeff_Mul()[1]
         if isinstance(quotient, FloorDiv) and quotient.args[0].is_nonnegative:
@@ -142,13 +147,11 @@ def _cancel_common_terms(equation: sympy.Eq) -> sympy.Basic:
 
 def _cancel_common_factors(one: sympy.Expr, other: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
     """Cancel the common factors of two expressions."""
-    (number, rest), (divisor, others) = one.as_coeff_Mul(), other.as_coeff_Mul()
-    if not (number.is_Integer and divisor.is_Integer):
-        return one, other
+    (number, rest), (divisor, others) = (factors_of(side) for side in (one, other))
     # Numbers are cancelled separately: sympy would distribute a fraction of them over a sum.
-    rest, others = sympy.fraction(rest / others)
-    common = math.gcd(int(number), int(divisor))
-    return rest * (number / common), others * (divisor / common)
+    dividend, quotient = sympy.fraction(sympy.Mul(*rest.elements()) / sympy.Mul(*others.elements()))
+    common = math.gcd(number, divisor)
+    return dividend * (number // common), quotient * (divisor // common)
 
 
 def _clamp_limit(equation: sympy.Eq) -> sympy.Basic | None:
@@ -189,6 +192,12 @@ def _divisibility(equation: sympy.Eq) -> sympy.Basic | None:
             if sympy.expand(other * value - one * quotient * divisor) == 0 and sympy.expand(one / value).is_Integer:
                 return _divisible_by(value, divisor)
     return None
+
+
+def _divisibility_of_size(equation: sympy.Eq) -> sympy.Basic | None:
+    """``n % 2 == 0`` from an equation that holds for these sizes only, such as ``n == 2*((n - 1) // 2) + 2``."""
+    symbols = equation.free_symbols
+    return merged_divisibility([equation], *symbols) if len(symbols) == 1 else None
 
 
 def _divisible_by(value: sympy.Expr, divisor: sympy.Expr) -> sympy.Basic:

@@ -16,7 +16,7 @@ import sympy
 
 from fxonnx_translations._torch_compat import CeilToInt, FloorDiv, IntTrueDiv, sympy_functions
 
-__all__ = ["CONVERSIONS", "exact_integer", "quotient_of_products"]
+__all__ = ["CONVERSIONS", "exact_integer", "factors_of", "quotient_of_products"]
 
 _LARGEST = 1 << 20
 """Of the numerators and denominators of numbers in an expression, so that products with sizes are below 2^53."""
@@ -161,15 +161,15 @@ def _odd_part(number: int) -> int:
 
 def quotient_of_products(dividend: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr | None:
     """The quotient, if all factors of the divisor are among those of the dividend."""
-    coefficient, factors = _factors(dividend)
-    other, divided = _factors(divisor)
+    coefficient, factors = factors_of(dividend)
+    other, divided = factors_of(divisor)
     if other == 0 or coefficient % other or not divided <= factors:
         return None
     factors.subtract(divided)
     return sympy.Mul(coefficient // other, *factors.elements())
 
 
-def _factors(product: sympy.Expr) -> tuple[int, Counter[sympy.Expr]]:
+def factors_of(product: sympy.Expr) -> tuple[int, Counter[sympy.Expr]]:
     """The integer factor, and the other factors without integer factors of their own."""
     coefficient = 1
     factors: Counter[sympy.Expr] = Counter()
