@@ -7,6 +7,7 @@ quasi-periodic.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -54,6 +55,9 @@ def normal_forms(expression: sympy.Basic) -> Iterator[sympy.Basic]:
     elif isinstance(expression, sympy.Not) and isinstance(expression.args[0], sympy.Or):
         for part in expression.args[0].args:
             yield from normal_forms(sympy.Not(part))
+    elif isinstance(expression, sympy.Eq) and len(parts := _divided_factors(expression)) > 1:
+        for value, divisor in parts:
+            yield _divisible_by(value, divisor)
     elif expression not in (sympy.true, True):
         form = _normal_form(_without_clamps(_without_floats(expression)))
         if form != sympy.true:
@@ -200,6 +204,29 @@ def _divisibility_of_size(equation: sympy.Eq) -> sympy.Basic | None:
     return merged_divisibility([equation], *symbols) if len(symbols) == 1 else None
 
 
+def _divided_factors(equation: sympy.Eq) -> list[tuple[sympy.Expr, sympy.Expr]]:
+    """The factors and divisors of ``h*w == 64*(h // 8)*(w // 8)``, which holds if all factors are divisible."""
+    for one, other in (equation.args, equation.args[::-1]):
+        (number, sizes), (divisor, quotients) = factors_of(one), factors_of(other)
+        common = Counter(factor for factor in (sizes & quotients).elements() if factor.is_positive)
+        sizes, quotients = sizes - common, quotients - common
+        found = [(size, _divisor(size, quotient)) for quotient in quotients for size in sizes]
+        parts = [(size, by) for size, by in found if by is not None]
+        is_complete = len({size for size, _ in parts}) == len(parts) == sizes.total() == quotients.total()
+        if is_complete and divisor == number * math.prod(by for _, by in parts):
+            return [(size, sympy.Integer(by)) for size, by in parts]
+    return []
+
+
+def _divisor(size: sympy.Expr, quotient: sympy.Expr) -> int | None:
+    """The number by which a positive size is divided for a quotient; ``n // 2`` by 8 for ``n // 16``."""
+    if not isinstance(quotient, FloorDiv) or not quotient.args[1].is_Integer or not size.is_nonnegative:
+        return None
+    value, divisor = size.args if isinstance(size, FloorDiv) else (size, sympy.S.One)
+    is_divided = value == quotient.args[0] and divisor.is_Integer and quotient.args[1] % divisor == 0
+    return int(quotient.args[1] / divisor) if is_divided else None
+
+
 def _divisible_by(value: sympy.Expr, divisor: sympy.Expr) -> sympy.Basic:
     if divisor.is_Integer or all(symbol.is_positive for symbol in value.free_symbols | divisor.free_symbols):
         value, divisor = _cancel_common_factors(value, divisor)
@@ -333,6 +360,12 @@ class _Printer(StrPrinter):  # type: ignore[misc]
         return self._called("round", expression)
 
     _print_RoundDecimal = _print_RoundToInt
+
+    def _print_FloatPow(self, expression: sympy.Expr) -> str:
+        base, exponent = (self.parenthesize(side, PRECEDENCE["Pow"], strict=True) for side in expression.args)
+        return f"{base}**{exponent}"
+
+    _print_PowByNatural = _print_FloatPow
 
     def _print_Function(self, expression: sympy.Expr) -> str:
         return self._called(type(expression).__name__.removeprefix("OpaqueUnaryFn_"), expression)
