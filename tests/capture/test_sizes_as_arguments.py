@@ -62,7 +62,7 @@ ARGUMENTS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
         "square root of a difference": lambda x: x.new_ones(int(math.sqrt(x.shape[1] - 3)), 2),
         "numel of a shape": lambda x: x.new_ones(x.shape.numel()) + x.size().numel(),
         "numel of a slice": lambda x: x.reshape(x.shape[:2].numel(), -1) * (2 if x.shape.numel() > 0 else 1),
-        "numel of a sum": lambda x: x.new_ones((x.shape[:1] + (4,)).numel()),
+        "numel of a sum": lambda x: x.new_ones((x.shape[:1] + torch.Size([4])).numel()),
         "numel in a function": lambda x: passed_on(x.shape, x),
         "one_hot": lambda x: F.one_hot(torch.arange(x.shape[0]) % 5, x.shape[0] + 2),
         "one_hot by name": lambda x: F.one_hot(torch.arange(x.shape[0]) % 5, num_classes=max(x.shape[1], 5)),

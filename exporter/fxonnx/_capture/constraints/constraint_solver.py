@@ -65,7 +65,7 @@ def normal_forms(expression: sympy.Basic) -> Iterator[sympy.Basic]:
 
 
 def _without_floats(expression: sympy.Basic) -> sympy.Basic:
-    """Replace conversions: ``int(2.0 * float(n))``, the size of a scaled image, is ``2*n``; ``float(n) >= 3.0`` is ``n >= 3``."""
+    """Replace conversions: ``int(2.0 * float(n))``, the size of a scaled image, by ``2*n``, float(n) by n."""
     found = expression.replace(lambda part: isinstance(part, CONVERSIONS), exact_integer)
     if isinstance(found, sympy.Rel) and any(isinstance(side, sympy_functions.ToFloat) for side in found.args):
         sides = [side.args[0] if isinstance(side, sympy_functions.ToFloat) else side for side in found.args]

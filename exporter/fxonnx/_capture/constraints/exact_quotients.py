@@ -1,8 +1,8 @@
 """Integers that a model computes from quotients of sizes, in integer arithmetic: ``int(a*b*c / (b*c))`` is ``a``.
 
-Python divides sizes in float64. A sum, product or quotient of sizes is exact there as long as its value is a fraction whose
-denominator is a power of two. For other fractions, such as ``n / 3 + 1``, the floor is exact nevertheless: the value is
-computed without an error where it is an integer, and is not close to an integer otherwise. Sizes are below 2^53.
+Python divides sizes in float64. A sum, product or quotient of sizes is exact there as long as its value is a fraction
+whose denominator is a power of two. For other fractions, such as ``n / 3 + 1``, the floor is exact nevertheless: the
+value is computed without an error where it is an integer, and is not close to one otherwise. Sizes are below 2^53.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Functions of torch whose C++ signatures take numbers where models pass sizes: a number of classes, the size of a result."""
+"""Functions of torch that take numbers where models pass sizes: a number of classes, the size of a result."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _adaptive_max_pool(
 
 
 def _greatest_of_windows(x: Tensor, axis: int, count: Any) -> Tensor:
-    """The maxima of windows of almost equal lengths that cover an axis; the last element of shorter ones is repeated."""
+    """The maxima of windows of almost equal lengths that cover an axis; the last element of short ones is repeated."""
     size = x.shape[axis]
     index = arange(count, device=x.device)
     first, last = index * size // count, ((index + 1) * size + count - 1) // count - 1

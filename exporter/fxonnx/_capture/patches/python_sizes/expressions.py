@@ -1,4 +1,4 @@
-"""Functions of sizes that torch's interpreters of size expressions lack: ranges of remainders, and operations of proxies."""
+"""Rules that torch's interpreters of size expressions lack: ranges of remainders and roots, and nodes of the graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``int(size)``, ``float(size)``, ``len(tensor)`` and ``shape.numel()`` of user code, without numbers that specialize sizes.
+"""``int(size)``, ``float(size)``, ``len(tensor)`` and ``shape.numel()`` of user code, without numbers.
 
 Python requires these builtins to return numbers. Where they specialize a dynamic dim, or restrict it by a constraint
 such as ``int(n / 2) == 3``, the names are replaced in the user's module, and the model is captured again.
