@@ -208,6 +208,7 @@ def test_integers_of_quotients(expression: sympy.Expr, expected: sympy.Expr) -> 
 ROUNDED = [
     pytest.param(_truncated(0.1 * sympy_functions.ToFloat(n)), id="factor"),
     pytest.param(_truncated(_over(sympy_functions.ToFloat(n), 0.1)), id="divisor"),
+    pytest.param(_truncated(10.0 * Mod(sympy_functions.ToFloat(n), sympy.Float(0.3))), id="remainder-of-floats"),
     pytest.param(_truncated(3.0 * IntTrueDiv(n, 3)), id="back"),
     pytest.param(_truncated(49.0 * IntTrueDiv(n, 49)), id="back-with-an-error"),
     pytest.param(_truncated(IntTrueDiv(n, 3) + IntTrueDiv(n, 6)), id="two-quotients"),

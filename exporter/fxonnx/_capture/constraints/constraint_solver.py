@@ -30,7 +30,7 @@ from fxonnx_translations._torch_compat import (
     try_solve,
 )
 
-from .exact_quotients import CONVERSIONS, exact_integer, factors_of
+from .exact_quotients import CONVERSIONS, exact_integer, factors_of, has_float_remainder
 from .quasi_periodic import LONGEST_PERIOD, QuasiPeriodic, quasi_periodic
 
 __all__ = [
@@ -284,12 +284,11 @@ def range_of(
     relation: sympy.Basic, ranges: Mapping[sympy.Symbol, ValueRanges[sympy.Expr]]
 ) -> ValueRanges[sympy.logic.boolalg.Boolean] | None:
     """The values of a relation for symbols in these ranges; None if torch cannot determine them."""
-    remainders = relation.atoms(Mod, PythonMod)
-    if not all(operand.is_integer for remainder in remainders for operand in remainder.args):
+    if has_float_remainder(relation):
         # torch's rule is that of integers, and raises an error after it has logged a warning.
         return None
     try:
-        return bound_sympy(relation, ranges)
+        return bound_sympy(relation, dict(ranges))
     except (*EVALUATION_ERRORS, ValueRangeError, NotImplementedError, AttributeError, KeyError):
         # torch's interval arithmetic has no rule for an operation, or the ranges contradict the relation.
         return None

@@ -14,9 +14,9 @@ from fractions import Fraction
 
 import sympy
 
-from fxonnx_translations._torch_compat import CeilToInt, FloorDiv, IntTrueDiv, sympy_functions
+from fxonnx_translations._torch_compat import CeilToInt, FloorDiv, IntTrueDiv, Mod, PythonMod, sympy_functions
 
-__all__ = ["CONVERSIONS", "exact_integer", "factors_of", "quotient_of_products"]
+__all__ = ["CONVERSIONS", "exact_integer", "factors_of", "has_float_remainder", "quotient_of_products"]
 
 _LARGEST = 1 << 20
 """Of the numerators and denominators of numbers in an expression, so that products with sizes are below 2^53."""
@@ -87,7 +87,7 @@ def _fraction(expression: sympy.Expr) -> _Fraction | None:
     if isinstance(expression, sympy_functions.ToFloat):
         return _fraction(expression.args[0])
     if expression.is_integer:
-        return _reduced(expression, 1)
+        return None if has_float_remainder(expression) else _reduced(expression, 1)
     parts = [_fraction(part) for part in expression.args]
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
@@ -97,6 +97,12 @@ def _fraction(expression: sympy.Expr) -> _Fraction | None:
     if isinstance(expression, sympy.Add):
         return _sum(known)
     return _product(known) if isinstance(expression, sympy.Mul) else None
+
+
+def has_float_remainder(expression: sympy.Basic) -> bool:
+    """Whether an expression contains ``n % 0.3``, which torch's functions take for an integer."""
+    remainders = expression.atoms(Mod, PythonMod)
+    return not all(operand.is_integer for remainder in remainders for operand in remainder.args)
 
 
 def _number(value: Fraction) -> _Fraction | None:
