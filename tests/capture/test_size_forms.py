@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxonnx
-from fxonnx._capture.constraints.exact_quotients import quotient_of_products
+from fxonnx._capture.constraints.exact_quotients import exact_integer, quotient_of_products
 from fxonnx._capture.constraints.quasi_periodic import quasi_periodic
 from fxonnx._capture.constraints.size_forms import SizeForms
-from fxonnx_translations._torch_compat import CeilToInt, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod
+from fxonnx_translations._builder.size_values import SizeValues
+from fxonnx_translations._torch_compat import CeilToInt, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod, sympy_functions
 
 n = sympy.Symbol("n", integer=True, positive=True)
 u = sympy.Symbol("u", integer=True)
@@ -162,3 +163,66 @@ def test_quotients_of_products(dividend: sympy.Expr, divisor: sympy.Expr, expect
     for sizes in [(n_, m_) for n_ in (2, 5, 40) for m_ in (3, 33)] if found is not None else []:
         at = dict(zip((n, m), sizes, strict=True))
         assert dividend.subs(at) == found.subs(at) * divisor.subs(at)
+
+
+def _truncated(value: sympy.Expr) -> sympy.Expr:
+    return sympy_functions.TruncToInt(value)
+
+
+def _over(value: sympy.Expr, divisor: float) -> sympy.Expr:
+    return sympy_functions.FloatTrueDiv(value, sympy.Float(divisor))
+
+
+HEIGHT, WIDTH = 4 * FloorDiv(n - 1, 4) + 4, 4 * FloorDiv(m - 1, 4) + 4
+
+INTEGERS = [
+    pytest.param(_truncated(IntTrueDiv(n, 2)), FloorDiv(n, 2), id="half"),
+    pytest.param(_truncated(IntTrueDiv(n * m, 6)), FloorDiv(n * m, 6), id="of-two-sizes"),
+    pytest.param(_truncated(2.0 * sympy_functions.ToFloat(n)), 2 * n, id="scaled"),
+    pytest.param(_truncated(0.5 * sympy_functions.ToFloat(n)), FloorDiv(n, 2), id="scaled-down"),
+    pytest.param(CeilToInt(IntTrueDiv(n - 5, 5) + 1.0), FloorDiv(n + 4, 5), id="strided"),
+    pytest.param(_truncated(_over(IntTrueDiv(n, 3), 5.0)), FloorDiv(n, 15), id="divided-twice"),
+    pytest.param(sympy_functions.FloorToInt(_over(IntTrueDiv(n, 3) + 2.0, 5.0)), FloorDiv(n + 6, 15), id="sum-divided"),
+    pytest.param(
+        _truncated(
+            sympy_functions.FloatTrueDiv(
+                u * FloorDiv(HEIGHT, 4) * FloorDiv(WIDTH, 4), _over(IntTrueDiv(HEIGHT * WIDTH, 4), 4.0)
+            )
+        ),
+        u,
+        id="windows",
+    ),
+    pytest.param(sympy_functions.RoundToInt(IntTrueDiv(n * m, m)), n, id="rounded"),
+]
+
+
+@pytest.mark.parametrize(("expression", "expected"), INTEGERS)
+def test_integers_of_quotients(expression: sympy.Expr, expected: sympy.Expr) -> None:
+    found = exact_integer(expression)
+    assert sympy.expand(found - expected) == 0
+    for size in (*range(1, 400), 4093, 1048573):
+        values = SizeValues({n: size, m: 7, u: 3})
+        assert values.value(found) == values.value(expression)
+
+
+ROUNDED = [
+    pytest.param(_truncated(0.1 * sympy_functions.ToFloat(n)), id="factor"),
+    pytest.param(_truncated(_over(sympy_functions.ToFloat(n), 0.1)), id="divisor"),
+    pytest.param(_truncated(10.0 * Mod(sympy_functions.ToFloat(n), sympy.Float(0.3))), id="remainder-of-floats"),
+    pytest.param(_truncated(3.0 * IntTrueDiv(n, 3)), id="back"),
+    pytest.param(_truncated(49.0 * IntTrueDiv(n, 49)), id="back-with-an-error"),
+    pytest.param(_truncated(IntTrueDiv(n, 3) + IntTrueDiv(n, 6)), id="two-quotients"),
+    pytest.param(_truncated(IntTrueDiv(n, 3) * IntTrueDiv(m, 3)), id="product-of-quotients"),
+    pytest.param(
+        _truncated(sympy_functions.FloatTrueDiv(IntTrueDiv(n, 3), IntTrueDiv(n, 9))), id="quotient-of-quotients"
+    ),
+    pytest.param(_truncated(IntTrueDiv(n, m)), id="two-sizes"),
+    pytest.param(_truncated(IntTrueDiv(u, 2)), id="negative"),
+    pytest.param(sympy_functions.RoundToInt(IntTrueDiv(n, 2)), id="half-to-even"),
+    pytest.param(_truncated(sympy_functions.OpaqueUnaryFn_sqrt(n)), id="root"),
+]
+
+
+@pytest.mark.parametrize("expression", ROUNDED)
+def test_integers_of_rounded_quotients_are_kept(expression: sympy.Expr) -> None:
+    assert exact_integer(expression) is expression

@@ -94,7 +94,7 @@ def _nearest_valid_sizes(
             if left < 0:
                 return None
             attempt = {**chosen, name: size}
-            if limits.violated(attempt) is None:
+            if limits.violated(attempt, name) is None:
                 complete = search(attempt)
                 if complete is not None:
                     return complete

@@ -325,10 +325,16 @@ class SizeLimits:
                 hint="the model was exported with sizes that depend on each other",
             )
 
-    def violated(self, sizes: Mapping[str, int]) -> Constraint | None:
-        """The first constraint that the sizes violate, among those whose dims all have a size in ``sizes``."""
+    def violated(self, sizes: Mapping[str, int], dim: str | None = None) -> Constraint | None:
+        """The first constraint that the sizes violate, among those whose dims all have a size in ``sizes``.
+
+        Args:
+            sizes: Dim name to size.
+            dim: The dim whose constraints are checked; by default all are.
+        """
         # Sizes by dim satisfy equalities of places; check() compares the places.
-        return _violated([constraint for constraint in self.constraints if not constraint.is_equality], sizes)
+        checked = (one for one in self.constraints if not one.is_equality and (dim is None or dim in one.dims))
+        return _violated(checked, sizes)
 
     def metadata(self) -> dict[str, str]:
         """The model's metadata: the constraints as JSON, without machine-dependent paths."""
@@ -377,7 +383,7 @@ def shortened(text: str) -> str:
 
 def _violated(constraints: Iterable[Constraint], sizes: Mapping[str, int]) -> Constraint | None:
     for constraint in constraints:
-        if all(name in sizes for name in constraint.dims) and not _holds(constraint.expression, sizes):
+        if all(name in sizes for name in constraint.dims) and not _holds(constraint, sizes):
             return constraint
     return None
 
@@ -402,12 +408,13 @@ def _bounded_parts(size: sympy.Expr, least: int) -> Iterator[sympy.Expr]:
         yield from _bounded_parts(part, least)
 
 
-def _holds(expression: sympy.Basic, sizes: Mapping[str, int]) -> bool:
+def _holds(constraint: Constraint, sizes: Mapping[str, int]) -> bool:
+    values = SizeValues({symbol: sizes[symbol.name] for symbol in constraint.expression.free_symbols})
     try:
-        return SizeValues({symbol: sizes[symbol.name] for symbol in expression.free_symbols}).value(expression) is True
+        return values.value(constraint.expression) is True
     except UndefinedSizeError:
-        # The model raises the error as well.
-        return False
+        # The model raises the error as well. The graph, whose limit has a reason, divides by 1 instead of 0.
+        return constraint.reason is not None
 
 
 def _size(inputs: Sequence[Any], place: Place) -> int | None:

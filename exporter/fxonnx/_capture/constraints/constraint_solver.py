@@ -7,6 +7,7 @@ quasi-periodic.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ from fxonnx_translations._torch_compat import (
     try_solve,
 )
 
-from .exact_quotients import CONVERSIONS, exact_integer
+from .exact_quotients import CONVERSIONS, exact_integer, factors_of, has_float_remainder
 from .quasi_periodic import LONGEST_PERIOD, QuasiPeriodic, quasi_periodic
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "lower_limit",
     "merged_divisibility",
     "normal_forms",
+    "range_of",
     "text_of",
 ]
 
@@ -53,6 +55,9 @@ def normal_forms(expression: sympy.Basic) -> Iterator[sympy.Basic]:
     elif isinstance(expression, sympy.Not) and isinstance(expression.args[0], sympy.Or):
         for part in expression.args[0].args:
             yield from normal_forms(sympy.Not(part))
+    elif isinstance(expression, sympy.Eq) and len(parts := _divided_factors(expression)) > 1:
+        for value, divisor in parts:
+            yield _divisible_by(value, divisor)
     elif expression not in (sympy.true, True):
         form = _normal_form(_without_clamps(_without_floats(expression)))
         if form != sympy.true:
@@ -60,7 +65,7 @@ def normal_forms(expression: sympy.Basic) -> Iterator[sympy.Basic]:
 
 
 def _without_floats(expression: sympy.Basic) -> sympy.Basic:
-    """Replace conversions: ``int(2.0 * float(n))``, the size of a scaled image, is ``2*n``."""
+    """Replace conversions: ``int(2.0 * float(n))``, the size of a scaled image, by ``2*n``, float(n) by n."""
     found = expression.replace(lambda part: isinstance(part, CONVERSIONS), exact_integer)
     if isinstance(found, sympy.Rel) and any(isinstance(side, sympy_functions.ToFloat) for side in found.args):
         sides = [side.args[0] if isinstance(side, sympy_functions.ToFloat) else side for side in found.args]
@@ -94,15 +99,20 @@ def _normal_form(expression: sympy.Basic) -> sympy.Basic:
         expression = _cancel_common_terms(expression)
         if not isinstance(expression, sympy.Eq):
             return expression
-        found = [form for form in (_clamp_limit(expression), _divisibility(expression)) if form is not None]
-        if found:
-            return found[0]
+        for form in (_clamp_limit, _divisibility_of_size, _divisibility):
+            found = form(expression)
+            if found is not None:
+                return found
     if isinstance(expression, sympy.Le | sympy.Ge):
         smaller, larger = (expression.lts, expression.gts)
         if (isinstance(smaller, Min) and larger in smaller.args) or (
             isinstance(larger, Max) and smaller in larger.args
         ):
             return sympy.true
+    if isinstance(expression, sympy.Ne):
+        divided = _divisibility_of_size(sympy.Eq(*expression.args, evaluate=False))
+        if divided is not None:
+            return sympy.Ne(*divided.args)
     if isinstance(expression, sympy.Ne) and expression.rhs == 0:
         quotient = expression.lhs.as_coeff_Mul()[1]
         if isinstance(quotient, FloorDiv) and quotient.args[0].is_nonnegative:
@@ -141,13 +151,11 @@ def _cancel_common_terms(equation: sympy.Eq) -> sympy.Basic:
 
 def _cancel_common_factors(one: sympy.Expr, other: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
     """Cancel the common factors of two expressions."""
-    (number, rest), (divisor, others) = one.as_coeff_Mul(), other.as_coeff_Mul()
-    if not (number.is_Integer and divisor.is_Integer):
-        return one, other
+    (number, rest), (divisor, others) = (factors_of(side) for side in (one, other))
     # Numbers are cancelled separately: sympy would distribute a fraction of them over a sum.
-    rest, others = sympy.fraction(rest / others)
-    common = math.gcd(int(number), int(divisor))
-    return rest * (number / common), others * (divisor / common)
+    dividend, quotient = sympy.fraction(sympy.Mul(*rest.elements()) / sympy.Mul(*others.elements()))
+    common = math.gcd(number, divisor)
+    return dividend * (number // common), quotient * (divisor // common)
 
 
 def _clamp_limit(equation: sympy.Eq) -> sympy.Basic | None:
@@ -188,6 +196,35 @@ def _divisibility(equation: sympy.Eq) -> sympy.Basic | None:
             if sympy.expand(other * value - one * quotient * divisor) == 0 and sympy.expand(one / value).is_Integer:
                 return _divisible_by(value, divisor)
     return None
+
+
+def _divisibility_of_size(equation: sympy.Eq) -> sympy.Basic | None:
+    """``n % 2 == 0`` from an equation that holds for these sizes only, such as ``n == 2*((n - 1) // 2) + 2``."""
+    symbols = equation.free_symbols
+    return merged_divisibility([equation], *symbols) if len(symbols) == 1 else None
+
+
+def _divided_factors(equation: sympy.Eq) -> list[tuple[sympy.Expr, sympy.Expr]]:
+    """The factors and divisors of ``h*w == 64*(h // 8)*(w // 8)``, which holds if all factors are divisible."""
+    for one, other in (equation.args, equation.args[::-1]):
+        (number, sizes), (divisor, quotients) = factors_of(one), factors_of(other)
+        common = Counter(factor for factor in (sizes & quotients).elements() if factor.is_positive)
+        sizes, quotients = sizes - common, quotients - common
+        found = [(size, _divisor(size, quotient)) for quotient in quotients for size in sizes]
+        parts = [(size, by) for size, by in found if by is not None]
+        is_complete = len({size for size, _ in parts}) == len(parts) == sizes.total() == quotients.total()
+        if is_complete and divisor == number * math.prod(by for _, by in parts):
+            return [(size, sympy.Integer(by)) for size, by in parts]
+    return []
+
+
+def _divisor(size: sympy.Expr, quotient: sympy.Expr) -> int | None:
+    """The number by which a positive size is divided for a quotient; ``n // 2`` by 8 for ``n // 16``."""
+    if not isinstance(quotient, FloorDiv) or not quotient.args[1].is_Integer or not size.is_nonnegative:
+        return None
+    value, divisor = size.args if isinstance(size, FloorDiv) else (size, sympy.S.One)
+    is_divided = value == quotient.args[0] and divisor.is_Integer and quotient.args[1] % divisor == 0
+    return int(quotient.args[1] / divisor) if is_divided else None
 
 
 def _divisible_by(value: sympy.Expr, divisor: sympy.Expr) -> sympy.Basic:
@@ -234,16 +271,27 @@ def is_implied(relation: sympy.Basic, bounds: Mapping[sympy.Symbol, Bounds]) -> 
     if _with_exact_quotients(relation, bounds) in (sympy.true, True):
         return True
     ranges = {symbol: bounds.get(symbol, Bounds()).range() for symbol in relation.free_symbols}
-    try:
-        if bound_sympy(relation, ranges) == ValueRanges.wrap(sympy.true):
-            return True
-    except (*EVALUATION_ERRORS, ValueRangeError, NotImplementedError, AttributeError, KeyError):
-        # torch's interval arithmetic has no rule for an operation, or the bounds contradict the relation.
-        return False
+    found = range_of(relation, ranges)
+    if found is None or found == ValueRanges.wrap(sympy.true):
+        return found is not None
     if len(ranges) != 1:
         return False
     (symbol,) = ranges
     return always_holds(relation, bounds.get(symbol, Bounds()))
+
+
+def range_of(
+    relation: sympy.Basic, ranges: Mapping[sympy.Symbol, ValueRanges[sympy.Expr]]
+) -> ValueRanges[sympy.logic.boolalg.Boolean] | None:
+    """The values of a relation for symbols in these ranges; None if torch cannot determine them."""
+    if has_float_remainder(relation):
+        # torch's rule is that of integers, and raises an error after it has logged a warning.
+        return None
+    try:
+        return bound_sympy(relation, dict(ranges))
+    except (*EVALUATION_ERRORS, ValueRangeError, NotImplementedError, AttributeError, KeyError):
+        # torch's interval arithmetic has no rule for an operation, or the ranges contradict the relation.
+        return None
 
 
 def _with_exact_quotients(relation: sympy.Basic, bounds: Mapping[sympy.Symbol, Bounds]) -> sympy.Basic:
@@ -311,6 +359,12 @@ class _Printer(StrPrinter):  # type: ignore[misc]
         return self._called("round", expression)
 
     _print_RoundDecimal = _print_RoundToInt
+
+    def _print_FloatPow(self, expression: sympy.Expr) -> str:
+        base, exponent = (self.parenthesize(side, PRECEDENCE["Pow"], strict=True) for side in expression.args)
+        return f"{base}**{exponent}"
+
+    _print_PowByNatural = _print_FloatPow
 
     def _print_Function(self, expression: sympy.Expr) -> str:
         return self._called(type(expression).__name__.removeprefix("OpaqueUnaryFn_"), expression)

@@ -7,6 +7,7 @@ tensor with an axis of size 1, for example, is contiguous, so that its ``reshape
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -259,11 +260,10 @@ def _deciding_conditions(node: Node, examples: _Examples) -> Iterator[sympy.Expr
     usual = _returns_view(node, examples.sizes)
     for size in sorted(sizes, key=str):
         is_one = examples.sizes.is_one(size)
-        for symbol in sorted(size.free_symbols, key=str)[:1]:
-            changed = examples.changed(symbol)
-            other = next((each for each in changed if each.is_one(size) is (not is_one)), None)
-            if other is not None and _returns_view(node, other) is (not usual):
-                yield (sympy.Eq if is_one else sympy.Ne)(size, 1)
+        changed = itertools.chain.from_iterable(map(examples.changed, sorted(size.free_symbols, key=str)))
+        other = next((each for each in changed if each.is_one(size) is (not is_one)), None)
+        if other is not None and _returns_view(node, other) is (not usual):
+            yield (sympy.Eq if is_one else sympy.Ne)(size, 1)
 
 
 def _returns_view(node: Node, sizes: _Sizes) -> bool | None:

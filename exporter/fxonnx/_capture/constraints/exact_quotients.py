@@ -1,8 +1,8 @@
 """Integers that a model computes from quotients of sizes, in integer arithmetic: ``int(a*b*c / (b*c))`` is ``a``.
 
-Python divides sizes in float64. A sum, product or quotient of sizes is exact there as long as its value is a fraction whose
-denominator is a power of two. For other fractions, such as ``n / 3 + 1``, the floor is exact nevertheless: the value is
-computed without an error where it is an integer, and is not close to an integer otherwise. Sizes are below 2^53.
+Python divides sizes in float64. A sum, product or quotient of sizes is exact there as long as its value is a fraction
+whose denominator is a power of two. For other fractions, such as ``n / 3 + 1``, the floor is exact nevertheless: the
+value is computed without an error where it is an integer, and is not close to one otherwise. Sizes are below 2^53.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from fractions import Fraction
 
 import sympy
 
-from fxonnx_translations._torch_compat import CeilToInt, FloorDiv, IntTrueDiv, sympy_functions
+from fxonnx_translations._torch_compat import CeilToInt, FloorDiv, IntTrueDiv, Mod, PythonMod, sympy_functions
 
-__all__ = ["CONVERSIONS", "exact_integer", "quotient_of_products"]
+__all__ = ["CONVERSIONS", "exact_integer", "factors_of", "has_float_remainder", "quotient_of_products"]
 
 _LARGEST = 1 << 20
 """Of the numerators and denominators of numbers in an expression, so that products with sizes are below 2^53."""
@@ -87,7 +87,7 @@ def _fraction(expression: sympy.Expr) -> _Fraction | None:
     if isinstance(expression, sympy_functions.ToFloat):
         return _fraction(expression.args[0])
     if expression.is_integer:
-        return _reduced(expression, 1)
+        return None if has_float_remainder(expression) else _reduced(expression, 1)
     parts = [_fraction(part) for part in expression.args]
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
@@ -97,6 +97,12 @@ def _fraction(expression: sympy.Expr) -> _Fraction | None:
     if isinstance(expression, sympy.Add):
         return _sum(known)
     return _product(known) if isinstance(expression, sympy.Mul) else None
+
+
+def has_float_remainder(expression: sympy.Basic) -> bool:
+    """Whether an expression contains ``n % 0.3``, which torch's functions take for an integer."""
+    remainders = expression.atoms(Mod, PythonMod)
+    return not all(operand.is_integer for remainder in remainders for operand in remainder.args)
 
 
 def _number(value: Fraction) -> _Fraction | None:
@@ -161,15 +167,15 @@ def _odd_part(number: int) -> int:
 
 def quotient_of_products(dividend: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr | None:
     """The quotient, if all factors of the divisor are among those of the dividend."""
-    coefficient, factors = _factors(dividend)
-    other, divided = _factors(divisor)
+    coefficient, factors = factors_of(dividend)
+    other, divided = factors_of(divisor)
     if other == 0 or coefficient % other or not divided <= factors:
         return None
     factors.subtract(divided)
     return sympy.Mul(coefficient // other, *factors.elements())
 
 
-def _factors(product: sympy.Expr) -> tuple[int, Counter[sympy.Expr]]:
+def factors_of(product: sympy.Expr) -> tuple[int, Counter[sympy.Expr]]:
     """The integer factor, and the other factors without integer factors of their own."""
     coefficient = 1
     factors: Counter[sympy.Expr] = Counter()

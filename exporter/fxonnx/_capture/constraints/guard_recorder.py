@@ -181,7 +181,7 @@ class GuardLog:
         A line that relates it to other dims only is the second choice: ``reshape`` compares products of sizes.
         """
         symbols = {symbol for symbol, source in self.sources.items() if source == place}
-        related, found = None, None
+        alone, related, found = None, None, None
         for guard in self.guards:
             if symbols & guard.expression.free_symbols:
                 if isinstance(guard.expression, sympy.Eq):
@@ -190,10 +190,12 @@ class GuardLog:
                         symbols |= guard.expression.free_symbols
                         continue
                     if guard.expression.free_symbols <= symbols:
-                        return guard.line
+                        if any(side.is_number for side in guard.expression.args) and symbols & {*guard.expression.args}:
+                            return guard.line
+                        alone = alone or guard.line
                     related = related or guard.line
                 found = guard.line or found
-        return related or found
+        return alone or related or found
 
 
 def is_user_file(filename: str) -> bool:

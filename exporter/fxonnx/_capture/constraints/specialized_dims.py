@@ -15,13 +15,13 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 
 from fxonnx_translations._builder.size_values import EVALUATION_ERRORS
-from fxonnx_translations._torch_compat import ValueRangeError, ValueRanges, bound_sympy, int_oo
+from fxonnx_translations._torch_compat import ValueRanges, int_oo
 
 from ...errors import CaptureError
 from ..shapes.dim_specs import DimSpec, dim_expression, dim_label, is_auto, name_of_spec, root_name
 from ..shapes.dynamic_shapes import DynamicShapes, Leaf
 from .constraint import Constraint, Place, SizeLimits
-from .constraint_solver import Bounds, bounds_of, text_of
+from .constraint_solver import Bounds, bounds_of, range_of, text_of
 from .guard_recorder import GuardLog, SourceLine
 
 __all__ = [
@@ -377,9 +377,5 @@ def _is_refuted(relation: sympy.Basic, ranges: Mapping[str, ValueRanges[sympy.Ex
     if relation in (sympy.true, sympy.false):
         return bool(relation == sympy.false)
     unlimited = Bounds().range()
-    try:
-        found = bound_sympy(relation, {symbol: ranges.get(symbol.name, unlimited) for symbol in relation.free_symbols})
-    except (*EVALUATION_ERRORS, ValueRangeError, NotImplementedError, AttributeError, KeyError):
-        # torch's interval arithmetic has no rule for an operation, or the ranges contradict the relation.
-        return False
+    found = range_of(relation, {symbol: ranges.get(symbol.name, unlimited) for symbol in relation.free_symbols})
     return bool(found == ValueRanges.wrap(sympy.false))

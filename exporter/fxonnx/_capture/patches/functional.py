@@ -61,7 +61,10 @@ def _floor_divide(original: Callable[[Any, Any], Any], self: Any, other: Any) ->
     """``size // 0.1``, from the exact remainder like Python: the floor of the rounded quotient may be one too large."""
     if not isinstance(self, torch.SymFloat) and not isinstance(other, float | torch.SymFloat):
         return original(self, other)
-    return _floor_quotient(sym_float(self), sym_float(other))
+    quotient = _floor_quotient(sym_float(self), sym_float(other))
+    is_positive = isinstance(other, float) and other > 0
+    # The range of the quotient, from those of the dividend and of the remainder, has negative numbers.
+    return sym_max(quotient, 0.0) if is_positive and statically_known_true(self >= 0) else quotient
 
 
 def _floor_divide_by(original: Callable[[Any, Any], Any], self: Any, other: Any) -> Any:

@@ -64,8 +64,10 @@ from .patch import (
     applied,
     one_at_a_time,
 )
+from .python_sizes.arguments import ARGUMENT_PATCHES
 from .python_sizes.expressions import EXPRESSION_PATCHES
 from .python_sizes.math_functions import MATH_PATCHES
+from .python_sizes.shapes import SHAPE_PATCHES
 from .sparse import SPARSE_PATCHES
 from .tracing_state import REWRITING_PATCHES, STATE_PATCHES, FilteredWarnings, TracedData, print_nothing
 
@@ -253,6 +255,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     *MATH_PATCHES,
     *SPARSE_PATCHES,
     *EXPRESSION_PATCHES,
+    *ARGUMENT_PATCHES,
     Patch("torch:SymInt.__hash__", functional.hash_of_size, "it raises a TypeError for sets of lengths", strict=False),
     *(
         Patch(
@@ -546,7 +549,7 @@ def _patches_of(extensions: Iterable[Extension]) -> Iterator[Patch]:
 
 def all_patches() -> tuple[Patch, ...]:
     """The rows of all tables, with the add-ons'."""
-    own = (*CAPTURE_PATCHES, *VALUE_PATCHES, *REWRITING_PATCHES, *SEED_PATCHES, *LOADING_PATCHES)
+    own = (*CAPTURE_PATCHES, *VALUE_PATCHES, *REWRITING_PATCHES, *SEED_PATCHES, *LOADING_PATCHES, *SHAPE_PATCHES)
     return (*own, *_patches_of(all_extensions()))
 
 

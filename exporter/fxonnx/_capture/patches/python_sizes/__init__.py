@@ -1,1 +1,1 @@
-"""Sizes where Python would convert them to numbers: ``int``, ``len``, the functions of ``math``, ``divmod``."""
+"""Sizes where Python would convert them to numbers: ``int``, ``len``, the functions of ``math``, arguments of torch."""

@@ -1,4 +1,4 @@
-"""Functions of sizes that torch's interpreters of size expressions lack: ranges of remainders, and operations of proxies."""
+"""Rules that torch's interpreters of size expressions lack: ranges of remainders and roots, and nodes of the graph."""
 
 from __future__ import annotations
 
@@ -27,6 +27,28 @@ def _range_of_remainder(has_sign_of_divisor: bool, original: Callable[..., Any],
     bound = sympy.Float(greatest) if greatest.is_finite else sympy.oo
     signed = divisor if has_sign_of_divisor else dividend
     return ValueRanges(0.0 if signed.lower >= 0 else -bound, 0.0 if signed.upper <= 0 else bound)
+
+
+def _range_of_power(original: Callable[..., Any], owner: Any, a: Any, b: Any) -> Any:
+    """The range of a power of floats, which is unknown for torch."""
+    exponent = ValueRanges.wrap(b)
+    found = _range_of_root(a, float(exponent.lower)) if exponent.is_singleton() else None
+    return original(owner, a, b) if found is None else found
+
+
+def _range_of_square_root(original: Callable[..., Any], x: Any) -> Any:
+    """The range of a square root, which is unknown for torch if that of the number has negative ones."""
+    found = _range_of_root(x, 0.5)
+    return original(x) if found is None else found
+
+
+def _range_of_root(base: Any, exponent: float) -> Any:
+    """The range of a power that is no whole number: Python has none for negative numbers, at which the model fails."""
+    base = ValueRanges.wrap(base)
+    if exponent <= 0 or exponent.is_integer() or base.upper < 0:
+        return None
+    ends = (max(base.lower, sympy.S.Zero), base.upper)
+    return ValueRanges(*(sympy.Float(float(end) ** exponent) if end.is_finite else sympy.oo for end in ends))
 
 
 def _remainder(original: Callable[..., Any], owner: Any, p: Any, q: Any) -> Any:
@@ -58,6 +80,14 @@ EXPRESSION_PATCHES: tuple[Patch, ...] = (
             PatchKind.SOUND,
         )
         for name, has_sign_of_divisor in (("mod", False), ("python_mod", True))
+    ),
+    *(
+        Patch(
+            f"torch.utils._sympy.value_ranges:SymPyValueRangeAnalysis.{name}",
+            replacement,
+            "the ranges of roots are unknown, so that the size of a tensor may be negative",
+        )
+        for name, replacement in (("pow", _range_of_power), ("sqrt", _range_of_square_root))
     ),
     Patch("torch.utils._sympy.functions:Mod.eval", _remainder, "it raises an AssertionError for divisors below 1"),
     *(

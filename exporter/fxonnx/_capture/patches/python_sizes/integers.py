@@ -1,4 +1,4 @@
-"""``int(size)``, ``float(size)`` and ``len(tensor)`` of user code, without the number that specializes the size.
+"""``int(size)``, ``float(size)``, ``len(tensor)`` and ``shape.numel()`` of user code, without numbers.
 
 Python requires these builtins to return numbers. Where they specialize a dynamic dim, or restrict it by a constraint
 such as ``int(n / 2) == 3``, the names are replaced in the user's module, and the model is captured again.
@@ -7,6 +7,7 @@ such as ``int(n / 2) == 3``, the names are replaced in the user's module, and th
 from __future__ import annotations
 
 import builtins
+import linecache
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,11 +18,12 @@ import torch
 from fxonnx_translations._torch_compat import sym_float, sym_int
 
 from ...python_types import replaced_names, type_of
-from ..patch import is_tracing, loaded_namespaces, one_at_a_time
+from ..patch import is_tracing, loaded_namespaces, one_at_a_time, written
+from .shapes import SHAPE_PATCHES
 
 __all__ = ["converting_files", "symbolic_integers"]
 
-_CONVERSION = re.compile(r"\b(int|float|len)\(")
+_CONVERSION = re.compile(r"\b(int|float|len|numel)\(")
 _PLACE = re.compile(r"(.*?):\d+ in ")
 
 
@@ -86,13 +88,18 @@ _REPLACEMENTS = {"int": _Int, "float": _Float, "len": _length, "type": _type}
 
 @contextmanager
 def symbolic_integers(files: Collection[str], model: torch.nn.Module) -> Iterator[None]:
-    """Keep the sizes symbolic that ``int``, ``float`` and ``len`` convert in files of user code.
+    """Keep the sizes symbolic that ``int``, ``float``, ``len`` and ``numel`` convert in files of user code.
 
     Args:
         files: The files.
         model: The model.
     """
-    with one_at_a_time(), replaced_names(_namespaces(files, model), _REPLACEMENTS):
+    has_shapes = any("numel()" in line for file in files for line in linecache.getlines(file))
+    with (
+        one_at_a_time(),
+        replaced_names(_namespaces(files, model), _REPLACEMENTS),
+        written(SHAPE_PATCHES if has_shapes else ()),
+    ):
         yield
 
 
