@@ -14,6 +14,9 @@ from ..patches.patch import one_at_a_time
 
 __all__ = ["normal_inputs", "normal_weights"]
 
+# Other classes may not answer, as parameters of lazy modules do not.
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 
 def normal_inputs(given: tuple[Any, Any]) -> tuple[Any, Any]:
     """Inputs with copies of the tensors that were created in inference mode; one copy of each."""
@@ -64,14 +67,14 @@ def _inference_weights(model: Any) -> list[tuple[dict[str, Any], str, torch.Tens
         for module in (model.modules() if isinstance(model, torch.nn.Module) else ())
         for tensors in (module._parameters, module._buffers)
         for name, tensor in tensors.items()
-        if tensor is not None and tensor.is_inference()
+        if type(tensor) in _PLAIN and tensor.is_inference()
     ]
 
 
 def _in_same_memory(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor with the elements and attributes of another one, which is not of inference mode."""
     with torch.inference_mode(False), torch.no_grad():
-        if tensor.layout == torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        if tensor.layout == torch.strided:
             empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
             storage: Any = tensor.untyped_storage()
             found = empty.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
