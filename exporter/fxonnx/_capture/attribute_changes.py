@@ -36,7 +36,7 @@ from .inputs.example_inputs import BoundInputs
 from .inputs.preserve import Change, Snapshot, preserve_model
 from .process_state import ABSENT
 
-__all__ = ["AttributeChange", "noted_changes", "recorded_changes", "state_changes"]
+__all__ = ["AttributeChange", "draws_values", "noted_changes", "recorded_changes", "state_changes"]
 
 # Weights up to this size are copied for two calls of the model.
 _MOST_BYTES = 2**29
@@ -409,11 +409,12 @@ def _keeps_random_values(model: torch.nn.Module, inputs: BoundInputs) -> bool:
 
 def _draws(program: ExportedProgram) -> bool:
     """Whether a program draws random values."""
-    return any(
-        _is_random(node) and not _is_inactive(node)
-        for node in program.graph.nodes
-        if isinstance(node.target, OpOverload)
-    )
+    return any(map(draws_values, program.graph.nodes))
+
+
+def draws_values(node: torch.fx.Node) -> bool:
+    """Whether a node draws random values: not if it is dropout in eval mode."""
+    return isinstance(node.target, OpOverload) and _is_random(node) and not _is_inactive(node)
 
 
 def _is_random(node: torch.fx.Node) -> bool:

@@ -62,11 +62,12 @@ def normal_weights(model: Any) -> Iterator[None]:
 
 def _inference_weights(model: Any) -> list[tuple[dict[str, Any], str, torch.Tensor]]:
     """The tables, names and tensors of the weights that were created in inference mode."""
+    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
+    tables: list[dict[str, Any]] = [table for module in modules for table in (module._parameters, module._buffers)]
     return [
-        (tensors, name, tensor)
-        for module in (model.modules() if isinstance(model, torch.nn.Module) else ())
-        for tensors in (module._parameters, module._buffers)
-        for name, tensor in tensors.items()
+        (table, name, tensor)
+        for table in tables
+        for name, tensor in table.items()
         if type(tensor) in _PLAIN and tensor.is_inference()
     ]
 

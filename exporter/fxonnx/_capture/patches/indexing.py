@@ -102,7 +102,8 @@ def _index_selected(func: Callable[..., Any], tensor: Tensor, index: tuple[Any, 
 def _selected(tensor: Tensor, axis: int, index: Tensor, *, has_item: bool) -> Tensor:
     """``select`` at an integer in a tensor. Inside of ``vmap``, the tensor has an integer for each element."""
     if has_item:
-        return torch.select(tensor, axis, index.item())
+        number: Any = index.item()
+        return torch.select(tensor, axis, number)
     return tensor[(slice(None),) * axis + (index.unsqueeze(0),)].squeeze(axis)
 
 

@@ -180,7 +180,10 @@ class InplaceRewriter:
             results = [_getitem(self._emitter, node, index) for index in range(len(wanted))]
         for result, target in zip(results, wanted, strict=True):
             if not same_shape(result.meta["val"], target):
-                refuse(node, f"the out tensor of shape {tuple(target.shape)}, whose memory is used elsewhere, would be resized")
+                refuse(
+                    node,
+                    f"the out tensor of shape {tuple(target.shape)}, whose memory is used elsewhere, would be resized",
+                )
         return [self._copy_value(node, result, alias) for result, alias in zip(results, aliases.values(), strict=True)]
 
     def mutated_arguments(self, node: Node, aliases: dict[str, Alias]) -> list[Node]:
