@@ -209,6 +209,19 @@ class _Counting(nn.Module):
         return copy.deepcopy(nn.ReLU())(y.detach() if torch.is_grad_enabled() else y)
 
 
+class _Created(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale: nn.Parameter | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.scale is None:
+            self.scale = nn.Parameter(torch.full((x.shape[1],), 2.0))
+            self.norm = nn.LayerNorm(x.shape[1])
+            self.register_buffer("shift", torch.ones(x.shape[1]))
+        return self.norm(x * self.scale) + self.shift
+
+
 _same = torch.randn(4, 3)
 PROGRAMS: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...], Any]] = {
     "cached table": (lambda: Function(lambda x: x + _positions(x.shape[0])), ((_x(5),), (_x(9),), (_x(1),)), N),
@@ -251,6 +264,7 @@ PROGRAMS: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...], Any]] = {
         N,
     ),
     "attributes of parameters": (_Marked, ((_x(4, 3),), (_x(7, 3),)), N),
+    "weights that the first call creates": (_Created, ((_x(4, 3),), (_x(7, 3),)), N),
     "weights of inference mode": (lambda: _in_inference_mode(_Net), ((_x(4, 3, 6),), (_x(7, 3, 6),)), N),
     "inputs and weights of inference mode": (
         lambda: _in_inference_mode(_Net),
@@ -298,7 +312,7 @@ def test_an_ordinary_program_is_right_from_its_file(name: str) -> None:
     run_from_file(program)
     for call in calls:
         with torch.no_grad():
-            expected = _outputs(model(*call))
+            expected = _outputs(model(*copy.deepcopy(call)))
         for one, other in zip(_outputs(program(*call)), expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 

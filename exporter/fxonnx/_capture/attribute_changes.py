@@ -188,7 +188,8 @@ def state_changes(
     files = SourceFiles(
         dict.fromkeys(type(owner) for owner in (*model.modules(), *(entry.change.owner for entry in named)))
     )
-    _reject_created_parameters(model, named, files)
+    if any(entry.is_random for entry in named) or _draws(program):
+        _reject_created_parameters(model, named, files)
     read = [entry for entry in named if entry.is_random or files.reads(entry.name)]
     if not read:
         return ()
@@ -310,6 +311,7 @@ def _methods(model: torch.nn.Module, entry: _Named) -> list[CodeType]:
 
 
 def _reject_created_parameters(model: torch.nn.Module, named: Sequence[_Named], files: SourceFiles) -> None:
+    """Refuse parameters that the first call creates, in a model that draws random values, which may be theirs."""
     for entry in named:
         new = entry.change.new
         is_created = isinstance(new, torch.nn.Parameter) or (
