@@ -35,9 +35,9 @@ from .inputs.example_inputs import BoundInputs
 from .inputs.frozen import restore_frozen
 from .inputs.input_table import with_lists
 from .inputs.loop_bounds import register_example_integers
-from .inputs.meta_device import meta_as_cpu
 from .inputs.preserve import Snapshot, preserve_model
 from .inputs.pytree_objects import flatten_objects, unflatten_objects
+from .inputs.replaced_tensors import meta_as_cpu
 from .interrupts import deferred_interrupts
 from .operand_types import conversion_of_inputs
 from .patches import capture_patches, is_tracing, value_patches

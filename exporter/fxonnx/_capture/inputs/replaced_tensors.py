@@ -1,4 +1,4 @@
-"""Tensors that were created in inference mode, which torch cannot use where it records gradients, as a capture does."""
+"""Tensors in another form during an export: those on the meta device, and weights that were created in inference mode."""
 
 from __future__ import annotations
 
@@ -8,36 +8,74 @@ from typing import Any
 
 import torch
 
-from fxonnx_translations._torch_compat import pytree
+from fxonnx_translations._torch_compat import FakeTensor, FakeTensorMode
 
 from ..patches.patch import one_at_a_time
+from .example_inputs import BoundInputs
 
-__all__ = ["normal_inputs", "normal_weights"]
+__all__ = ["meta_as_cpu", "normal_weights"]
 
-# Other classes may not answer, as parameters of lazy modules do not.
+# Other classes may not tell whether they are of inference mode, as parameters of lazy modules do not.
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def normal_inputs(given: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Inputs with copies of the tensors that were created in inference mode; one copy of each."""
-    copies: dict[int, torch.Tensor] = {}
+@contextmanager
+def meta_as_cpu(model: torch.nn.Module, inputs: BoundInputs) -> Iterator[BoundInputs]:
+    """Replace tensors on the meta device by CPU fake tensors inside the context.
 
-    def normal(tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.is_inference():
+    Otherwise tensors that forward creates (``torch.arange(n)``) would be on a different device than the weights.
+
+    Args:
+        model: The model; its parameters and buffers are restored on exit. Tied weights remain tied.
+        inputs: The example inputs.
+
+    Yields:
+        The example inputs with fake tensors.
+    """
+    before: list[tuple[dict[str, Any], str, torch.Tensor]] = [
+        (tensors, name, tensor)
+        for module in model.modules()
+        for tensors in (module._parameters, module._buffers)
+        for name, tensor in tensors.items()
+        if tensor is not None and _is_meta(tensor)
+    ]
+    if not before and not any(map(_is_meta, inputs.tensors)):
+        yield inputs
+        return
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    made: dict[int, torch.Tensor] = {}
+
+    def as_cpu_fake(tensor: torch.Tensor) -> torch.Tensor:
+        if not _is_meta(tensor):
             return tensor
-        with torch.inference_mode(False):
-            return copies.setdefault(id(tensor), tensor.clone())
+        if id(tensor) not in made:
+            fake: torch.Tensor = FakeTensor(mode, tensor.detach(), torch.device("cpu"))
+            made[id(tensor)] = (
+                torch.nn.Parameter(fake, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else fake
+            )
+        return made[id(tensor)]
 
-    leaves = pytree.tree_leaves(given)
-    if not any(isinstance(leaf, torch.Tensor) and leaf.is_inference() for leaf in leaves):
-        return given
-    found: tuple[Any, Any] = pytree.tree_map_only(torch.Tensor, normal, given)
-    return found
+    try:
+        for tensors, name, tensor in before:
+            tensors[name] = as_cpu_fake(tensor)
+        changed = inputs.with_tensors(as_cpu_fake)
+        # The user may export inside of ``with torch.device("meta")``.
+        with torch.device("cpu"):
+            yield changed
+    finally:
+        for tensors, name, tensor in before:
+            tensors[name] = tensor
+
+
+def _is_meta(tensor: torch.Tensor) -> bool:
+    return tensor.is_meta and not isinstance(tensor, FakeTensor)
 
 
 @contextmanager
 def normal_weights(model: Any) -> Iterator[None]:
     """Replace parameters and buffers that were created in inference mode inside the context, in the same memory.
+
+    torch cannot use them where it records gradients, as a capture does.
 
     Args:
         model: The model, without effect if it is not a module. Tied weights remain tied.
