@@ -1,4 +1,4 @@
-"""Tensors in another form during an export: those on the meta device, and weights that were created in inference mode."""
+"""Tensors in another form during an export: those on the meta device, and weights of inference mode."""
 
 from __future__ import annotations
 
