@@ -21,7 +21,7 @@ from fxonnx_translations._torch_compat import unset_fake_temporarily
 
 from ._capture import ALIASES_KEY, AssumptionKind, Capture, DataDependent, capture, report_narrowed
 from ._capture.attempts import recorded_attempts
-from ._capture.inputs.inference_tensors import normal_weights
+from ._capture.inputs.replaced_tensors import normal_weights
 from ._capture.patches import PatchKind, missing_targets, one_at_a_time, tracing_patches
 from ._comparison import OutputComparison, report_skipped
 from ._diagnostics import Diagnostics, Report, read_diagnostics

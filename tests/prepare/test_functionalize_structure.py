@@ -226,6 +226,13 @@ def _strided_writes_to_transposed(m: Model, x: Tensor) -> Any:
     return y
 
 
+def _out_with_view(m: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    result = torch.empty(0)
+    view = result.view(0, 1)
+    torch.add(x, 1, out=result)
+    return result, view
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -239,7 +246,8 @@ def _strided_writes_to_transposed(m: Model, x: Tensor) -> Any:
         (_strided_writes_to_transposed, "that is not contiguous"),
         (lambda m, x: torch.polygamma(1, x.clone()).polygamma_(1), r"aten\.polygamma_\.default: .* no functional form"),
         (lambda m, x: torch._foreach_add_([x.clone()], 1), "which is not a single tensor"),
-        (lambda m, x: torch.add(x, 1, out=torch.empty(0)), r"would be resized"),
+        (_out_with_view, r"the out tensor of shape \(0,\), whose memory is used elsewhere, would be resized"),
+        (lambda m, x: torch.add(x, 1, out=x[:0, 0]), r"the out tensor of shape \(0,\), .* would be resized"),
         (lambda m, x: torch.einsum("ij->ji", x).add_(1), r"aten\.einsum\.default: .*writing through this view"),
         (lambda m, x: x.narrow(0, torch.tensor(1), 2).add_(1), "narrow with a tensor as start"),
         (lambda m, x: scramble(x), r"fxonnx_tests\.scramble\.default: .*writes to its arguments"),
@@ -252,7 +260,8 @@ def _strided_writes_to_transposed(m: Model, x: Tensor) -> Any:
         "as_strided",
         "polygamma",
         "foreach",
-        "resized-out",
+        "resized-out-with-view",
+        "resized-out-of-input",
         "einsum",
         "narrow",
         "custom",

@@ -36,7 +36,7 @@ from .inputs.example_inputs import BoundInputs
 from .inputs.preserve import Change, Snapshot, changed_attributes, preserve_model
 from .process_state import ABSENT
 
-__all__ = ["AttributeChange", "noted_changes", "recorded_changes", "state_changes"]
+__all__ = ["AttributeChange", "draws_values", "noted_changes", "recorded_changes", "state_changes"]
 
 # Weights up to this size are copied for two calls of the model.
 _MOST_BYTES = 2**29
@@ -188,7 +188,8 @@ def state_changes(
     files = SourceFiles(
         dict.fromkeys(type(owner) for owner in (*model.modules(), *(entry.change.owner for entry in named)))
     )
-    _reject_created_parameters(model, named, files)
+    if any(entry.is_random for entry in named) or _draws(program):
+        _reject_created_parameters(model, named, files)
     # The code of a script is no source file.
     scripts = [script for module in model.modules() if (script := vars(module).get("_script")) is not None]
     of_scripts = {name for script in scripts for name in changed_attributes(script)}
@@ -313,6 +314,7 @@ def _methods(model: torch.nn.Module, entry: _Named) -> list[CodeType]:
 
 
 def _reject_created_parameters(model: torch.nn.Module, named: Sequence[_Named], files: SourceFiles) -> None:
+    """Refuse parameters that the first call creates, in a model that draws random values, which may be theirs."""
     for entry in named:
         new = entry.change.new
         is_created = isinstance(new, torch.nn.Parameter) or (
@@ -412,11 +414,12 @@ def _keeps_random_values(model: torch.nn.Module, inputs: BoundInputs) -> bool:
 
 def _draws(program: ExportedProgram) -> bool:
     """Whether a program draws random values."""
-    return any(
-        _is_random(node) and not _is_inactive(node)
-        for node in program.graph.nodes
-        if isinstance(node.target, OpOverload)
-    )
+    return any(map(draws_values, program.graph.nodes))
+
+
+def draws_values(node: torch.fx.Node) -> bool:
+    """Whether a node draws random values: not if it is dropout in eval mode."""
+    return isinstance(node.target, OpOverload) and _is_random(node) and not _is_inactive(node)
 
 
 def _is_random(node: torch.fx.Node) -> bool:

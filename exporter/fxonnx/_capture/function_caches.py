@@ -10,11 +10,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import islice
 from typing import Any
 
 import torch
 
+from fxonnx_translations._torch_compat import get_proxy_mode
+
 from .._context_values import assigned
+from ..errors import CaptureError
+from .attribute_changes import draws_values
 from .departures import DepartureKind, record_departure
 from .patches.patch import is_tracing
 from .reachable_code import CachePlace
@@ -69,15 +74,41 @@ def _taking_sizes(cached: Any) -> Callable[..., Any]:
 
     @functools.wraps(cached)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not (is_tracing() and (_has_size(args) or _has_size(tuple(kwargs.values())))):
+        if not is_tracing():
             return cached(*args, **kwargs)
-        detail = f"the function {cached.__name__} without its cache"
-        record_departure(DepartureKind.INTROSPECTION, detail, sys._getframe(1))
-        return cached.__wrapped__(*args, **kwargs)
+        function = cached
+        if _has_size(args) or _has_size(tuple(kwargs.values())):
+            detail = f"the function {cached.__name__} without its cache"
+            record_departure(DepartureKind.INTROSPECTION, detail, sys._getframe(1))
+            function = cached.__wrapped__
+        with _without_random_values(cached.__name__):
+            return function(*args, **kwargs)
 
     for name in ("cache_info", "cache_clear", "cache_parameters"):
         setattr(call, name, getattr(cached, name))
     return call
+
+
+@contextmanager
+def _without_random_values(name: str) -> Iterator[None]:
+    """Refuse random values of a function: its cache keeps them, and no run tells them from those of every call.
+
+    Args:
+        name: The function.
+
+    Raises:
+        CaptureError: If it draws some.
+    """
+    mode = get_proxy_mode()
+    graph = None if mode is None else mode.tracer.graph
+    count = 0 if graph is None else len(graph.nodes)
+    yield
+    for node in () if graph is None else islice(reversed(graph.nodes), len(graph.nodes) - count):
+        if draws_values(node):
+            raise CaptureError(
+                f"the cache of the function {name} keeps random values; the captured program draws them in every call",
+                hint="draw them in __init__, for the largest size, and keep them with register_buffer",
+            )
 
 
 def _has_size(values: tuple[Any, ...]) -> bool:

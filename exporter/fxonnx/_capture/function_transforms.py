@@ -132,7 +132,8 @@ def recorded_forward(forward: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a forward so that it is recorded as plain operators with ``whole_forward``."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        if not _tracing.get().whole_forward:
+        tracing = _tracing.get(None)
+        if tracing is None or not tracing.whole_forward:
             return forward(*args, **kwargs)
         record_departure(DepartureKind.TRANSFORM, GRADIENTS)
         # The gradients of fused attention are no plain operators.

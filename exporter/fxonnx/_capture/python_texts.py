@@ -1,7 +1,7 @@
 """Texts of sizes and tensors in user code, which differ between a capture and eager torch, and are departures.
 
 Code that uses such a text as the key of a cache computes the same as in eager torch. Code that compares it with other
-texts, as in ``f"grid_{n}" == "grid_7"``, does not: ``sizes_in_texts`` finds the sizes for which it may differ.
+texts, as in ``f"grid_{n}" == "grid_7"``, does not: ``sizes_in_source`` finds the sizes for which it may differ.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from fxonnx_translations._torch_compat import FakeTensor, recording_mode
 from .constraints.guard_recorder import is_user_file
 from .departures import Departure, DepartureKind, record_departure
 
-__all__ = ["sizes_in_texts", "text_of_number", "text_of_tensor"]
+__all__ = ["UNHASHABLE_SIZE", "sizes_in_source", "text_of_number", "text_of_tensor"]
 
 _TEXT_OF_SIZE = "the text of a size"
+UNHASHABLE_SIZE = "handled error of an unhashable size"
+"""The detail of a departure: the model looks up a size in a dictionary or set, and handles that it has no hash."""
 _OWN = str(Path(__file__).parents[1]) + "/"
 _MOST_SIZES = 6
 _LARGEST_SIZE = 4096
@@ -77,27 +79,34 @@ def _range(item: dis.Instruction) -> tuple[tuple[int, int], tuple[int, int]]:
     return (found.lineno or 0, found.col_offset or 0), (found.end_lineno or 0, found.end_col_offset or 0)
 
 
-def sizes_in_texts(departures: Iterable[Departure]) -> list[int]:
-    """The numbers in the texts of the files that ask for the text of a size, those next to the asking line first."""
+def sizes_in_source(departures: Iterable[Departure]) -> list[int]:
+    """The sizes for which code may differ that asks for the text of a size, or looks one up in a dictionary or set.
+
+    They are the numbers in the texts of the asking files, or the numbers of the files: those next to the line first.
+    """
     distances: dict[int, int] = {}
-    lines = [departure.line for departure in departures if departure.detail == _TEXT_OF_SIZE]
-    for place in filter(None, (re.match(r"(.+?):(\d+) in ", line) for line in lines)):
-        for number, line in _numbers_in_texts(place[1]):
+    for departure in departures:
+        place = re.match(r"(.+?):(\d+) in ", departure.line)
+        if place is None or departure.detail not in (_TEXT_OF_SIZE, UNHASHABLE_SIZE):
+            continue
+        for number, line in _numbers(place[1], are_texts=departure.detail == _TEXT_OF_SIZE):
             distance = abs(line - int(place[2]))
             distances[number] = min(distance, distances.get(number, distance))
     return sorted(distances, key=lambda number: (distances[number], number))[:_MOST_SIZES]
 
 
-def _numbers_in_texts(file: str) -> list[tuple[int, int]]:
-    """The numbers in the string constants of a file that may be sizes, with their lines."""
+def _numbers(file: str, *, are_texts: bool) -> list[tuple[int, int]]:
+    """The numbers of a file that may be sizes, with their lines: those in its string constants, or its integers."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:  # no file of Python
         return []
-    return [
+    constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    found = [
         (int(number), node.lineno)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        for number in re.findall(r"[0-9]+", node.value)
-        if len(number) <= len(str(_LARGEST_SIZE)) and 1 <= int(number) <= _LARGEST_SIZE
+        for node in constants
+        if (isinstance(node.value, str) if are_texts else type(node.value) is int)
+        for number in re.findall(r"[0-9]+", str(node.value))
+        if len(number) <= len(str(_LARGEST_SIZE))
     ]
+    return [(number, line) for number, line in found if 1 <= number <= _LARGEST_SIZE]

@@ -34,14 +34,15 @@ from .global_hooks import hooks_for_model_only
 from .inputs.example_inputs import BoundInputs
 from .inputs.frozen import restore_frozen
 from .inputs.input_table import with_lists
-from .inputs.meta_device import meta_as_cpu
 from .inputs.preserve import Snapshot, preserve_model
 from .inputs.pytree_objects import flatten_objects, unflatten_objects
+from .inputs.replaced_tensors import meta_as_cpu
 from .inputs.sparse_attributes import register_compressed_attributes
 from .interrupts import deferred_interrupts
 from .operand_types import conversion_of_inputs
 from .patches import capture_patches, is_tracing, value_patches
 from .plan import CapturePlan
+from .python_texts import UNHASHABLE_SIZE
 from .reshaped_inputs import reshaped_error, with_reshaped_inputs
 from .shapes.dim_specs import DimHint, DimSpec
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
@@ -160,7 +161,7 @@ def _check_handled(errors: HandledErrors, model: torch.nn.Module, inputs: BoundI
     hashed = [error for error in handled if isinstance(error, TypeError) and _UNHASHABLE in str(error)]
     if hashed:
         # The key of a cache, as in einops, whose handler computes the same without the cache.
-        record_departure(DepartureKind.INTROSPECTION, "handled error of an unhashable size", line=user_line(hashed[0]))
+        record_departure(DepartureKind.INTROSPECTION, UNHASHABLE_SIZE, line=user_line(hashed[0]))
         handled = [error for error in handled if error not in hashed]
     for error in filter(errors.is_conditional, handled):
         shown, _ = _described(error)

@@ -19,7 +19,6 @@ from torch.nn.parameter import is_lazy
 from fxonnx_translations._torch_compat import pytree
 
 from ...errors import ArgumentError, did_you_mean, kind_of
-from .inference_tensors import normal_inputs
 from .input_table import InputTable
 from .pytree_objects import flatten_objects, is_cache, is_object
 
@@ -180,7 +179,7 @@ def bind_example_inputs(
         _check_types(value, "args", f"[{index}]")
     for name, value in keywords.items():
         _check_types(value, "kwargs", f"[{name!r}]")
-    positional, keywords = normal_inputs((positional, keywords))
+    positional, keywords = _normal_tensors((positional, keywords))
     try:
         signature = inspect.signature(model.forward)
     except (TypeError, ValueError) as error:
@@ -327,6 +326,23 @@ def _check_types(value: Any, argument: str, path: str, above: tuple[int, ...] = 
     if isinstance(value, type):
         name = f"the class {value.__name__}"
     raise ArgumentError(argument, f"{argument}{path} is {name}, which a graph cannot have as an input", hint=hint)
+
+
+def _normal_tensors(given: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Copy tensors that were created in inference mode, which no program with gradients can use."""
+    copies: dict[int, torch.Tensor] = {}
+
+    def normal(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_inference():
+            return tensor
+        with torch.inference_mode(False):
+            return copies.setdefault(id(tensor), tensor.clone())
+
+    leaves = pytree.tree_leaves(given)
+    if not any(isinstance(leaf, torch.Tensor) and leaf.is_inference() for leaf in leaves):
+        return given
+    found: tuple[Any, Any] = pytree.tree_map_only(torch.Tensor, normal, given)
+    return found
 
 
 def _check_args(args: Any) -> tuple[Any, ...]:

@@ -31,6 +31,7 @@ from fxonnx_translations._torch_compat import arange, check, pytree, scan, sym_f
 
 from ..._context_values import assigned
 from ..constraints.guard_recorder import is_user_file
+from ..data_dependence.handled_errors import record_raised
 from ..departures import DepartureKind, record_departure
 from .patch import Patch, PatchKind
 
@@ -87,7 +88,7 @@ def hash_of_size(original: Callable[..., int], self: torch.SymInt) -> int:
     # The caller of the function that the patch defines.
     caller = sys._getframe(2).f_code
     is_guard = is_user_file(caller.co_filename) and "TypeError" not in caller.co_names
-    return hash(int(self)) if is_guard and free_unbacked_symbols(self) else original(self)
+    return hash(int(self)) if is_guard and free_unbacked_symbols(self) else record_raised(original, self)
 
 
 def linspace(original: Callable[..., Tensor], start: Any, end: Any, steps: Any, **options: Any) -> Tensor:

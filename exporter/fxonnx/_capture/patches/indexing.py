@@ -136,7 +136,8 @@ def _selected(tensor: Tensor, axis: int, index: Any, *, has_item: bool) -> Tenso
     if isinstance(index, torch.SymInt):
         return torch.select(tensor, axis, index)
     if has_item:
-        return torch.select(tensor, axis, index.item())
+        number: Any = index.item()
+        return torch.select(tensor, axis, number)
     return tensor[(slice(None),) * axis + (index.unsqueeze(0),)].squeeze(axis)
 
 

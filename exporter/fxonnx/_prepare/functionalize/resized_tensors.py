@@ -58,8 +58,9 @@ def _resized_tensor(node: Node, target: OpOverload) -> Node | None:
     if len(written) != 1 or not written[0].is_out:
         return None
     tensor = node.kwargs.get(written[0].name)
-    is_resized = isinstance(tensor, Node) and not same_shape(node.meta["val"], tensor.meta["val"])
-    return tensor if is_resized else None
+    if not isinstance(tensor, Node) or same_shape(node.meta["val"], tensor.meta["val"]):
+        return None
+    return tensor
 
 
 def _is_own_memory(old: Node, node: Node, scratch: Collection[str]) -> bool:

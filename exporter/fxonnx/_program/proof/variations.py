@@ -14,7 +14,7 @@ from fxonnx_translations._torch_compat import pytree
 
 from ..._capture import Capture
 from ..._capture.departures import DepartureKind
-from ..._capture.python_texts import sizes_in_texts
+from ..._capture.python_texts import sizes_in_source
 from ...errors import ArgumentError
 from ..call_binding import BoundCall
 from ..verification_inputs import SEED, auto_sizes, may_index_on_gpu, random_like, resize_inputs
@@ -84,8 +84,8 @@ def _sizes(capture: Capture, call: BoundCall) -> Iterator[Variation]:
     if is_open and not may_index_on_gpu(call.inputs):
         wanted.append(twos)
     wanted = sorted(wanted, key=lambda sizes: sum(sizes.values()))[:_SIZES]
-    # Code that compares the text of a size with other texts differs at the sizes in these only.
-    for number in sizes_in_texts(capture.departures):
+    # Code that compares the text of a size with others, or looks up a size, may differ at the sizes in its file only.
+    for number in sizes_in_source(capture.departures):
         for name in (name for name in twos if name not in limits.shared_names):
             sizes = given | {name: number}
             sizes |= {other: number for other, first in limits.shared_names.items() if first == name}
