@@ -21,6 +21,8 @@ _SHAPE_READERS = frozenset({"Shape", "Size"})
 """Operators whose results do not depend on the elements of their input: a runtime need not compute them."""
 _NODE_COST = 8192
 """The bytes that a runtime copies in the time that it needs to run a small node."""
+_INPUT = 8
+"""The cost of a copy of an output, in copies of an input, at which a model fails before it computes anything."""
 _INNER = 3
 """The cost of a copy between two operators, which a runtime may not fuse then, in copies of an input or output."""
 
@@ -53,10 +55,7 @@ def find_places(
         size_of: The bytes of a tensor at the example sizes, or None if they are not known.
     """
     graph = builder.graph
-    places = [
-        GuardPlace(value, (), 1 << index, (size_of(value) or 0) + _NODE_COST)
-        for index, value in enumerate(graph.outputs)
-    ]
+    places: list[GuardPlace] = []
     readers = _readers(graph)
     reached = _reached_outputs(graph, readers)
     reads_inputs = _depend_on_inputs(graph)
@@ -69,8 +68,11 @@ def find_places(
         )
         outputs = reduce(operator.or_, (reached[reader] for reader in free), 0)
         if outputs and not _is_in_region(value, free):
-            cost = size + _NODE_COST
-            places.append(GuardPlace(value, free, outputs, cost if value.producer() is None else _INNER * cost))
+            is_input = value.producer() is None
+            cost = size // _INPUT + _NODE_COST if is_input else _INNER * (size + _NODE_COST)
+            places.append(GuardPlace(value, free, outputs, cost))
+    for index, value in enumerate(graph.outputs):
+        places.append(GuardPlace(value, (), 1 << index, (size_of(value) or 0) + _NODE_COST))
     return _cover(places, (1 << len(graph.outputs)) - 1)
 
 
