@@ -160,7 +160,7 @@ class _Insertion:
     Attributes:
         nodes: The name of each limit to the node that fails.
         unchecked: Descriptions of the limits that the graph cannot check.
-        passed: The element 1 that the last guard passes on.
+        passed: The element 1 that the last guard passes on; None before the first.
     """
 
     def __init__(self, builder: Builder, inputs: Sequence[ir.Value]) -> None:
@@ -168,9 +168,12 @@ class _Insertion:
         builder = Builder(builder.graph, builder.symbols, builder.names, builder.replace_missing_op, parent=builder)
         self.nodes: dict[str, ir.Node] = {}
         self.unchecked: list[str] = []
-        self.passed = builder.constant([1], ir.DataType.INT64)
-        self._one, self._two = self.passed, builder.constant([2], ir.DataType.INT64)
+        self.passed: ir.Value | None = None
         self._builder, self._inputs = builder, inputs
+
+    @property
+    def _one(self) -> ir.Value:
+        return self._builder.constant([1], ir.DataType.INT64)
 
     def add_sizes(self, limits: SizeLimits) -> None:
         """Add the guards of constraints on sizes."""
@@ -219,19 +222,24 @@ class _Insertion:
         known = array_of(condition)
         if known is not None and bool(known.all()):
             return
+        two = self._builder.constant([2], ir.DataType.INT64)
         if self._builder.opset_version >= _SINCE_WHERE:
-            repeats = self._node("Where", [condition, self._one, self._two], ir.DataType.INT64, (1,))
+            repeats = self._node("Where", [condition, self._one, two], ir.DataType.INT64, (1,))
         else:
             number = self._node("Cast", [condition], ir.DataType.INT64, (1,), to=int(ir.DataType.INT64))
-            repeats = self._node("Sub", [self._two, number], ir.DataType.INT64, (1,))
+            repeats = self._node("Sub", [two, number], ir.DataType.INT64, (1,))
         # No runtime may infer the size 1, which the Reshape checks.
         count = sympy.Symbol(self._builder.names.helper(), integer=True)
-        tiled = self._node("Tile", [self.passed, repeats], ir.DataType.INT64, (count,))
+        tiled = self._node("Tile", [self._last, repeats], ir.DataType.INT64, (count,))
         self.passed = self._node("Reshape", [tiled, self._one], ir.DataType.INT64, (1,))
         node = self.passed.producer()
         if node is not None:
             alike = sum(known.partition(" #")[0] == name for known in self.nodes)
             self.nodes[f"{name} #{alike + 1}" if alike else name] = node
+
+    @property
+    def _last(self) -> ir.Value:
+        return self.passed or self._one
 
     def attach(self, sizes: Mapping[str, int]) -> None:
         """Make every output depend on the guards.
@@ -243,7 +251,7 @@ class _Insertion:
         def bytes_of(value: ir.Value) -> int | None:
             return _bytes_of(self._builder, value, sizes)
 
-        before = ancestors([self.passed])
+        before = ancestors([self._last])
         for place in find_places(self._builder, before, bytes_of):
             if place.readers:
                 self._guard_uses(place.value, place.readers)
@@ -287,7 +295,7 @@ class _Insertion:
     def _expanded(self, value: ir.Value) -> ir.Value:
         builder = self._builder
         dims = builder.dims(value)
-        expanded = builder.value_of("Expand", value, self.passed)
+        expanded = builder.value_of("Expand", value, self._last)
         builder.set_dims(expanded, dims or (1,))
         if not dims:
             expanded = builder.value_of("Squeeze", expanded, [0])
