@@ -107,11 +107,11 @@ def renamed(model: ir.Model, guards: Sequence[str], old: SizeLimits, new: SizeLi
         new: Its limits with the new names.
     """
     pairs = zip(old.constraints, new.constraints, strict=True)
-    names = {name_of_constraint(before): name_of_constraint(after) for before, after in pairs}
+    names: dict[str | None, str] = {name_of_constraint(before): name_of_constraint(after) for before, after in pairs}
     for node in model.graph:
         if node.name in guards:
             node.name = names.get(node.name, node.name)
-    found = tuple(names.get(name, name) for name in guards)
+    found = tuple(str(names.get(name, name)) for name in guards)
     if found:
         model.metadata_props[GUARDS_KEY] = json.dumps(found)
     return found
@@ -190,17 +190,20 @@ class _Insertion:
         by_name = {symbol.name: new for symbol, new in symbols.items()}
         builder.symbols = outside.nested({})
         for place in sorted(limits.places, key=lambda place: not place.expression.is_Symbol):
-            value, expression = self._inputs[place.input], place.expression.xreplace(symbols)
+            value, size = self._inputs[place.input], place.expression.xreplace(symbols)
             if place.axis is None:
-                builder.symbols.define_scalar(value, expression)
-            elif not any(builder.symbols.is_defined(symbol) for symbol in expression.free_symbols):
-                builder.symbols.define(value, [0] * place.axis + [expression])
+                builder.symbols.define_scalar(value, size)
+            elif not any(builder.symbols.is_defined(symbol) for symbol in size.free_symbols):
+                builder.symbols.define(value, [0] * place.axis + [size])
         try:
             for constraint in constraints:
                 names = {symbol: by_name.get(symbol.name) for symbol in constraint.expression.free_symbols}
                 name, mark = name_of_constraint(constraint), len(builder.created)
+                expression = constraint.expression.xreplace(names)
+                if expression == sympy.true:
+                    continue
                 try:
-                    self.add(name, self._condition(constraint.expression.xreplace(names)))
+                    self.add(name, self._condition(expression))
                 except (Unsupported, TypeError, KeyError):
                     builder.rollback(mark)
                     self.unchecked.append(f"it {name}, which has no ONNX form at opset {builder.opset_version}")
@@ -324,12 +327,13 @@ class _Insertion:
         if isinstance(expression, sympy.Not):
             return self._node("Not", [self._condition(expression.args[0])], ir.DataType.BOOL, (1,))
         if isinstance(expression, sympy.Ne):
-            return self._node("Not", [self._condition(sympy.Eq(*expression.args))], ir.DataType.BOOL, (1,))
-        op_type = _RELATIONS.get(type(expression))
-        if op_type is not None and self._builder.opset_version >= _SINCE_ORDERED:
+            equal = self._condition(sympy.Eq(*expression.args, evaluate=False))
+            return self._node("Not", [equal], ir.DataType.BOOL, (1,))
+        relation = _RELATIONS.get(type(expression))
+        if relation is not None and self._builder.opset_version >= _SINCE_ORDERED:
             sides = [emit_size(self._builder, side) for side in expression.args]
             if len({side.dtype for side in sides}) == 1:
-                return self._node(op_type, sides, ir.DataType.BOOL, (1,))
+                return self._node(relation, sides, ir.DataType.BOOL, (1,))
         return emit_size(self._builder, expression)
 
     def _node(
