@@ -57,6 +57,8 @@ def test_files_with_limits_are_right_or_fail(optimized: bool, opset: int, tmp_pa
                 expected = models[name](x)
             for actual, one in zip(answer, expected if isinstance(expected, tuple) else (expected,), strict=True):
                 wanted = np.asarray(one).reshape(-1)
-                np.testing.assert_allclose(np.asarray(actual), wanted, rtol=1e-4, atol=1e-4, err_msg=f"{name} {x.shape}")
+                np.testing.assert_allclose(
+                    np.asarray(actual), wanted, rtol=1e-4, atol=1e-4, err_msg=f"{name} {x.shape}"
+                )
             accepted += 1
         assert case.right <= accepted < 1 + len(case.others)

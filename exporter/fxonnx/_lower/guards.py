@@ -149,6 +149,7 @@ def insert_guards(
         insertion.add_value(index, value)
     if insertion.nodes:
         insertion.attach(_example_sizes(capture))
+        insertion.register_constants()
     for text in insertion.unchecked:
         warn_user(f"the model does not check a limit of its inputs itself: {text}")
     return Guards(insertion.nodes)
@@ -260,6 +261,14 @@ class _Insertion:
                 self._guard_uses(place.value, place.readers)
             else:
                 self._guard_output(place.value)
+
+    def register_constants(self) -> None:
+        """Register the constants of the guards again: those that no other node used have been eliminated."""
+        graph = self._builder.graph
+        for node in self._builder.created:
+            for value in node.inputs:
+                if value is not None and value.const_value is not None and value.name not in graph.initializers:
+                    graph.register_initializer(value)
 
     def _guard_uses(self, value: ir.Value, readers: Sequence[ir.Node]) -> None:
         guarded = self._expanded(value)
