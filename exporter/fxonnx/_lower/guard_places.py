@@ -15,7 +15,7 @@ from fxonnx_translations._builder.op_schema import schema_info
 from .dead_nodes import subgraphs
 from .regions import REGIONS, SCOPES
 
-__all__ = ["GuardPlace", "ancestors", "find_places"]
+__all__ = ["GuardPlace", "ancestors", "can_expand", "find_places"]
 
 _SHAPE_READERS = frozenset({"Shape", "Size"})
 """Operators whose results do not depend on the elements of their input: a runtime need not compute them."""
@@ -109,17 +109,17 @@ def _is_in_region(value: ir.Value, readers: Sequence[ir.Node]) -> bool:
     )
 
 
+def can_expand(value: ir.Value, builder: Builder) -> bool:
+    """Whether a value is a tensor of an element type that Expand has at the opset."""
+    schema = schema_info("Expand", builder.opset_version)
+    is_typed = isinstance(value.type, ir.TensorType) and value.dtype is not None
+    return is_typed and schema is not None and value.dtype is not None and schema.can_return(value.dtype)
+
+
 def _is_copied(value: ir.Value, builder: Builder) -> bool:
     """Whether Expand copies the tensor at the opset, with a kernel of the target; scalars would get an axis."""
-    schema = schema_info("Expand", builder.opset_version)
-    return (
-        isinstance(value.type, ir.TensorType)
-        and value.dtype is not None
-        and bool(builder.recorded_dims(value))
-        and schema is not None
-        and schema.can_return(value.dtype)
-        and value.dtype not in builder.missing_kernels.get("Expand", ())
-    )
+    has_kernel = value.dtype not in builder.missing_kernels.get("Expand", ())
+    return has_kernel and bool(builder.recorded_dims(value)) and can_expand(value, builder)
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:

@@ -31,7 +31,7 @@ from .._prepare.assumption_checks import Check
 from .._warnings import warn_user
 from .dead_nodes import subgraphs
 from .enforced_limits import is_enforced
-from .guard_places import ancestors, find_places
+from .guard_places import ancestors, can_expand, find_places
 
 __all__ = [
     "GUARDS_KEY",
@@ -150,6 +150,8 @@ def insert_guards(
     if insertion.nodes:
         insertion.attach(_example_sizes(capture))
         insertion.register_constants()
+    else:
+        insertion.undo()
     for text in insertion.unchecked:
         warn_user(f"the model does not check a limit of its inputs itself: {text}")
     return Guards(insertion.nodes)
@@ -262,6 +264,10 @@ class _Insertion:
             else:
                 self._guard_output(place.value)
 
+    def undo(self) -> None:
+        """Remove the nodes of conditions that always hold."""
+        self._builder.rollback(0)
+
     def register_constants(self) -> None:
         """Register the constants of the guards again: those that no other node used have been eliminated."""
         graph = self._builder.graph
@@ -279,8 +285,8 @@ class _Insertion:
     def _guard_output(self, value: ir.Value) -> None:
         """Guard an output of the graph, which keeps its name and metadata."""
         graph = self._builder.graph
-        if not isinstance(value.type, ir.TensorType):
-            self._guard_sequence(value)
+        if not can_expand(value, self._builder):
+            self._guard_source(value)
             return
         name = value.name
         guarded = self._expanded(value)
@@ -293,16 +299,16 @@ class _Insertion:
         value.meta.clear()
         graph.outputs[list(graph.outputs).index(value)] = guarded
 
-    def _guard_sequence(self, value: ir.Value) -> None:
-        """Guard the tensor of which a sequence is made: an output that is a sequence has no Expand."""
+    def _guard_source(self, value: ir.Value) -> None:
+        """Guard a tensor from which an output is made that has no Expand: a sequence, or one of a type of 8 bits."""
         node = value.producer()
         while node is not None:
             for source in node.inputs:
-                if source is not None and isinstance(source.type, ir.TensorType) and not source.is_initializer():
+                if source is not None and not source.is_initializer() and can_expand(source, self._builder):
                     self._guard_uses(source, [node])
                     return
             node = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
-        self.unchecked.append(f"the output {value.name!r}, a sequence, is not made of a tensor")
+        self.unchecked.append(f"no tensor is known on the way to the output {value.name!r}")
 
     def _expanded(self, value: ir.Value) -> ir.Value:
         builder = self._builder
