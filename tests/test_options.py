@@ -140,7 +140,7 @@ def test_former_members_of_the_program() -> None:
         "quantization_report": "quantization.report",
     }
     # They are new.
-    del paths["matches"], paths["quantization"]
+    del paths["matches"], paths["quantization"], paths["guards"]
     for name, path in paths.items():
         with pytest.warns(
             DeprecationWarning, match=rf"^ONNXProgram\.{name} is deprecated: use ONNXProgram\.{path}$"

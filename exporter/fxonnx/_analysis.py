@@ -83,6 +83,7 @@ class Analysis(Displayed):
         inputs: Names of the graph inputs with element types and dims.
         outputs: As ``inputs``, for the graph outputs.
         constraints: Sizes that the inputs must have.
+        guards: Limits of the inputs that the graph checks itself.
         frozen: Numbers, strings and tensors that become constants.
         rewrites: Python control flow that is rewritten.
     """
@@ -97,6 +98,7 @@ class Analysis(Displayed):
     constraints: tuple[str, ...] = ()
     frozen: Mapping[str, Any] = field(default_factory=dict)
     rewrites: tuple[str, ...] = ()
+    guards: tuple[str, ...] = ()
 
     @property
     def exports(self) -> bool:
@@ -112,6 +114,7 @@ class Analysis(Displayed):
         lines += [f"  input  {value}" for value in self.inputs]
         lines += [f"  output {value}" for value in self.outputs]
         lines += [f"  constraint {text}" for text in self.constraints]
+        lines += [f"  guard {text}" for text in self.guards]
         lines += [f"  constant {name} = {value}" for name, value in self.frozen.items()]
         lines += [f"  rewritten {text}" for text in self.rewrites]
         shown = ", ".join(f"{name} {count}" for name, count in list(self.operators.items())[:12])
@@ -129,6 +132,7 @@ class Analysis(Displayed):
             "inputs": "\n".join(self.inputs),
             "outputs": "\n".join(self.outputs),
             "constraints": "\n".join(self.constraints),
+            "guards": "\n".join(self.guards),
             "constants": "\n".join(f"{name} = {value}" for name, value in self.frozen.items()),
             "rewritten": "\n".join(self.rewrites),
             "operators": ", ".join(f"{name} {count}" for name, count in self.operators.items()),
@@ -281,6 +285,7 @@ def _analysis(program: ONNXProgram, issues: tuple[ExportIssue, ...]) -> Analysis
         tuple(map(str, program.record.constraints)),
         dict(program.record.frozen_arguments),
         tuple(map(str, program.record.rewrites)),
+        program.record.guards,
     )
 
 

@@ -395,9 +395,10 @@ def test_exported_program_with_assertions() -> None:
     )
     program = fxonnx.export(exported)
     assert [constraint.text for constraint in program.record.constraints] == [
-        "x.shape[0] <= 64",
         "x.shape[0] % 16 == 0",
+        "x.shape[0] <= 64",
     ]
+    assert program.record.guards == ("requires x.shape[0] % 16 == 0 (test_constraints.py:37)",)
 
 
 def test_exported_program_with_a_number_of_pieces() -> None:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .._lower.guards import GUARDS_KEY
 from .._model_files import load_model
 from .._program.proof import PROOF_KEY, Proof
 from .._targets import PROFILES
@@ -45,6 +46,7 @@ def run_check(path: Path, target: Any) -> CheckResult:
     model = load_model(path)
     proof = model.metadata_props.get(PROOF_KEY)
     described = [] if proof is None else str(Proof.of_metadata(proof)).splitlines()
+    guards = json.loads(model.metadata_props.get(GUARDS_KEY, "[]"))
     findings = check(model, target)
     profile = PROFILES[target]
     nodes = sum(1 for graph in model.graphs() for _ in graph) + sum(len(each) for each in model.functions.values())
@@ -55,11 +57,13 @@ def run_check(path: Path, target: Any) -> CheckResult:
         "opset": model.opset_imports.get(""),
         "nodes": nodes,
         "findings": [asdict(finding) for finding in findings],
+        "guards": guards,
         "proof": None if proof is None else json.loads(proof),
     }
     lines = [
         *_grouped(findings),
         *described,
+        *(f"checked by the model itself: it {name}" for name in guards),
         f"{path}: {_summary(findings, target)}; table: {profile.kernels.source}",
     ]
     return CheckResult("\n".join(lines), record)

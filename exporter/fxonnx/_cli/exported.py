@@ -49,6 +49,7 @@ class Exported:
             "inputs": [typed_name(value) for value in model.graph.inputs],
             "outputs": [typed_name(value) for value in model.graph.outputs],
             "constraints": [str(each) for each in record.constraints],
+            "guards": list(record.guards),
             "verified_against": reference_of(self.program).name if self.is_verified else None,
             "seconds": dict(record.timings),
         }

@@ -15,12 +15,14 @@ from fxonnx_translations._builder.op_schema import schema_info
 from .dead_nodes import subgraphs
 from .regions import REGIONS, SCOPES
 
-__all__ = ["GuardPlace", "ancestors", "find_places"]
+__all__ = ["GuardPlace", "ancestors", "can_expand", "find_places"]
 
 _SHAPE_READERS = frozenset({"Shape", "Size"})
 """Operators whose results do not depend on the elements of their input: a runtime need not compute them."""
 _NODE_COST = 8192
 """The bytes that a runtime copies in the time that it needs to run a small node."""
+_INPUT = 8
+"""The cost of a copy of an output, in copies of an input, at which a model fails before it computes anything."""
 _INNER = 3
 """The cost of a copy between two operators, which a runtime may not fuse then, in copies of an input or output."""
 
@@ -53,10 +55,7 @@ def find_places(
         size_of: The bytes of a tensor at the example sizes, or None if they are not known.
     """
     graph = builder.graph
-    places = [
-        GuardPlace(value, (), 1 << index, (size_of(value) or 0) + _NODE_COST)
-        for index, value in enumerate(graph.outputs)
-    ]
+    places: list[GuardPlace] = []
     readers = _readers(graph)
     reached = _reached_outputs(graph, readers)
     reads_inputs = _depend_on_inputs(graph)
@@ -69,8 +68,11 @@ def find_places(
         )
         outputs = reduce(operator.or_, (reached[reader] for reader in free), 0)
         if outputs and not _is_in_region(value, free):
-            cost = size + _NODE_COST
-            places.append(GuardPlace(value, free, outputs, cost if value.producer() is None else _INNER * cost))
+            is_input = value.producer() is None
+            cost = size // _INPUT + _NODE_COST if is_input else _INNER * (size + _NODE_COST)
+            places.append(GuardPlace(value, free, outputs, cost))
+    for index, value in enumerate(graph.outputs):
+        places.append(GuardPlace(value, (), 1 << index, (size_of(value) or 0) + _NODE_COST))
     return _cover(places, (1 << len(graph.outputs)) - 1)
 
 
@@ -107,17 +109,17 @@ def _is_in_region(value: ir.Value, readers: Sequence[ir.Node]) -> bool:
     )
 
 
+def can_expand(value: ir.Value, builder: Builder) -> bool:
+    """Whether a value is a tensor of an element type that Expand has at the opset."""
+    schema = schema_info("Expand", builder.opset_version)
+    is_typed = isinstance(value.type, ir.TensorType) and value.dtype is not None
+    return is_typed and schema is not None and value.dtype is not None and schema.can_return(value.dtype)
+
+
 def _is_copied(value: ir.Value, builder: Builder) -> bool:
     """Whether Expand copies the tensor at the opset, with a kernel of the target; scalars would get an axis."""
-    schema = schema_info("Expand", builder.opset_version)
-    return (
-        isinstance(value.type, ir.TensorType)
-        and value.dtype is not None
-        and bool(builder.recorded_dims(value))
-        and schema is not None
-        and schema.can_return(value.dtype)
-        and value.dtype not in builder.missing_kernels.get("Expand", ())
-    )
+    has_kernel = value.dtype not in builder.missing_kernels.get("Expand", ())
+    return has_kernel and bool(builder.recorded_dims(value)) and can_expand(value, builder)
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:

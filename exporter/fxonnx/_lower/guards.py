@@ -30,7 +30,7 @@ from .._prepare.assumption_checks import Check
 from .._warnings import warn_user
 from .dead_nodes import subgraphs
 from .enforced_limits import is_enforced
-from .guard_places import ancestors, find_places
+from .guard_places import ancestors, can_expand, find_places
 
 __all__ = [
     "GUARDS_KEY",
@@ -106,11 +106,11 @@ def renamed(model: ir.Model, guards: Sequence[str], old: SizeLimits, new: SizeLi
         new: Its limits with the new names.
     """
     pairs = zip(old.constraints, new.constraints, strict=True)
-    names = {name_of_constraint(before): name_of_constraint(after) for before, after in pairs}
+    names: dict[str | None, str] = {name_of_constraint(before): name_of_constraint(after) for before, after in pairs}
     for node in model.graph:
         if node.name in guards:
             node.name = names.get(node.name, node.name)
-    found = tuple(names.get(name, name) for name in guards)
+    found = tuple(str(names.get(name, name)) for name in guards)
     if found:
         model.metadata_props[GUARDS_KEY] = json.dumps(found)
     return found
@@ -146,6 +146,9 @@ def insert_guards(
         insertion.add(_name_of_check(check, capture), env[check.node])
     if insertion.nodes:
         insertion.attach(_example_sizes(capture))
+        insertion.register_constants()
+    else:
+        insertion.undo()
     for text in insertion.unchecked:
         warn_user(f"the model does not check a limit of its inputs itself: {text}")
     return Guards(insertion.nodes)
@@ -157,7 +160,7 @@ class _Insertion:
     Attributes:
         nodes: The name of each limit to the node that fails.
         unchecked: Descriptions of the limits that the graph cannot check.
-        passed: The element 1 that the last guard passes on.
+        passed: The element 1 that the last guard passes on; None before the first.
     """
 
     def __init__(self, builder: Builder, inputs: Sequence[ir.Value]) -> None:
@@ -165,9 +168,12 @@ class _Insertion:
         builder = Builder(builder.graph, builder.symbols, builder.names, builder.replace_missing_op, parent=builder)
         self.nodes: dict[str, ir.Node] = {}
         self.unchecked: list[str] = []
-        self.passed = builder.constant([1], ir.DataType.INT64)
-        self._one, self._two = self.passed, builder.constant([2], ir.DataType.INT64)
+        self.passed: ir.Value | None = None
         self._builder, self._inputs = builder, inputs
+
+    @property
+    def _one(self) -> ir.Value:
+        return self._builder.constant([1], ir.DataType.INT64)
 
     def add_sizes(self, limits: SizeLimits) -> None:
         """Add the guards of constraints on sizes."""
@@ -184,17 +190,20 @@ class _Insertion:
         by_name = {symbol.name: new for symbol, new in symbols.items()}
         builder.symbols = outside.nested({})
         for place in sorted(limits.places, key=lambda place: not place.expression.is_Symbol):
-            value, expression = self._inputs[place.input], place.expression.xreplace(symbols)
+            value, size = self._inputs[place.input], place.expression.xreplace(symbols)
             if place.axis is None:
-                builder.symbols.define_scalar(value, expression)
-            elif not any(builder.symbols.is_defined(symbol) for symbol in expression.free_symbols):
-                builder.symbols.define(value, [0] * place.axis + [expression])
+                builder.symbols.define_scalar(value, size)
+            elif not any(builder.symbols.is_defined(symbol) for symbol in size.free_symbols):
+                builder.symbols.define(value, [0] * place.axis + [size])
         try:
             for constraint in constraints:
                 names = {symbol: by_name.get(symbol.name) for symbol in constraint.expression.free_symbols}
                 name, mark = name_of_constraint(constraint), len(builder.created)
+                expression = constraint.expression.xreplace(names)
+                if expression == sympy.true:
+                    continue
                 try:
-                    self.add(name, self._condition(constraint.expression.xreplace(names)))
+                    self.add(name, self._condition(expression))
                 except (Unsupported, TypeError, KeyError):
                     builder.rollback(mark)
                     self.unchecked.append(f"it {name}, which has no ONNX form at opset {builder.opset_version}")
@@ -206,19 +215,24 @@ class _Insertion:
         known = array_of(condition)
         if known is not None and bool(known.all()):
             return
+        two = self._builder.constant([2], ir.DataType.INT64)
         if self._builder.opset_version >= _SINCE_WHERE:
-            repeats = self._node("Where", [condition, self._one, self._two], ir.DataType.INT64, (1,))
+            repeats = self._node("Where", [condition, self._one, two], ir.DataType.INT64, (1,))
         else:
             number = self._node("Cast", [condition], ir.DataType.INT64, (1,), to=int(ir.DataType.INT64))
-            repeats = self._node("Sub", [self._two, number], ir.DataType.INT64, (1,))
+            repeats = self._node("Sub", [two, number], ir.DataType.INT64, (1,))
         # No runtime may infer the size 1, which the Reshape checks.
         count = sympy.Symbol(self._builder.names.helper(), integer=True)
-        tiled = self._node("Tile", [self.passed, repeats], ir.DataType.INT64, (count,))
+        tiled = self._node("Tile", [self._last, repeats], ir.DataType.INT64, (count,))
         self.passed = self._node("Reshape", [tiled, self._one], ir.DataType.INT64, (1,))
         node = self.passed.producer()
         if node is not None:
             alike = sum(known.partition(" #")[0] == name for known in self.nodes)
             self.nodes[f"{name} #{alike + 1}" if alike else name] = node
+
+    @property
+    def _last(self) -> ir.Value:
+        return self.passed or self._one
 
     def attach(self, sizes: Mapping[str, int]) -> None:
         """Make every output depend on the guards.
@@ -230,12 +244,24 @@ class _Insertion:
         def bytes_of(value: ir.Value) -> int | None:
             return _bytes_of(self._builder, value, sizes)
 
-        before = ancestors([self.passed])
+        before = ancestors([self._last])
         for place in find_places(self._builder, before, bytes_of):
             if place.readers:
                 self._guard_uses(place.value, place.readers)
             else:
                 self._guard_output(place.value)
+
+    def undo(self) -> None:
+        """Remove the nodes of conditions that always hold."""
+        self._builder.rollback(0)
+
+    def register_constants(self) -> None:
+        """Register the constants of the guards again: those that no other node used have been eliminated."""
+        graph = self._builder.graph
+        for node in self._builder.created:
+            for value in node.inputs:
+                if value is not None and value.const_value is not None and value.name not in graph.initializers:
+                    graph.register_initializer(value)
 
     def _guard_uses(self, value: ir.Value, readers: Sequence[ir.Node]) -> None:
         guarded = self._expanded(value)
@@ -246,8 +272,8 @@ class _Insertion:
     def _guard_output(self, value: ir.Value) -> None:
         """Guard an output of the graph, which keeps its name and metadata."""
         graph = self._builder.graph
-        if not isinstance(value.type, ir.TensorType):
-            self._guard_sequence(value)
+        if not can_expand(value, self._builder):
+            self._guard_source(value)
             return
         name = value.name
         guarded = self._expanded(value)
@@ -260,21 +286,21 @@ class _Insertion:
         value.meta.clear()
         graph.outputs[list(graph.outputs).index(value)] = guarded
 
-    def _guard_sequence(self, value: ir.Value) -> None:
-        """Guard the tensor of which a sequence is made: an output that is a sequence has no Expand."""
+    def _guard_source(self, value: ir.Value) -> None:
+        """Guard a tensor from which an output is made that has no Expand: a sequence, or one of a type of 8 bits."""
         node = value.producer()
         while node is not None:
             for source in node.inputs:
-                if source is not None and isinstance(source.type, ir.TensorType) and not source.is_initializer():
+                if source is not None and not source.is_initializer() and can_expand(source, self._builder):
                     self._guard_uses(source, [node])
                     return
             node = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
-        self.unchecked.append(f"the output {value.name!r}, a sequence, is not made of a tensor")
+        self.unchecked.append(f"no tensor is known on the way to the output {value.name!r}")
 
     def _expanded(self, value: ir.Value) -> ir.Value:
         builder = self._builder
         dims = builder.dims(value)
-        expanded = builder.value_of("Expand", value, self.passed)
+        expanded = builder.value_of("Expand", value, self._last)
         builder.set_dims(expanded, dims or (1,))
         if not dims:
             expanded = builder.value_of("Squeeze", expanded, [0])
@@ -303,12 +329,13 @@ class _Insertion:
         if isinstance(expression, sympy.Not):
             return self._node("Not", [self._condition(expression.args[0])], ir.DataType.BOOL, (1,))
         if isinstance(expression, sympy.Ne):
-            return self._node("Not", [self._condition(sympy.Eq(*expression.args))], ir.DataType.BOOL, (1,))
-        op_type = _RELATIONS.get(type(expression))
-        if op_type is not None and self._builder.opset_version >= _SINCE_ORDERED:
+            equal = self._condition(sympy.Eq(*expression.args, evaluate=False))
+            return self._node("Not", [equal], ir.DataType.BOOL, (1,))
+        relation = _RELATIONS.get(type(expression))
+        if relation is not None and self._builder.opset_version >= _SINCE_ORDERED:
             sides = [emit_size(self._builder, side) for side in expression.args]
             if len({side.dtype for side in sides}) == 1:
-                return self._node(op_type, sides, ir.DataType.BOOL, (1,))
+                return self._node(relation, sides, ir.DataType.BOOL, (1,))
         return emit_size(self._builder, expression)
 
     def _node(

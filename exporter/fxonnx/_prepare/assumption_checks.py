@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 
 from .graph_utils import fake_mode_of
 
-__all__ = ["Check", "insert_checks"]
+__all__ = ["Check", "insert_checks", "replaced_check"]
 
 aten = torch.ops.aten
 
@@ -67,6 +67,11 @@ def insert_checks(graph: torch.fx.Graph) -> list[Check]:
         return insert(aten.scalar_tensor.default, number)
 
     return [Check(as_tensor(node.args[0]), _text_of(node.args[0])) for node in asserted]
+
+
+def replaced_check(check: Check, node: torch.fx.Node) -> Check:
+    """A check whose tensor another node computes, after passes."""
+    return replace(check, node=node)
 
 
 def _text_of(condition: Any) -> str:

@@ -17,7 +17,7 @@ from .._export_signature import InputRecord, Signature, read_signature
 from .._extensions import PassContext, run_graph_passes
 from ..errors import PrepareError
 from .adapters import find_adapters
-from .assumption_checks import Check, insert_checks
+from .assumption_checks import Check, insert_checks, replaced_check
 from .batch_norm_statistics import expose_running_statistics
 from .captured_values import Workspace, copy_program, mark_captured_values, mark_replacements
 from .common_subexpressions import eliminate_common_subexpressions
@@ -121,8 +121,7 @@ def prepare(
     # Kept as additional outputs after the program's own, so that the passes track the final values of mutated tensors.
     output: Any = graph.output_node()
     output_count = len(output.args[0])
-    written = [mutation.value for mutation in mutations]
-    output.args = ((*output.args[0], *written, *(check.node for check in checks)),)
+    output.args = ((*output.args[0], *(mutation.value for mutation in mutations), *(check.node for check in checks)),)
     undecomposed = decompose(module, is_translated)
     records = _records(graph, signature)
     mutated = {mutation.target for mutation in mutations}
@@ -154,13 +153,12 @@ def prepare(
     _eliminate_dead_code(graph, keep=derived)
     mark_replacements(module)
     constants |= _tensor_attributes(module, constants)
-    final_values = output.args[0][output_count : output_count + len(mutations)]
-    asserted = output.args[0][output_count + len(mutations) :]
+    final_values = output.args[0][output_count:]
     # Copying a graph renames placeholders that shadow a builtin: ``input`` becomes ``input_1``.
     names = {node.name: record.name for node, record in records.items()}
     final_mutations = tuple(
         replace(mutation, target=names[mutation.target], value=value)
-        for mutation, value in zip(mutations, final_values, strict=True)
+        for mutation, value in zip(mutations, final_values, strict=False)
     )
     return Prepared(
         exported_program,
@@ -171,7 +169,7 @@ def prepare(
         final_mutations,
         tuple(undecomposed),
         fusions,
-        tuple(replace(check, node=node) for check, node in zip(checks, asserted, strict=True)),
+        tuple(map(replaced_check, checks, final_values[len(mutations) :])),
         adapter_weights,
     )
 

@@ -146,6 +146,7 @@ def _conditions(program: ONNXProgram) -> Iterator[dict[str, Any]]:
     proof = program.record.proof
     entries = [
         *(("constraint", str(constraint)) for constraint in program.record.constraints),
+        *(("checked by the model itself", guard) for guard in program.record.guards),
         *(("assumption", str(assumption)) for assumption in program.record.assumptions),
         *(("frozen argument", f"{name} = {value}") for name, value in program.record.frozen_arguments.items()),
         *(("rewritten", str(rewrite)) for rewrite in program.record.rewrites),

@@ -63,6 +63,8 @@ def _program_sections(program: ONNXProgram) -> list[str]:
         *_quantization_section(program),
         *("", "## Constraints on sizes", ""),
         *([f"- {constraint}" for constraint in program.record.constraints] or ["None."]),
+        *("", "## Checked by the model itself", ""),
+        *([f"- {guard}" for guard in program.record.guards] or ["None."]),
         *("", "## Data-dependent dims", ""),
         *([f"- {dim}: {line}" for dim, line in dims.items()] or ["None."]),
         *("", "## Frozen arguments", ""),

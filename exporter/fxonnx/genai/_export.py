@@ -252,6 +252,16 @@ _EXPORTS: Mapping[Family, Callable[[LanguageModel, Request], None]] = MappingPro
 
 
 def _program(loaded: LanguageModel, adapters: Adapters, request: Request, *, has_batches: bool) -> ONNXProgram:
+    """Export a decoder, with guards if onnxruntime-genai calls it with sizes for which it is not valid."""
+    program = _decoder(loaded, adapters, request.without_guards(), has_batches=has_batches)
+    narrowing = narrowing_constraints(program.record.constraints, decoder_calls(context_length(loaded.config)))
+    if narrowing:
+        warn_user(f"the exported model is valid only for: {'; '.join(map(str, narrowing))}")
+        program = _decoder(loaded, adapters, request, has_batches=has_batches)
+    return program
+
+
+def _decoder(loaded: LanguageModel, adapters: Adapters, request: Request, *, has_batches: bool) -> ONNXProgram:
     """Export a decoder, with positions as an input unless they follow from the attention mask in the graph.
 
     With GroupQueryAttention they do. In a plain graph they are counted from the length of the past, which includes the
@@ -265,9 +275,6 @@ def _program(loaded: LanguageModel, adapters: Adapters, request: Request, *, has
             program = _exported(loaded, {**inputs, **positions}, adapters, request)
     else:
         program = _exported(loaded, inputs, adapters, request)
-    narrowing = narrowing_constraints(program.record.constraints, decoder_calls(context_length(loaded.config)))
-    if narrowing:
-        warn_user(f"the exported model is valid only for: {'; '.join(map(str, narrowing))}")
     return program
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from .. import Diagnostics, ONNXProgram, save_all
+from .. import Diagnostics, ExportOptions, ONNXProgram, save_all
 from .. import export as export_model
 from .._warnings import ignoring_warnings, warn_user
 from ._padding import assume_right_padding
@@ -35,7 +35,7 @@ class Part:
         input_names: Names of the first graph inputs.
         output_names: Names of the first graph outputs.
         options: Arguments of ``fxonnx.export`` in place of the request's.
-        context: Entered for the export.
+        context: Makes a context for each export.
     """
 
     module: nn.Module
@@ -45,7 +45,7 @@ class Part:
     input_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
-    context: AbstractContextManager[None] = field(default_factory=nullcontext)
+    context: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,10 @@ class Request:
     verify: bool
     announce: Callable[[str], None]
     checkpoint: Path | None = None
+
+    def without_guards(self) -> Request:
+        """The same arguments for a graph without guards, for models that are valid for every call of the runtime."""
+        return replace(self, options={**self.options, "options": ExportOptions(guards=False)})
 
 
 def input_dtype(model: Any) -> torch.dtype:
@@ -125,7 +129,17 @@ def save_parts(programs: Mapping[str, ONNXProgram], request: Request) -> None:
 
 
 def _export_part(name: str, part: Part, request: Request) -> ONNXProgram:
-    with ignoring_warnings("the model cannot be exported for all requested sizes"), part.context:
+    """Export a part, with guards if onnxruntime-genai calls it with sizes for which it is not valid."""
+    program = _exported(part, request.without_guards())
+    narrowing = narrowing_constraints(program.record.constraints, part.calls)
+    if narrowing:
+        warn_user(f"{name}.onnx is valid only for: {'; '.join(map(str, narrowing))}")
+        program = _exported(part, request)
+    return program
+
+
+def _exported(part: Part, request: Request) -> ONNXProgram:
+    with ignoring_warnings("the model cannot be exported for all requested sizes"), part.context():
         program = export_model(
             part.module.eval(),
             kwargs=dict(part.inputs),
@@ -136,7 +150,4 @@ def _export_part(name: str, part: Part, request: Request) -> ONNXProgram:
             **{**request.options, **part.options},
         )
     assume_right_padding(program.model.graph)
-    narrowing = narrowing_constraints(program.record.constraints, part.calls)
-    if narrowing:
-        warn_user(f"{name}.onnx is valid only for: {'; '.join(map(str, narrowing))}")
     return program

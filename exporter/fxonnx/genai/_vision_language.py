@@ -6,7 +6,7 @@ import json
 import operator
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from functools import reduce
+from functools import partial, reduce
 from types import MappingProxyType
 from typing import Any
 
@@ -182,7 +182,7 @@ def _parts(model: Any, tower: VisionTower, request: Request) -> dict[str, Part]:
             ),
             output_names=("inputs_embeds",),
         ),
-        "decoder": Part(tower.decoder(), inputs, shapes, calls, context=_decoding(model, request)),
+        "decoder": Part(tower.decoder(), inputs, shapes, calls, context=partial(_decoding, model, request)),
     }
 
 

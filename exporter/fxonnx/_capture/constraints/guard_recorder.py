@@ -67,6 +67,8 @@ _MACHINERY = (
 )
 # Interpreter of user code: of the functions of torch.cond, and of all code in strict mode.
 _DYNAMO = _TORCH + "_dynamo/symbolic_convert.py"
+# It evaluates the conditions of interpreted code.
+_DYNAMO_VARIABLES = _TORCH + "_dynamo/variables/"
 # After it has traced a function, Dynamo evaluates the guards of its own symbols again, for the sizes of the caller.
 _DYNAMO_CHECKS = _TORCH + "_utils_internal.py"
 # Functions of torch that query memory layouts: the memory format of a convolution's result, whether a view is
@@ -224,7 +226,8 @@ def guards_of_shape_env(environment: ShapeEnv) -> Iterator[Guard]:
         evaluating = guard.sloc.framework_loc
         name = getattr(evaluating, "filename", "")
         counts_results = getattr(evaluating, "name", "") in _SPLITS and isinstance(guard.expr, sympy.Eq)
-        if name.startswith(_TORCH) and distinguishes_zero_or_one(guard.expr) and not counts_results:
+        is_shortcut = name.startswith(_TORCH) and not name.startswith(_DYNAMO_VARIABLES)
+        if is_shortcut and distinguishes_zero_or_one(guard.expr) and not counts_results:
             continue
         line = None
         if name and is_user_file(name):

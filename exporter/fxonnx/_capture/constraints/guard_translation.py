@@ -14,6 +14,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fxonnx_translations._torch_compat import int_oo
 
+from ..guard_code import guards_of_code
 from ..shapes.dim_specs import DimHint, DimSpec, dim_expression, dim_label, is_auto, name_of_spec
 from ..shapes.dynamic_shapes import DynamicShapes, Leaf, SharedDim
 from .constraint import Constraint, Place, SizeLimits
@@ -27,7 +28,6 @@ from .constraint_solver import (
     text_of,
 )
 from .copy_guards import copy_guards
-from .guard_code import guards_of_code
 from .guard_recorder import Guard, GuardLog, SourceLine, guards_of_shape_env, line_of_node
 from .slice_guards import slice_guards
 

@@ -17,8 +17,8 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 
 from fxonnx_translations._torch_compat import Max, Min, pytree, sympy_functions
 
-from ..._warnings import warn_user
-from .guard_recorder import Guard, distinguishes_zero_or_one
+from .._warnings import warn_user
+from .constraints.guard_recorder import Guard, distinguishes_zero_or_one
 
 __all__ = ["guards_of_code"]
 
