@@ -172,9 +172,12 @@ def test_a_model_that_exports() -> None:
 
     analysis = fxonnx.analyze(Fine().eval(), (torch.rand(3, 4), 2.0), dynamic_shapes=({0: "n"}, None))
     assert analysis.exports
-    assert analysis.operators == {"Gemm": 1, "Mul": 1, "Relu": 1}
-    assert analysis.nodes == 3
-    assert analysis.weight_bytes == 164
+    guard = {"Expand": 1, "GreaterOrEqual": 1, "Reshape": 1, "Shape": 1, "Tile": 1, "Where": 1}
+    assert analysis.operators == {"Gemm": 1, "Mul": 1, "Relu": 1, **guard}
+    assert analysis.nodes == 9
+    assert len(analysis.guards) == 1
+    assert f"guard {analysis.guards[0]}" in str(analysis)
+    assert analysis.weight_bytes == 164 + 2 * 8
     assert analysis.inputs == ("x: FLOAT[n, 4]",)
     assert analysis.frozen == {"scale": 2.0}
     assert any("n >= 2" in text for text in analysis.constraints)

@@ -82,10 +82,14 @@ def _guarded(limits: SizeLimits) -> Iterator[Constraint]:
     """The constraints on sizes that the graph has to check.
 
     Those are not: ranges of the user's dims and equal names, which are what was asked, and dims that the file declares
-    to be equal where none was asked for.
+    to be equal where none was asked for, and what follows from the equality of an expression with a number.
     """
+    equal = [one.expression for one in limits.constraints if isinstance(one.expression, sympy.Eq)]
+    known = [(one.lhs, one.rhs) for one in equal if one.rhs.is_Integer and not one.lhs.is_Symbol]
     for constraint in limits.constraints:
         expression = constraint.expression
+        if not isinstance(expression, sympy.Eq) and any(expression.subs(*pair) == sympy.true for pair in known):
+            continue
         is_declared = isinstance(expression, sympy.Eq) and all(side.is_Symbol for side in expression.args)
         if constraint.narrows or not (constraint.is_range or constraint.is_equality or is_declared):
             yield constraint
