@@ -223,6 +223,30 @@ def test_random_models_are_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None
     assert {run.message for run in program.record.proof.runs} == {"the results are random"}
 
 
+def tied(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    if x.sum() > 0:
+        x = x * 2
+    return (x / 7 * 7 - x).argsort(), x - 1
+
+
+def quotient_becomes_product(graph: torch.fx.Graph) -> None:
+    for node in graph.nodes:
+        if node.target is torch.ops.aten.div.Tensor:
+            node.target, node.args = torch.ops.aten.mul.Tensor, (node.args[0], 1 / 7)
+
+
+def test_orders_of_tied_scores_are_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = torch.rand(64) + 0.1
+    patched(monkeypatch, quotient_becomes_product)
+    program = fxonnx.export(Function(tied), (scores,))
+    example = program.record.proof.runs[0]
+    assert (example.status, example.message.partition(":")[0]) == ("skipped", "unstable")
+    # Scores that tie explain no other difference.
+    patched(monkeypatch, sub_one_becomes_two)
+    with pytest.raises(fxonnx.CaptureError, match="does not compute what the model computes"):
+        fxonnx.export(Function(tied), (scores,))
+
+
 class ForExport(nn.Module):
     """A model that returns something else while it is exported, which is what its author wants."""
 

@@ -1,4 +1,4 @@
-"""Layers and functions in each element type, opset and target: every file loads, and computes what eager torch does."""
+"""Layers and functions in each element type, opset and target: every file loads, with the results of eager torch."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from fxonnx_translations._torch_compat import pytree
 
 from .._comparison import REFERENCE_TEXTS, UNSTABLE, OutputComparison, ReferenceName
 
-__all__ = ["Rerun", "as_runtime_outputs", "reruns_of", "without_random_outputs"]
+__all__ = ["Rerun", "as_runtime_outputs", "is_smaller", "perturbed", "reruns_of", "without_random_outputs"]
 
 _FURTHER_RUNS = 2
 """Number of runs with which a run of the model is compared, to find out whether it is deterministic."""
@@ -63,13 +63,13 @@ def without_random_outputs(
             raise
         again = compare(expected, as_runtime_outputs(outputs, expected))
         for index, (row, own) in enumerate(zip(found, again, strict=True)):
-            if row.status == own.status == "mismatch" and not (rerun.is_perturbed and _is_smaller(own, row)):
+            if row.status == own.status == "mismatch" and not (rerun.is_perturbed and is_smaller(own, row)):
                 message = f"{rerun.problem}: {own.message}"
                 found[index] = replace(row, status="skipped", max_abs=None, max_rel=None, message=message)
     return found
 
 
-def _is_smaller(own: OutputComparison, row: OutputComparison) -> bool:
+def is_smaller(own: OutputComparison, row: OutputComparison) -> bool:
     """Whether the model's own difference is too small to explain another one: in value or in number of elements."""
     are_values = own.max_abs is not None and row.max_abs is not None
     if own.wrong is None or row.wrong is None or (own.max_abs is None) != (row.max_abs is None):
@@ -103,14 +103,14 @@ def reruns_of(
     if any(map(_is_exact, leaves)):
 
         def with_inputs() -> Sequence[Any]:
-            changed_args, changed_kwargs = pytree.tree_map_only(torch.Tensor, _perturbed, (tuple(args), dict(kwargs)))
+            changed_args, changed_kwargs = pytree.tree_map_only(torch.Tensor, perturbed, (tuple(args), dict(kwargs)))
             return run(changed_args, changed_kwargs, {})
 
         reruns.append(Rerun(f"{unstable} inputs", with_inputs, is_perturbed=True))
     if any(map(_is_exact, weights.values())) and sum(value.nbytes for value in weights.values()) <= _MOST_BYTES:
 
         def with_weights() -> Sequence[Any]:
-            changed = {id(value): _perturbed(value.detach(), zeros=True) for value in weights.values()}
+            changed = {id(value): perturbed(value.detach(), zeros=True) for value in weights.values()}
             return run(args, kwargs, {name: changed[id(value)] for name, value in weights.items()})
 
         reruns.append(Rerun(f"{unstable} weights", with_weights, is_perturbed=True))
@@ -122,7 +122,7 @@ def _is_exact(tensor: torch.Tensor) -> bool:
     return tensor.dtype in (torch.float32, torch.float64) and not tensor.is_sparse
 
 
-def _perturbed(tensor: torch.Tensor, *, zeros: bool = False) -> torch.Tensor:
+def perturbed(tensor: torch.Tensor, *, zeros: bool = False) -> torch.Tensor:
     """A copy with relative changes of at most 1e-6; half precision and integers are returned unchanged.
 
     Args:
