@@ -25,7 +25,9 @@ __all__ = ["is_sparse", "make_dense"]
 
 aten = torch.ops.aten
 
-_HINT = "compute the dense tensor with to_dense() before this operator, or the sparse one from weights and constants alone"
+_HINT = (
+    "compute the dense tensor with to_dense() before this operator, or the sparse one from weights and constants alone"
+)
 
 
 def is_sparse(value: Any) -> bool:

@@ -61,6 +61,7 @@ from .patch import (
     PatchKind,
     ShapePatch,
     ThreadDefault,
+    TorchFunctionPatch,
     ValuePatch,
     applied,
     one_at_a_time,
@@ -241,8 +242,10 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     KernelPatch("aten::linalg_lstsq", shape_kernels.lstsq, "the shape of its residuals depends on the ranks"),
     KernelPatch("aten::fill_diagonal_", shape_kernels.fill_diagonal, "it reads the sizes as plain integers"),
     KernelPatch("aten::narrow.Tensor", shape_kernels.narrow, "it reads the value of a tensor"),
-    Patch("torch:as_tensor", functional.as_tensor, "its C++ function specializes sizes in a list", strict=False),
-    FunctionPatch("torch:tensor", functional.tensor, "it reads the values of the tensors in a list", strict=False),
+    TorchFunctionPatch(
+        "torch:as_tensor", functional.as_tensor, "its C++ function specializes sizes in a list", strict=False
+    ),
+    TorchFunctionPatch("torch:tensor", functional.tensor, "it reads the values of the tensors in a list", strict=False),
     Patch(
         "torch:_debug_has_internal_overlap",
         functional.has_internal_overlap,
@@ -280,9 +283,11 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         PatchKind.SOUND,
         strict=False,
     ),
-    Patch("torch:linspace", functional.linspace, "its C++ function specializes the number of steps", strict=False),
+    TorchFunctionPatch(
+        "torch:linspace", functional.linspace, "its C++ function specializes the number of steps", strict=False
+    ),
     *(
-        Patch(
+        TorchFunctionPatch(
             f"torch.nn.functional:{name}",
             replacement,
             "its C++ function specializes the window size, also if it is the size of the input",
@@ -377,7 +382,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "it returns fake tensors as they are: two states of scan that begin with one tensor would be one state",
         PatchKind.SOUND,
     ),
-    Patch(
+    FunctionPatch(
         "torch:manual_seed",
         random_seeds.manual_seed,
         "a call in forward would seed the generator of the whole process, including training threads",
@@ -514,7 +519,7 @@ VALUE_PATCHES: tuple[Patch, ...] = (
 
 SEED_PATCHES: tuple[Patch, ...] = (
     *(
-        Patch(
+        TorchFunctionPatch(
             f"torch:{name}",
             random_seeds.draw,
             "torch.export records the function without the seed of forward",
@@ -523,7 +528,7 @@ SEED_PATCHES: tuple[Patch, ...] = (
         for name in ("rand", "randn", "randint", "randperm")
     ),
     *(
-        Patch(
+        TorchFunctionPatch(
             f"torch:{name}",
             random_seeds.draw_at_run_time,
             "it draws from the generator that forward has seeded",
