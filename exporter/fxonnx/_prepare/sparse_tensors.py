@@ -25,9 +25,7 @@ __all__ = ["is_sparse", "make_dense"]
 
 aten = torch.ops.aten
 
-_HINT = (
-    "compute the dense tensor with to_dense() before this operator, or the sparse one from weights and constants alone"
-)
+_HINT = "compute the dense tensor with to_dense() before it, or the sparse one from weights and constants"
 
 
 def is_sparse(value: Any) -> bool:

@@ -53,6 +53,7 @@ from .libraries.size_branches import LIBRARY_PATCHES
 from .libraries.transformers_models import TRANSFORMERS_PATCHES
 from .libraries.transformers_vision import TRANSFORMERS_VISION_PATCHES
 from .loading import LOADING_PATCHES
+from .padded_encoder import ENCODER_PATCHES
 from .patch import (
     DecompositionPatch,
     FunctionPatch,
@@ -242,9 +243,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     KernelPatch("aten::linalg_lstsq", shape_kernels.lstsq, "the shape of its residuals depends on the ranks"),
     KernelPatch("aten::fill_diagonal_", shape_kernels.fill_diagonal, "it reads the sizes as plain integers"),
     KernelPatch("aten::narrow.Tensor", shape_kernels.narrow, "it reads the value of a tensor"),
-    TorchFunctionPatch(
-        "torch:as_tensor", functional.as_tensor, "its C++ function specializes sizes in a list", strict=False
-    ),
+    TorchFunctionPatch("torch:as_tensor", functional.as_tensor, "it specializes sizes in a list", strict=False),
     TorchFunctionPatch("torch:tensor", functional.tensor, "it reads the values of the tensors in a list", strict=False),
     Patch(
         "torch:_debug_has_internal_overlap",
@@ -253,8 +252,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         strict=False,
     ),
     *QUOTIENT_PATCHES,
-    *MATH_PATCHES,
-    *SPARSE_PATCHES,
+    *(*MATH_PATCHES, *SPARSE_PATCHES, *ENCODER_PATCHES),
     Patch("torch:SymInt.__hash__", functional.hash_of_size, "it raises a TypeError for sets of lengths", strict=False),
     *(
         Patch(
@@ -283,14 +281,12 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         PatchKind.SOUND,
         strict=False,
     ),
-    TorchFunctionPatch(
-        "torch:linspace", functional.linspace, "its C++ function specializes the number of steps", strict=False
-    ),
+    TorchFunctionPatch("torch:linspace", functional.linspace, "it specializes the number of steps", strict=False),
     *(
         TorchFunctionPatch(
             f"torch.nn.functional:{name}",
             replacement,
-            "its C++ function specializes the window size, also if it is the size of the input",
+            "it specializes the window size, also if it is the size of the input",
             strict=False,
         )
         for name, replacement in functional.GLOBAL_POOLING
