@@ -188,7 +188,8 @@ def _capture_module(
         try:
             traced, plan = capture_with_strategies(task.attempt, plan)
         except SpecializedDimsError as error:  # not a class that users know
-            raise CaptureError(error.message, hint=error.hint) from error
+            specialized = CaptureError(error.message, hint=error.hint)
+            raise eager_error(specialized, model, inputs, shapes) from error
         except CaptureError as error:
             raise eager_error(error, model, inputs, shapes)  # noqa: B904 - it has its own cause
     _warn_about_followed_example(traced.assumptions)
