@@ -12,6 +12,7 @@ import torch
 
 from fxonnx_translations._torch_compat import FakeTensor
 
+from .._cost import bytes_of
 from ..errors import CaptureError
 from .constraints.guard_recorder import is_user_file, source_line_of
 from .data_dependence.handled_errors import HandledErrors, RecordedErrors
@@ -65,7 +66,7 @@ def with_eager_failure(
         forward: Its ``forward``, which takes them.
     """
     cause = error.__cause__
-    is_small = sum(parameter.nbytes for parameter in model.parameters()) <= _MOST_BYTES
+    is_small = bytes_of(model.parameters()) <= _MOST_BYTES
     # A debugger would wait for input again.
     if isinstance(cause, BdbQuit) or not (is_small and _has_values(model, inputs)):
         return error
@@ -96,7 +97,7 @@ def _preserved(model: torch.nn.Module, inputs: BoundInputs) -> Iterator[None]:
     """Restore everything that a call of the model changes."""
     parameters = dict(model.named_parameters())
     # Few models write to parameters, whose copies may be large.
-    is_small = sum(parameter.nbytes for parameter in parameters.values()) <= _MOST_BYTES
+    is_small = bytes_of(parameters.values()) <= _MOST_BYTES
     with (
         preserve_model(model, inputs.tensors),
         preserved_state(model, None, parameters if is_small else ()),

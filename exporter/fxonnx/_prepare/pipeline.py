@@ -113,9 +113,10 @@ def prepare(
     mark_captured_values(module)
     _copy_subgraphs(module)
     move_to_cpu(module)
-    make_dense(module, partial(_tensor_of, exported_program, _records(graph, signature)))
+    captured = _records(graph, signature)
+    make_dense(module, partial(_tensor_of, exported_program, captured), partial(_name_of, captured))
     expose_running_statistics(graph)
-    replace_disabled_observers(graph, partial(_tensor_of, exported_program, _records(graph, signature)))
+    replace_disabled_observers(graph, partial(_tensor_of, exported_program, captured))
     rebase_storage_views(graph, is_translated)
     mutations = functionalize(graph)
     # Kept as additional outputs after the program's own, so that the passes track the final values of mutated tensors.
@@ -196,6 +197,11 @@ def _tensor_of(
         return None
     tensor = _tensor(exported_program, record)
     return tensor.cpu() if has_content(tensor) else None
+
+
+def _name_of(records: Mapping[torch.fx.Node, InputRecord], node: torch.fx.Node) -> str:
+    record = records.get(node)
+    return node.name if record is None else str(record.target)
 
 
 def _copy_subgraphs(owner: torch.fx.GraphModule) -> None:
