@@ -38,10 +38,10 @@ from .inputs.loop_bounds import register_example_integers
 from .inputs.meta_device import meta_as_cpu
 from .inputs.preserve import Snapshot, preserve_model
 from .inputs.pytree_objects import flatten_objects, unflatten_objects
-from .inputs.sparse_attributes import register_compressed_attributes
 from .interrupts import deferred_interrupts
 from .operand_types import conversion_of_inputs
 from .patches import capture_patches, is_tracing, value_patches
+from .patches.layouts.sparse_attributes import register_compressed_attributes
 from .plan import CapturePlan
 from .reshaped_inputs import reshaped_error, with_reshaped_inputs
 from .shapes.dim_specs import DimHint, DimSpec

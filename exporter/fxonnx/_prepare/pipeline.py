@@ -112,11 +112,9 @@ def prepare(
     inline_subgraphs(module)
     mark_captured_values(module)
     _copy_subgraphs(module)
-    move_to_cpu(module)
-    captured = _records(graph, signature)
-    make_dense(module, partial(_tensor_of, exported_program, captured), partial(_name_of, captured))
+    _move_and_make_dense(module, exported_program, signature)
     expose_running_statistics(graph)
-    replace_disabled_observers(graph, partial(_tensor_of, exported_program, captured))
+    replace_disabled_observers(graph, partial(_tensor_of, exported_program, _records(graph, signature)))
     rebase_storage_views(graph, is_translated)
     mutations = functionalize(graph)
     # Kept as additional outputs after the program's own, so that the passes track the final values of mutated tensors.
@@ -199,9 +197,16 @@ def _tensor_of(
     return tensor.cpu() if has_content(tensor) else None
 
 
-def _name_of(records: Mapping[torch.fx.Node, InputRecord], node: torch.fx.Node) -> str:
-    record = records.get(node)
-    return node.name if record is None else str(record.target)
+def _move_and_make_dense(
+    module: torch.fx.GraphModule, exported_program: torch.export.ExportedProgram, signature: Signature
+) -> None:
+    move_to_cpu(module)
+    records = _records(module.graph, signature)
+
+    def name_of(node: torch.fx.Node) -> str:
+        return str(records[node].target) if node in records else node.name
+
+    make_dense(module, partial(_tensor_of, exported_program, records), name_of)
 
 
 def _copy_subgraphs(owner: torch.fx.GraphModule) -> None:

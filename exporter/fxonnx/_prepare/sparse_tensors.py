@@ -25,12 +25,13 @@ __all__ = ["is_sparse", "make_dense"]
 
 aten = torch.ops.aten
 
+_LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 _HINT = "compute the dense tensor with to_dense() before it, or the sparse one from weights and constants"
 
 
 def is_sparse(value: Any) -> bool:
     """Whether a value is a tensor of a sparse layout."""
-    return isinstance(value, torch.Tensor) and value.layout not in (torch.strided, torch._mkldnn)
+    return isinstance(value, torch.Tensor) and value.layout in _LAYOUTS
 
 
 def make_dense(

@@ -49,11 +49,12 @@ from .functional import (
     unbind,
 )
 from .installed.missing import MissingTarget
+from .layouts.padded_encoder import ENCODER_PATCHES
+from .layouts.sparse import SPARSE_PATCHES
 from .libraries.size_branches import LIBRARY_PATCHES
 from .libraries.transformers_models import TRANSFORMERS_PATCHES
 from .libraries.transformers_vision import TRANSFORMERS_VISION_PATCHES
 from .loading import LOADING_PATCHES
-from .padded_encoder import ENCODER_PATCHES
 from .patch import (
     DecompositionPatch,
     FunctionPatch,
@@ -68,7 +69,6 @@ from .patch import (
     one_at_a_time,
 )
 from .python_sizes.math_functions import MATH_PATCHES
-from .sparse import SPARSE_PATCHES
 from .tracing_state import REWRITING_PATCHES, STATE_PATCHES, FilteredWarnings, TracedData, print_nothing
 
 __all__ = [

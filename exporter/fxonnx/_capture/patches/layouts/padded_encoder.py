@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..departures import DepartureKind, record_departure
-from .patch import Patch
+from ...departures import DepartureKind, record_departure
+from ..patch import Patch
 
 __all__ = ["ENCODER_PATCHES"]
 
