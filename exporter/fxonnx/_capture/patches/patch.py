@@ -321,7 +321,7 @@ def _direct(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_dynamo_compiling():  # type: ignore[no-untyped-call]
+        if torch.compiler.is_dynamo_compiling():
             return function(*args, **kwargs)
         with assigned(_called_directly, function):
             return function(*args, **kwargs)

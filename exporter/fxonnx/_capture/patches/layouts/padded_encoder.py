@@ -44,7 +44,7 @@ def _uses_nested_tensors(encoder: nn.TransformerEncoder, src: Tensor) -> bool:
     """Whether eager torch makes a nested tensor of an input with a mask that hides the end of each sequence."""
     first: Any = encoder.layers[0]
     return (
-        torch.backends.mha.get_fastpath_enabled()  # type: ignore[no-untyped-call]
+        torch.backends.mha.get_fastpath_enabled()
         and bool(getattr(encoder, "use_nested_tensor", False))
         and not first.training
         and src.dim() == 3
