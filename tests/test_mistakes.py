@@ -100,15 +100,6 @@ class Layers(nn.Module):
         return self.layers(x)
 
 
-class WithSparseBuffer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("table", torch.eye(3).to_sparse())
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.sparse.mm(self.get_buffer("table"), x.T)
-
-
 class Plain:
     """An object that is not a tensor."""
 
@@ -172,9 +163,6 @@ MODELS: dict[str, _Row] = {
     ),
     "path": _argument(exported("model.pt", (X,)), r"got a str\nhint: load the model first: torch\.load\("),
     "lazy": _argument(exported(nn.LazyLinear(3), (X,)), "lazy modules create their parameters in the first call"),
-    "sparse buffer": _argument(
-        exported(WithSparseBuffer().eval(), (X,)), r"model: 'table' is a sparse tensor, .*\nhint: assign its to_dense"
-    ),
     "no result": _argument(
         exported(WithoutReturn(), (X,)), r"model: forward returns no tensor\nhint: return the results"
     ),

@@ -266,6 +266,8 @@ def _operator_issues(error: UnsupportedOperatorError) -> Iterator[ExportIssue]:
         count = "once" if operator.count == 1 else f"{operator.count} times"
         message = f"{operator.name}, used {count}, has no translation at opset {error.opset}{reasons}"
         remedy = f"pass custom_translation_table={{torch.ops.{operator.name}: my_function}}"
+        if operator.is_declined:
+            remedy = "change the call in the model so that the reason does not apply"
         if operator.lowest_opset is not None:
             remedy = f"pass opset_version={operator.lowest_opset}"
         yield ExportIssue("operator", message, operator.location, remedy)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 
-__all__ = ["export_seconds", "forward_seconds"]
+__all__ = ["bytes_of", "export_seconds", "forward_seconds"]
 
 # Rough figures of one core, for the decision whether a forward is short beside an export.
 _SECONDS_PER_PRODUCT = 1e-10
@@ -18,6 +19,11 @@ _FIXED_SECONDS = 0.1
 
 _CONVOLUTIONS = ("convolution", *(f"conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3)))
 _PRODUCTS = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "scaled_dot_product_attention", "einsum")
+
+
+def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
+    """The number of bytes of tensors, of sparse ones in their dense form: torch does not define ``nbytes`` of those."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def export_seconds(program: ExportedProgram) -> float:

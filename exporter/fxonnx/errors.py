@@ -159,6 +159,11 @@ class UnsupportedOperator:
     reasons: tuple[str, ...] = ()
     lowest_opset: int | None = None
 
+    @property
+    def is_declined(self) -> bool:
+        """Whether it is an operator of torch that can be exported, but not this call of it."""
+        return bool(self.reasons) and self.name.startswith("aten.")
+
 
 @public
 class UnsupportedOperatorError(ConversionError, errors.UnsupportedOperatorError):
@@ -188,8 +193,13 @@ class UnsupportedOperatorError(ConversionError, errors.UnsupportedOperatorError)
         if self.lowest_opset is not None:
             hint = f"pass opset_version={self.lowest_opset}"
         else:
-            table = ", ".join(f"torch.ops.{operator.name}: my_function" for operator in self.operators)
-            hint = f"pass a translation of your own: export(..., custom_translation_table={{{table}}})"
+            own = [f"torch.ops.{one.name}: my_function" for one in self.operators if not one.is_declined]
+            is_one_declined = len(own) < len(self.operators)
+            hints = ["change the call in the model so that the reason does not apply"] if is_one_declined else []
+            if own:
+                table = ", ".join(own)
+                hints.append(f"pass a translation of your own: export(..., custom_translation_table={{{table}}})")
+            hint = "; ".join(hints)
         super().__init__("\n".join(lines), hint=hint)
 
 

@@ -26,7 +26,7 @@ from fxonnx_translations._torch_compat import (
 )
 
 from .._context_values import assigned
-from .._cost import export_seconds, forward_seconds
+from .._cost import bytes_of, export_seconds, forward_seconds
 from ..errors import CaptureError, kind_of
 from .attribute_uses import SourceFiles
 from .constraints.guard_recorder import SourceLine, is_user_file, source_line_of
@@ -375,7 +375,7 @@ def _can_run(model: torch.nn.Module, inputs: BoundInputs) -> bool:
     tensors = [*model.parameters(), *model.buffers()]
     plain = (torch.Tensor, torch.nn.Parameter)
     return (
-        sum(tensor.nbytes for tensor in tensors) <= _MOST_BYTES
+        bytes_of(tensors) <= _MOST_BYTES
         and all(type(tensor) in plain and tensor.device.type == "cpu" for tensor in (*tensors, *inputs.tensors))
         and not (inputs.table.frozen or inputs.table.lists)
     )

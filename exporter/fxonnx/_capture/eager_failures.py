@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import traceback
+from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from fxonnx_translations._torch_compat import FakeTensor
 
+from .._cost import bytes_of
 from ..errors import CaptureError
 from .constraints.guard_recorder import is_user_file, source_line_of
-from .data_dependence.data_dependent_guards import is_data_dependent
 from .data_dependence.handled_errors import HandledErrors, RecordedErrors
 from .eager_state import copies_of_inputs, preserved_random_states, preserved_state
 from .inputs.example_inputs import BoundInputs
@@ -26,7 +26,6 @@ __all__ = ["eager_failure", "handled_in_eager_mode", "user_line"]
 # Parameters up to this size are copied for a call of the model.
 _MOST_BYTES = 2**29
 _MOST_LINES = 8
-_PATCHES = str(Path(__file__).parent / "patches")
 
 
 def user_line(error: BaseException) -> str:
@@ -58,21 +57,22 @@ def handled_in_eager_mode(
 def eager_failure(
     error: CaptureError, model: torch.nn.Module, inputs: BoundInputs, forward: Callable[..., Any]
 ) -> CaptureError | None:
-    """The error of the model itself, if it fails on the example in the same way as its capture.
+    """The error of the model itself, if it fails on the example; None otherwise, and where it cannot run.
 
     Args:
-        error: The error of the capture, whose cause is torch's.
+        error: The error of the capture.
         model: The model.
         inputs: The example inputs.
         forward: Its ``forward``, which takes them.
     """
     cause = error.__cause__
-    is_small = sum(parameter.nbytes for parameter in model.parameters()) <= _MOST_BYTES
-    if cause is None or not _is_from_torch(cause) or not (is_small and _has_values(model, inputs)):
+    is_small = bytes_of(model.parameters()) <= _MOST_BYTES
+    # A debugger would wait for input again.
+    if isinstance(cause, BdbQuit) or not (is_small and _has_values(model, inputs)):
         return None
     with _preserved(model, inputs):
         raised = _raised(model, inputs, forward)
-    if raised is None or type(raised) is not type(cause):
+    if raised is None:
         return None
     lines = [f"  {line}" for line in str(raised).strip().splitlines()[:_MOST_LINES]]
     place = [f"  at: {line}" for line in [user_line(raised)] if line]
@@ -80,18 +80,11 @@ def eager_failure(
     text = "\n".join(
         [f"the model itself fails on the example inputs: {type(raised).__name__}", *lines, *place, *module]
     )
-    found = CaptureError(text, hint=error.hint or "call model(*args, **kwargs) until it runs, then export")
+    # The hint of another error of the capture would not help.
+    hint = error.hint if type(raised) is type(cause) else None
+    found = CaptureError(text, hint=hint or "call model(*args, **kwargs) until it runs, then export")
     found.__cause__ = cause
     return found
-
-
-def _is_from_torch(error: BaseException) -> bool:
-    """Whether torch or Python's library raised an error: those of the model and of patches are clearer themselves."""
-    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    # torch._check raises for its caller.
-    source = next((file for file in reversed(files) if file != torch.__file__), "")
-    is_plain = type(error).__module__ == "builtins" and not is_data_dependent(error)
-    return is_plain and not is_user_file(source) and not source.startswith(_PATCHES)
 
 
 def _has_values(model: torch.nn.Module, inputs: BoundInputs) -> bool:
@@ -104,7 +97,7 @@ def _preserved(model: torch.nn.Module, inputs: BoundInputs) -> Iterator[None]:
     """Restore everything that a call of the model changes."""
     parameters = dict(model.named_parameters())
     # Few models write to parameters, whose copies may be large.
-    is_small = sum(parameter.nbytes for parameter in parameters.values()) <= _MOST_BYTES
+    is_small = bytes_of(parameters.values()) <= _MOST_BYTES
     with (
         preserve_model(model, inputs.tensors),
         preserved_state(model, None, parameters if is_small else ()),

@@ -24,10 +24,17 @@ def training_modules(model: Any) -> frozenset[str] | None:
 def results_depend_on_mode(model: torch.nn.Module) -> bool:
     """Whether the results may differ in evaluation mode: a module in training mode whose code reads ``training``.
 
-    Code that cannot be read counts; dropout with a probability of 0, and norms without running statistics, do not.
+    Code that cannot be read counts; dropout with a probability of 0, norms without running statistics, and the modules
+    of captured programs, whose graph has one mode and whose ``eval`` raises, do not.
     """
+    captured = {part for module in model.modules() if _refuses_eval(module) for part in module.modules()}
     in_training = (module for module in model.modules() if getattr(module, "training", False))
-    return any(_may_read_mode(module) for module in in_training)
+    return any(_may_read_mode(module) for module in in_training if module not in captured)
+
+
+def _refuses_eval(module: torch.nn.Module) -> bool:
+    code = getattr(vars(module).get("eval"), "__code__", None)
+    return code is not None and "NotImplementedError" in code.co_names
 
 
 def _may_read_mode(module: torch.nn.Module) -> bool:

@@ -112,8 +112,7 @@ def prepare(
     inline_subgraphs(module)
     mark_captured_values(module)
     _copy_subgraphs(module)
-    move_to_cpu(module)
-    make_dense(module, partial(_tensor_of, exported_program, _records(graph, signature)))
+    _move_and_make_dense(module, exported_program, signature)
     expose_running_statistics(graph)
     replace_disabled_observers(graph, partial(_tensor_of, exported_program, _records(graph, signature)))
     rebase_storage_views(graph, is_translated)
@@ -195,6 +194,18 @@ def _tensor_of(
         return None
     tensor = _tensor(exported_program, record)
     return tensor.cpu() if has_content(tensor) else None
+
+
+def _move_and_make_dense(
+    module: torch.fx.GraphModule, exported_program: torch.export.ExportedProgram, signature: Signature
+) -> None:
+    move_to_cpu(module)
+    records = _records(module.graph, signature)
+
+    def name_of(node: torch.fx.Node) -> str:
+        return str(records[node].target) if node in records else node.name
+
+    make_dense(module, partial(_tensor_of, exported_program, records), name_of)
 
 
 def _copy_subgraphs(owner: torch.fx.GraphModule) -> None:

@@ -25,17 +25,18 @@ __all__ = ["is_sparse", "make_dense"]
 
 aten = torch.ops.aten
 
-_HINT = (
-    "compute the dense tensor with to_dense() before this operator, or the sparse one from weights and constants alone"
-)
+_LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+_HINT = "compute the dense tensor with to_dense() before it, or the sparse one from weights and constants"
 
 
 def is_sparse(value: Any) -> bool:
     """Whether a value is a tensor of a sparse layout."""
-    return isinstance(value, torch.Tensor) and value.layout not in (torch.strided, torch._mkldnn)
+    return isinstance(value, torch.Tensor) and value.layout in _LAYOUTS
 
 
-def make_dense(owner: GraphModule, value_of: Callable[[Node], torch.Tensor | None]) -> None:
+def make_dense(
+    owner: GraphModule, value_of: Callable[[Node], torch.Tensor | None], name_of: Callable[[Node], str] = str
+) -> None:
     """Replace sparse tensors in a graph, and in its subgraphs, by dense ones; warn about those that are stored.
 
     A graph without sparse tensors is not changed.
@@ -43,12 +44,13 @@ def make_dense(owner: GraphModule, value_of: Callable[[Node], torch.Tensor | Non
     Args:
         owner: The module of a copied graph as captured by torch.export, whose subgraphs are copies too.
         value_of: Returns the tensor of the placeholder of a parameter, buffer or constant.
+        name_of: Returns its name in the model.
 
     Raises:
         PrepareError: If an operator needs a sparse tensor that depends on an input.
     """
     if any(is_sparse(node.meta.get("val")) for node in owner.graph.nodes):
-        densifier = _Densifier(owner, value_of)
+        densifier = _Densifier(owner, value_of, name_of)
         densifier.run()
         if densifier.stored:
             warn_user(
@@ -69,8 +71,11 @@ class _Densifier:
         stored: A line for each sparse tensor that is stored as a dense one.
     """
 
-    def __init__(self, owner: GraphModule, value_of: Callable[[Node], torch.Tensor | None]) -> None:
+    def __init__(
+        self, owner: GraphModule, value_of: Callable[[Node], torch.Tensor | None], name_of: Callable[[Node], str]
+    ) -> None:
         self.stored: list[str] = []
+        self._name_of = name_of
         self._owner = owner
         self._graph: Graph = owner.graph
         self._value_of = value_of
@@ -139,7 +144,7 @@ class _Densifier:
             if not isinstance(value, torch.Tensor):
                 return value
             if is_sparse(value):
-                self.stored.append(_described(source.name, value))
+                self.stored.append(_described(self._name_of(source), value))
                 value = value.to_dense()
             made = self._graph.get_attr(store_attribute(self._owner, f"{source.name}_dense", value.contiguous()))
             made.meta["val"] = _fake(source, value)
@@ -193,7 +198,7 @@ def _described(name: str, value: torch.Tensor) -> str:
     shape = " x ".join(map(str, value.shape))
     kept = value._nnz() if value.layout is torch.sparse_coo else value.values().numel()
     size = value.numel() * value.element_size()
-    return f"{name}, of size {shape} with {kept} values, as {size} bytes"
+    return f"{name!r}, of size {shape} with {kept} values, in {size} bytes"
 
 
 def _fake(node: Node, value: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ import torch
 from fxonnx_translations._torch_compat import pytree
 
 from .._comparison import REFERENCE_TEXTS, UNSTABLE, OutputComparison, ReferenceName
+from .._cost import bytes_of
 
 __all__ = ["Rerun", "as_runtime_outputs", "is_smaller", "perturbed", "reruns_of", "without_random_outputs"]
 
@@ -107,7 +108,7 @@ def reruns_of(
             return run(changed_args, changed_kwargs, {})
 
         reruns.append(Rerun(f"{unstable} inputs", with_inputs, is_perturbed=True))
-    if any(map(_is_exact, weights.values())) and sum(value.nbytes for value in weights.values()) <= _MOST_BYTES:
+    if any(map(_is_exact, weights.values())) and bytes_of(weights.values()) <= _MOST_BYTES:
 
         def with_weights() -> Sequence[Any]:
             changed = {id(value): perturbed(value.detach(), zeros=True) for value in weights.values()}
@@ -119,7 +120,7 @@ def reruns_of(
 
 def _is_exact(tensor: torch.Tensor) -> bool:
     """Whether changes of 1e-6 are above the precision of a tensor, and far below the tolerances of its dtype."""
-    return tensor.dtype in (torch.float32, torch.float64) and not tensor.is_sparse
+    return tensor.dtype in (torch.float32, torch.float64) and tensor.layout is torch.strided
 
 
 def perturbed(tensor: torch.Tensor, *, zeros: bool = False) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -101,14 +102,15 @@ class BoundInputs:
 
 
 def check_model(model: Any) -> None:
-    """Reject models of a type that torch.export does not accept, and lazy modules without weights.
+    """Reject models of a type that torch.export does not accept, and modules without all of their weights.
 
     Raises:
         ArgumentError: If it is neither an nn.Module, a scripted function nor an ExportedProgram, or if its parameters
-            are not initialized.
+            are not initialized, or distributed.
     """
     if isinstance(model, torch.nn.Module):
         _check_initialized(model)
+        _check_gathered(model)
         return
     if isinstance(model, torch.jit.ScriptFunction | ExportedProgram):
         return
@@ -139,6 +141,22 @@ def _check_initialized(model: torch.nn.Module) -> None:
         f"lazy modules create their parameters in the first call, which has not happened: {shown}",
         hint="run the model once before the export: model(*args)",
     )
+
+
+def _check_gathered(model: torch.nn.Module) -> None:
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is None:
+        return
+    sharding = (fsdp.FullyShardedDataParallel, fsdp.FSDPModule)
+    name = next((name for name, module in model.named_modules() if isinstance(module, sharding)), None)
+    if name is not None:
+        raise ArgumentError(
+            "model",
+            f"the weights of {repr(name) if name else 'the model'} are distributed over processes by FSDP",
+            hint="gather them in a model without it: state = get_model_state_dict(model, "
+            "options=StateDictOptions(full_state_dict=True)), both of torch.distributed.checkpoint.state_dict, then "
+            "plain_model.load_state_dict(state)",
+        )
 
 
 def repeated_tensors(inputs: BoundInputs) -> dict[int, int]:

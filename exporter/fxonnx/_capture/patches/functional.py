@@ -248,8 +248,9 @@ def _global_pooling(pooled: Callable[..., Tensor], rank: int) -> Callable[..., A
 
     def replacement(original: Callable[..., Any], input: Tensor, kernel_size: Any, *args: Any, **options: Any) -> Any:
         default = not args and all(value in (None, False, 0, True) for value in options.values())
-        plain = default and not options.keys() & {"return_indices", "divisor_override", "stride", "padding"}
-        if plain and _covers_input(kernel_size, input.shape[-rank:]):
+        # A function of the model that torch.export intercepts gets all options.
+        others = (options.get(name) for name in ("return_indices", "divisor_override", "stride", "padding"))
+        if default and not any(others) and _covers_input(kernel_size, input.shape[-rank:]):
             return pooled(input, 1)
         return original(input, kernel_size, *args, **options)
 

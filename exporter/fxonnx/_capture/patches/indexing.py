@@ -15,6 +15,8 @@ from torch import Tensor
 
 from fxonnx_translations._torch_compat import TorchCall, functorch
 
+from .patch import replaced_call
+
 __all__ = ["override_indexing", "with_numbers_as_bounds"]
 
 
@@ -22,6 +24,8 @@ def override_indexing(
     original: Callable[..., TorchCall], self: Any, func: Callable[..., Any], args: Any, kwargs: Any
 ) -> TorchCall:
     """``_NonStrictTorchFunctionHandler._override``: another call in place of a call of a torch function."""
+    if (call := replaced_call(self, func, args, kwargs)) is not None:
+        return call
     name = getattr(func, "__name__", "")
     if name == "where":
         args, kwargs = _with_condition_of_bools(func, args, kwargs)

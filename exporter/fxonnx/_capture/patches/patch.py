@@ -7,19 +7,21 @@ import importlib
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from types import ClassMethodDescriptorType, FunctionType, ModuleType
+from functools import cached_property, partial, wraps
+from types import ClassMethodDescriptorType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 import torch
 from packaging.version import Version
 
 from fxonnx_translations._optional_names import is_missing
-from fxonnx_translations._torch_compat import DispatchKey, OpOverload, decomposition_table
+from fxonnx_translations._torch_compat import DispatchKey, ExportFunctions, OpOverload, TorchCall, decomposition_table
 
+from ..._context_values import assigned
 from ..departures import DepartureKind, record_departure
 from ..function_transforms import computes_gradients
 from .installed.missing import MissingTarget, PatchKind, distribution_of, installed_version, is_newer, report_missing
@@ -36,6 +38,7 @@ __all__ = [
     "PatchKind",
     "ShapePatch",
     "ThreadDefault",
+    "TorchFunctionPatch",
     "ValuePatch",
     "applied",
     "in_tracing_thread",
@@ -43,6 +46,7 @@ __all__ = [
     "loaded_namespaces",
     "not_tracing",
     "one_at_a_time",
+    "replaced_call",
     "written",
 ]
 
@@ -109,6 +113,10 @@ def in_tracing_thread(here: Callable[..., Any], elsewhere: Callable[..., Any]) -
 
 _HOLDERS = "__fxonnx_holders__"
 """Attribute of a replaced function: the namespaces with it, and the number of modules that were searched."""
+_REPLACED = "__fxonnx_replaced__"
+"""Attribute of the mode of torch.export: functions of torch to their replacements."""
+_NONE: Mapping[Any, Any] = MappingProxyType({})
+_called_directly: ContextVar[Any] = ContextVar("fxonnx_called_directly", default=None)
 # Where a target or its owner does not exist, or has another form than in the tested versions.
 _UNEXPECTED = (AttributeError, ImportError, KeyError, RuntimeError, TypeError, ValueError)
 
@@ -269,14 +277,76 @@ class FunctionPatch(Patch):
         _, name = self._place
         current = self.read()
         known, count = vars(current).get(_HOLDERS, ((), 0)) if type(current) is FunctionType else ((), 0)
+        # TorchDynamo replaces some functions of torch when it is imported; modules may have the earlier one.
+        inner = getattr(current, "__wrapped__", current)
         # To restore, only the modules are searched that were imported since.
-        found = [each for each in loaded_namespaces(count) if each.get(name) is current]
-        holders = [*known, *found]
+        found = [
+            (each, held)
+            for each in loaded_namespaces(count)
+            if (held := each.get(name)) is current or (held is inner and held is not None)
+        ]
         if getattr(value, ORIGINAL, None) is current:
-            vars(value)[_HOLDERS] = holders, len(sys.modules)
-        for attributes in holders:
+            vars(value)[_HOLDERS] = found, len(sys.modules)
+        for attributes, _ in found:
+            attributes[name] = value
+        for attributes, before in known:
             if attributes.get(name) is current:
-                attributes[name] = value
+                attributes[name] = before
+
+
+class TorchFunctionPatch(Patch):
+    """Patch of a function of torch, also where the model holds the function itself: imported, in a table, a default.
+
+    Such calls come to the mode in which torch.export traces the model; see ``replaced_call``.
+    """
+
+    def write(self, value: Any) -> None:
+        """Set the target, and the function that the mode calls in its place."""
+        super().write(value)
+        table = vars(ExportFunctions).get(_REPLACED)
+        if table is None:
+            setattr(ExportFunctions, _REPLACED, table := {})
+        original = getattr(value, ORIGINAL, None)
+        if original is None:
+            table.pop(value, None)
+        else:
+            table[original.__wrapped__] = value
+
+    def _function(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        return super()._function(_direct(original))
+
+
+def _direct(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls the original function, although the mode would call its replacement."""
+
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return function(*args, **kwargs)
+        with assigned(_called_directly, function):
+            return function(*args, **kwargs)
+
+    return called
+
+
+def replaced_call(mode: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> TorchCall | None:
+    """The call of the replacement of a function that the model holds; None for other functions.
+
+    Args:
+        mode: The mode of torch.export, which is off inside of its handler.
+        function: The function that is called.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+    """
+    replacement = vars(ExportFunctions).get(_REPLACED, _NONE).get(function)
+    if replacement is None or _called_directly.get() is function:
+        return None
+
+    def call() -> Any:
+        with mode:
+            return replacement(*args, **kwargs)
+
+    return call, (), {}
 
 
 def loaded_namespaces(first: int = 0) -> list[dict[str, Any]]:

@@ -48,6 +48,8 @@ from .functional import (
     unbind,
 )
 from .installed.missing import MissingTarget
+from .layouts.padded_encoder import ENCODER_PATCHES
+from .layouts.sparse import SPARSE_PATCHES
 from .libraries.size_branches import LIBRARY_PATCHES
 from .libraries.transformers_models import TRANSFORMERS_PATCHES
 from .libraries.transformers_vision import TRANSFORMERS_VISION_PATCHES
@@ -60,6 +62,7 @@ from .patch import (
     PatchKind,
     ShapePatch,
     ThreadDefault,
+    TorchFunctionPatch,
     ValuePatch,
     applied,
     one_at_a_time,
@@ -68,7 +71,6 @@ from .python_sizes.arguments import ARGUMENT_PATCHES
 from .python_sizes.expressions import EXPRESSION_PATCHES
 from .python_sizes.math_functions import MATH_PATCHES
 from .python_sizes.shapes import SHAPE_PATCHES
-from .sparse import SPARSE_PATCHES
 from .tracing_state import REWRITING_PATCHES, STATE_PATCHES, FilteredWarnings, TracedData, print_nothing
 
 __all__ = [
@@ -243,8 +245,8 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     KernelPatch("aten::linalg_lstsq", shape_kernels.lstsq, "the shape of its residuals depends on the ranks"),
     KernelPatch("aten::fill_diagonal_", shape_kernels.fill_diagonal, "it reads the sizes as plain integers"),
     KernelPatch("aten::narrow.Tensor", shape_kernels.narrow, "it reads the value of a tensor"),
-    Patch("torch:as_tensor", functional.as_tensor, "its C++ function specializes sizes in a list", strict=False),
-    FunctionPatch("torch:tensor", functional.tensor, "it reads the values of the tensors in a list", strict=False),
+    TorchFunctionPatch("torch:as_tensor", functional.as_tensor, "it specializes sizes in a list", strict=False),
+    TorchFunctionPatch("torch:tensor", functional.tensor, "it reads the values of the tensors in a list", strict=False),
     Patch(
         "torch:_debug_has_internal_overlap",
         functional.has_internal_overlap,
@@ -252,10 +254,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         strict=False,
     ),
     *QUOTIENT_PATCHES,
-    *MATH_PATCHES,
-    *SPARSE_PATCHES,
-    *EXPRESSION_PATCHES,
-    *ARGUMENT_PATCHES,
+    *(*MATH_PATCHES, *SPARSE_PATCHES, *ENCODER_PATCHES, *EXPRESSION_PATCHES, *ARGUMENT_PATCHES),
     Patch("torch:SymInt.__hash__", functional.hash_of_size, "it raises a TypeError for sets of lengths", strict=False),
     *(
         Patch(
@@ -284,12 +283,12 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         PatchKind.SOUND,
         strict=False,
     ),
-    Patch("torch:linspace", functional.linspace, "its C++ function specializes the number of steps", strict=False),
+    TorchFunctionPatch("torch:linspace", functional.linspace, "it specializes the number of steps", strict=False),
     *(
-        Patch(
+        TorchFunctionPatch(
             f"torch.nn.functional:{name}",
             replacement,
-            "its C++ function specializes the window size, also if it is the size of the input",
+            "it specializes the window size, also if it is the size of the input",
             strict=False,
         )
         for name, replacement in functional.GLOBAL_POOLING
@@ -375,7 +374,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "it returns fake tensors as they are: two states of scan that begin with one tensor would be one state",
         PatchKind.SOUND,
     ),
-    Patch(
+    FunctionPatch(
         "torch:manual_seed",
         random_seeds.manual_seed,
         "a call in forward would seed the generator of the whole process, including training threads",
@@ -512,7 +511,7 @@ VALUE_PATCHES: tuple[Patch, ...] = (
 
 SEED_PATCHES: tuple[Patch, ...] = (
     *(
-        Patch(
+        TorchFunctionPatch(
             f"torch:{name}",
             random_seeds.draw,
             "torch.export records the function without the seed of forward",
@@ -521,7 +520,7 @@ SEED_PATCHES: tuple[Patch, ...] = (
         for name in ("rand", "randn", "randint", "randperm")
     ),
     *(
-        Patch(
+        TorchFunctionPatch(
             f"torch:{name}",
             random_seeds.draw_at_run_time,
             "it draws from the generator that forward has seeded",

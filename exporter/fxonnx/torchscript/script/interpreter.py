@@ -192,7 +192,8 @@ class _Scope:
             return None
         for name, stacked in zip(lists, results[len(leaves) :], strict=True):
             self._values[name] = StackedList([stacked])
-        return pytree.tree_unflatten(list(results[: len(leaves)]), form)
+        after: list[Any] = pytree.tree_unflatten(list(results[: len(leaves)]), form)
+        return after
 
     def _body(self, block: Any, names: Mapping[str, int], written: Sequence[int]) -> Callable[..., Any]:
         """A branch of ``cond``: in-place ops write to clones of its operands, returned after its results."""

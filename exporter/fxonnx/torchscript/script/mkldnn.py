@@ -43,9 +43,10 @@ def _to_plain(_node: Any, tensor: torch.Tensor, dtype: torch.dtype | None = None
 
 def _broadcast(_node: Any, *tensors: torch.Tensor) -> list[torch.Tensor]:
     # Clones of those that grow, as in the script, which may write to them.
+    all_expanded: list[torch.Tensor] = torch.broadcast_tensors(*tensors)  # type: ignore[no-untyped-call]
     return [
         tensor if same_shape(expanded, tensor) else expanded.clone()
-        for expanded, tensor in zip(torch.broadcast_tensors(*tensors), tensors, strict=True)
+        for expanded, tensor in zip(all_expanded, tensors, strict=True)
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .preserve import Snapshot
+from ...inputs.preserve import Snapshot
 
 __all__ = ["register_compressed_attributes"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fxonnx_translations._torch_compat import DispatchKey
 
-from .patch import KernelPatch
+from ..patch import KernelPatch
 
 __all__ = ["SPARSE_PATCHES"]
 

@@ -1,0 +1,1 @@
+"""Tensors of other layouts: sparse ones, and the nested ones that eager torch makes of padded sequences."""
