@@ -66,6 +66,7 @@ from .patch import (
     one_at_a_time,
 )
 from .python_sizes.math_functions import MATH_PATCHES
+from .spectra import SPECTRA_PATCHES
 from .tracing_state import REWRITING_PATCHES, STATE_PATCHES, FilteredWarnings, TracedData, print_nothing
 
 __all__ = [
@@ -112,6 +113,11 @@ TRACING_PATCHES: tuple[Patch, ...] = (
         guard_or,
         "it simplifies expressions even where the example already decides the condition",
     ),
+    Patch(
+        "torch.fx.experimental.sym_node:SymNode.guard_bool",
+        guard_bool,
+        "torch does not record the line of user code that evaluates a condition on a size",
+    ),
 )
 """Applied during every trace: by torch.export, and by make_fx for decompositions."""
 
@@ -124,11 +130,6 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         fast_paths.filter_frames,
         "in the subgraphs of control flow, it only keeps lines of generated code",
         PatchKind.SPEED,
-    ),
-    Patch(
-        "torch.fx.experimental.sym_node:SymNode.guard_bool",
-        guard_bool,
-        "torch does not record the line of user code that evaluates a condition on a size",
     ),
     *(
         Patch(
@@ -221,6 +222,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     ),
     KernelPatch("aten::max_pool1d", shape_kernels.max_pool1d, "its kernel specializes the length"),
     KernelPatch("aten::take_along_dim", shape_kernels.take_along_dim, "its kernel specializes the sizes"),
+    *SPECTRA_PATCHES,
     KernelPatch("aten::kron", shape_kernels.kron, "its kernel specializes the sizes"),
     KernelPatch("aten::cdist", shape_kernels.cdist, "it branches on whether there are more than 25 points"),
     KernelPatch("aten::combinations", shape_kernels.combinations, "its number of results depends on a mask"),

@@ -1,11 +1,9 @@
-"""Matrix products, einsum, grouped matmul and pairwise distances."""
+"""Matrix products, grouped matmul and pairwise distances."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import onnx_ir as ir
 import sympy
@@ -16,7 +14,7 @@ from ..._builder.loops import arange
 from ..._builder.op import Op, Operand, Unsupported
 from ..._builder.stored_codes import transposed_dequantization
 from ..._builder.symbolic_dims import Dim
-from ..._registry import OpCall, translates
+from ..._registry import translates
 from ..view import swapped
 
 # ---- products
@@ -158,91 +156,6 @@ def _trilinear(
     product = op.Mul(op.Mul(factors[0], factors[1]), factors[2])
     total = op.ReduceSum(product, sorted(sumdim), keepdims=0) if sumdim else product
     return op.cast(total, op.result.dtype)
-
-
-# ---- einsum
-
-
-_DTYPES = (torch.float32, torch.float64)
-"""Element types with an Einsum kernel in ONNX Runtime, without integers, whose sums are INT64 in torch."""
-
-
-@dataclass(frozen=True)
-class _Product:
-    """A batched matrix product of two operands.
-
-    Attributes:
-        flip_left: Whether to transpose the last two axes of the first operand.
-        flip_right: Whether to transpose the second operand's.
-        flip_result: Whether to transpose the result's.
-    """
-
-    flip_left: bool
-    flip_right: bool
-    flip_result: bool
-
-
-def _terms(equation: str) -> tuple[list[str], str] | None:
-    """Return the labels of the operands and of the result, or None if there is an ellipsis or no result."""
-    inputs, arrow, output = equation.replace(" ", "").partition("->")
-    return (inputs.split(","), output) if arrow and "." not in equation else None
-
-
-def _product(terms: Sequence[str], output: str) -> _Product | None:
-    """Return the batched matrix product that an equation of two operands describes, if it describes one."""
-    left, right = terms
-    lead = output[:-2]
-    if len(output) < 2 or not all(len(term) == len(output) and term.startswith(lead) for term in (left, right)):
-        return None
-    a, b, c, d, i, j = (*left[-2:], *right[-2:], *output[-2:])
-    shared = {a, b} & {c, d}
-    if len({*lead, a, b, c, d}) != len(lead) + 3 or len(shared) != 1:
-        return None
-    (summed,) = shared
-    row, column = (b if a == summed else a), (d if c == summed else c)
-    if {i, j} != {row, column}:
-        return None
-    return _Product(flip_left=a == summed, flip_right=d == summed, flip_result=(i, j) == (column, row))
-
-
-def _reject_for_einsum(call: OpCall) -> str | None:
-    terms, tensors = _terms(call.arguments["equation"]), call.arguments["tensors"]
-    if terms is None or len(terms[0]) != len(tensors):
-        return "an equation with an ellipsis or without an output"
-    if len({tensor.dtype for tensor in tensors}) > 1:
-        return "operands of different dtypes"
-    sizes: dict[str, Any] = {}
-    for term, tensor in zip(terms[0], tensors, strict=True):
-        if len(set(term)) != len(term) or len(term) != tensor.dim():
-            return "a repeated label in one operand"
-        for label, size in zip(term, tensor.shape, strict=True):
-            # torch broadcasts sizes of 1, ONNX does not.
-            if str(sizes.setdefault(label, size)) != str(size):
-                return f"the label {label} has two different sizes"
-    if len(tensors) == 2 and _product(*terms) is not None and all(tensor.is_floating_point() for tensor in tensors):
-        return None
-    if call.opset < 12 or any(tensor.dtype not in _DTYPES for tensor in tensors):
-        return "an element type without an Einsum kernel in ONNX Runtime"
-    return None
-
-
-@translates("aten::einsum", accepts=_reject_for_einsum)
-def einsum(op: Op, equation: str, tensors: Sequence[ir.Value], path: Sequence[int] | None = None) -> ir.Value:
-    """aten::einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor"""
-    terms = _terms(equation)
-    product = _product(*terms) if terms is not None and len(tensors) == 2 else None
-    if product is None:
-        return op.Einsum(*tensors, equation=equation.replace(" ", ""))
-    left, right = tensors
-    if product.flip_result:
-        # The transpose of a product is the product of the transposes in reverse order.
-        left, right = (
-            right if product.flip_right else swapped(op, right, -2, -1),
-            left if product.flip_left else swapped(op, left, -2, -1),
-        )
-        return op.MatMul(left, right)
-    left = swapped(op, left, -2, -1) if product.flip_left else left
-    return op.MatMul(left, swapped(op, right, -2, -1) if product.flip_right else right)
 
 
 # ---- grouped products
