@@ -121,7 +121,7 @@ _PRODUCTS = (
         lambda a, b: torch.einsum("nj,j->nj", a, b),
         (
             _A,
-            T((4, 5)),
+            T((4,)),
         ),
         "complex and real",
     ),
