@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from .._aten.overlap import overlap_added
+from .._aten.join_split import overlap_added
 from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
 from .._registry import OpCall, translates
@@ -386,9 +386,9 @@ def istft(
     factors = _window(op, window, n_fft if win_length is None else win_length, n_fft, dtype)
     if return_complex:
         value = op.Transpose(spectra, perm=[0, 2, 1, 3])
-        frames = op.parts(fft_of_complex(op, value, [2], _BY_ROOT if normalized else _BY_LENGTH, False))
+        frames = [*op.parts(fft_of_complex(op, value, [2], _BY_ROOT if normalized else _BY_LENGTH, False))]
     else:
-        frames = (_frames(op, spectra, n_fft, normalized, onesided),)
+        frames = [_frames(op, spectra, n_fft, normalized, onesided)]
     signals = [_signal_of_frames(op, part, factors, step, center, length) for part in frames]
     return op.join(*signals) if return_complex else signals[0]
 

@@ -8,8 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from .._aten import conv as real_conv
-from .._aten.linalg.einsum import Term, contracted, read_equation, simple_terms
-from .._aten.linalg.matmul import centered_rows, weights_of_cov
+from .._aten.linalg.matmul import Term, centered_rows, contracted, read_equation, simple_terms, weights_of_cov
 from .._builder.op import Op, Operand
 from .._registry import translates
 from .arithmetic import multiply

@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from .._aten.overlap import resized
+from .._aten.join_split import resized
 from .._builder.op import Op
 from .._builder.symbolic_dims import Dim
 from .._registry import Accepts, OpCall, translates

@@ -66,8 +66,9 @@ from .patch import (
     one_at_a_time,
 )
 from .python_sizes.math_functions import MATH_PATCHES
-from .spectra import SPECTRA_PATCHES
 from .tracing_state import REWRITING_PATCHES, STATE_PATCHES, FilteredWarnings, TracedData, print_nothing
+from .whole_operators import gradient_outputs
+from .whole_operators.spectra import SPECTRA_PATCHES
 
 __all__ = [
     "CAPTURE_PATCHES",
@@ -350,6 +351,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
             ("apis:vmap_impl", function_transforms.vmap),
         )
     ),
+    Patch("torch:unbind", gradient_outputs.unbind, "the number of its results is a dynamic size", strict=False),
     *(
         Patch(target, function_transforms.gradients, "torch.export loses tensors that gradients need", strict=False)
         for target in ("torch.autograd:grad", "torch:Tensor.backward")

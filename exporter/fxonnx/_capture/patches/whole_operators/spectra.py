@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fxonnx_translations._torch_compat import check
 
-from ..._own_operators import define_operator
-from ..function_transforms import computes_gradients
-from .patch import KernelPatch, Patch
+from ...._own_operators import define_operator
+from ...function_transforms import computes_gradients
+from ..patch import KernelPatch, Patch
 
 __all__ = ["SPECTRA_PATCHES"]
 
