@@ -48,7 +48,7 @@ from ._prepare import (
 from ._program import ONNXProgram
 from ._program.call_binding import bind_call
 from ._program.external_data import ExternalData
-from ._program.proof import prove, unproved_for_untested
+from ._program.proof import confirm_assumed_limits, prove, unproved_for_untested
 from ._program.record import ExportRecord
 from ._program.saving import check_file
 from ._public import public
@@ -269,8 +269,8 @@ def _capture(
             legacy=options.legacy,
         )
         with unset_fake_temporarily():
-            program = unwrap_subclasses(captured.exported_program)
-            return replace(captured, exported_program=program)
+            captured = replace(captured, exported_program=unwrap_subclasses(captured.exported_program))
+            return confirm_assumed_limits(captured, model, strict=options.strict_shapes)
 
 
 def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> ONNXProgram:

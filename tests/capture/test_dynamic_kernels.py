@@ -28,6 +28,25 @@ class Case:
         return self.name
 
 
+_WINDOW = torch.hann_window(8)
+
+
+def _spectra(x: torch.Tensor) -> torch.Tensor:
+    return torch.stft(torch.cat([x, x, x, x, x], -1), 8, 2, 8, _WINDOW, return_complex=True)
+
+
+def _filtered(x: torch.Tensor, **options: Any) -> torch.Tensor:
+    return torch.istft(_spectra(x) * 0.5, 8, 2, 8, _WINDOW, **options)
+
+
+def _windows(x: torch.Tensor) -> torch.Tensor:
+    """Windows of 2 times 2 elements of images whose sizes are products."""
+    x = F.interpolate(x, scale_factor=2.0)
+    batch, channels, height, width = x.shape
+    x = x.reshape(batch, channels, height // 2, 2, width // 2, 2).transpose(3, 4)
+    return F.silu(x.contiguous().transpose(2, 3)).transpose(2, 3)
+
+
 CASES = (
     Case("max_pool1d", lambda x: F.max_pool1d(x, 2, ceil_mode=True), (2, 3, "n")),
     Case("max_pool1d_padded", lambda x: F.max_pool1d(x, 3, 2, 1), (3, "n")),
@@ -74,6 +93,15 @@ CASES = (
     Case("max_pool3d_global", lambda x: F.max_pool3d(x, (2, x.size(3), x.size(4))), (1, 2, 2, "n", "m")),
     Case("gaussian_nll_loss", lambda x: F.gaussian_nll_loss(x, x + 1, x.abs() + 0.1, full=True), ("n", "m")),
     Case("gaussian_nll_loss_of_rows", lambda x: F.gaussian_nll_loss(x, -x, x.abs().amax(1)), ("n", "m")),
+    Case("fft_of_a_length", lambda x: torch.view_as_real(torch.fft.fft(x, n=8)), ("n", "m")),
+    Case("rfft_of_lengths", lambda x: torch.view_as_real(torch.fft.rfft2(x, s=(4, 6))), (2, "n", "m")),
+    Case("irfft_of_lengths", lambda x: torch.fft.irfftn(x, s=(4, x.shape[1]), dim=(0, -1)), ("n", "m")),
+    Case("istft_to_the_length_of_the_input", lambda x: _filtered(x, length=x.shape[-1]), (2, "n")),
+    Case("istft_to_another_length", lambda x: _filtered(x, length=2 * x.shape[-1] + 3), ("m", "n")),
+    Case("istft_of_a_method", lambda x: _spectra(x).istft(8, 2, 8, _WINDOW, length=x.shape[-1]), ("m", "n")),
+    Case("istft_without_a_length", lambda x: _filtered(x), (2, "n")),
+    Case("spectra_of_windows", lambda x: torch.view_as_real(torch.fft.rfft2(_windows(x))), (1, 2, "n", "m")),
+    Case("filtered_windows", lambda x: torch.fft.irfft2(torch.fft.rfft2(_windows(x)) * 2, s=(2, 2)), (1, 2, "n", "m")),
     Case("scaled_size", lambda x: F.interpolate(x, scale_factor=2.0) + F.interpolate(x, scale_factor=2), (1, 1, "n")),
 )
 

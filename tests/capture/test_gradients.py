@@ -13,6 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 import fxonnx
 from fxonnx.errors import CaptureError
+from tests.functions import Function
+from tests.saved import run_from_file
 
 
 class ForceField(nn.Module):
@@ -256,3 +258,50 @@ def test_gradients_of_determinants(function: Callable[[Tensor], Tensor], transpo
     program = fxonnx.export(Model().eval(), (matrices(2),), dynamic_shapes=({0: "n"},))
     x = matrices(4)
     torch.testing.assert_close(program(x)[0], Model()(x), rtol=1e-4, atol=1e-5)
+
+
+class _Saliency(nn.Module):
+    """The gradients of the outputs of a batch, as captum computes them."""
+
+    def __init__(self, score: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.score = score
+
+    def forward(self, x: torch.Tensor) -> Any:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_(True)
+            out = self.score(self.conv(x).relu().mean((2, 3)))
+            return torch.autograd.grad(torch.unbind(out), x)[0].abs()
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(
+    "score",
+    [
+        lambda out: out[:, 1],
+        lambda out: out[torch.arange(out.shape[0]), out.argmax(1)],
+        lambda out: out.softmax(1).square().sum(1),
+    ],
+)
+def test_gradients_of_the_parts_of_a_batch(score: Callable[[torch.Tensor], torch.Tensor], batch: int) -> None:
+    model = _Saliency(score).eval()
+    dims = {0: "b", 2: "h", 3: "w"}
+    program = fxonnx.export(model, (torch.rand(batch, 3, 8, 8),), dynamic_shapes=(dims,))
+    run_from_file(program)
+    for shape in ((1, 3, 8, 8), (4, 3, 8, 8), (2, 3, 9, 12)):
+        x = torch.rand(shape)
+        torch.testing.assert_close(program(x)[0], model(x))
+
+
+def test_other_parts_of_a_batch_are_not_summed() -> None:
+    """With weights of the outputs, the number of parts is a size of the example."""
+
+    def forward(x: torch.Tensor) -> Any:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_(True)
+            weights = [torch.tensor(1.0), torch.tensor(2.0)]
+            return torch.autograd.grad(torch.unbind(x.sum(1)), x, grad_outputs=weights)[0]
+
+    with pytest.raises(fxonnx.CaptureError, match="x axis 0, 'b', is always 2"):
+        fxonnx.export(Function(forward), (torch.rand(2, 3),), dynamic_shapes=({0: "b"},))

@@ -115,6 +115,18 @@ _PRODUCTS = (
     Case("aten.addbmm.default", torch.addbmm, (T((5,), C64), _BATCH, _OTHER)),
     Case("aten.linear.default", torch.nn.functional.linear, (_A, T((5, 4), C64), T((5,), C64))),
     Case("aten.outer.default", torch.outer, (T(("n",), C64), T((3,)))),
+    Case("aten.einsum.default", lambda a, b: torch.einsum("...ij,...jk", a, b), (_BATCH, _OTHER)),
+    Case(
+        "aten.einsum.default",
+        lambda a, b: torch.einsum("nj,j->nj", a, b),
+        (
+            _A,
+            T((4,)),
+        ),
+        "complex and real",
+    ),
+    Case("aten.einsum.default", lambda a: torch.einsum("bii->ib", a), (T((2, "n", "n"), C64),), "diagonal"),
+    Case("aten.einsum.default", lambda a, b, c: torch.einsum("ni,ij,j->n", a, b, c), (_A, _B, T((5,), C64)), "three"),
     Case("aten.conv1d.default", lambda x: torch.conv1d(x, _KERNEL, _KERNEL[:, 0, 0]), (T((2, 3, "h"), C64),)),
     Case("aten.conv2d.default", lambda x, w: torch.conv2d(x, w), (T((2, 3, 8, "w"), C64), T((4, 3, 3, 3), C64))),
     Case("aten.conv3d.default", lambda x, w: torch.conv3d(x, w), (T((1, 2, 4, 4, 4), C64), T((2, 2, 2, 2, 2), C64))),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,118 @@ _TO_COMPLEX = {"return_complex": True}
 _SIGNAL = T((100,))
 _Z = T(("n", 12), C64)
 
+
+def _istft(n_fft: int, **options: Any) -> Callable[..., torch.Tensor]:
+    """An inverse short-time transform whose windows add up to more than 0 everywhere."""
+
+    def function(spectra: torch.Tensor) -> torch.Tensor:
+        given = dict(options)
+        window = torch.hann_window(given.get("win_length", n_fft), dtype=spectra.real.dtype) + 0.1
+        result = torch.istft(spectra, n_fft, window=window, **given)
+        return torch.view_as_real(result) if result.is_complex() else result
+
+    return function
+
+
+def _istfts() -> Iterator[Case]:
+    for name, n_fft, bins, options in (
+        ("quarters", 16, 9, {}),
+        ("no divisor", 15, 8, {"hop_length": 4}),
+        ("far apart", 12, 7, {"hop_length": 12}),
+        ("every element", 6, 4, {"hop_length": 1}),
+        ("short window", 16, 9, {"win_length": 9, "hop_length": 4}),
+        ("not centered", 16, 9, {"center": False}),
+        ("normalized", 16, 9, {"normalized": True}),
+        ("two-sided", 16, 16, {"onesided": False}),
+        ("two-sided by size", 16, 16, {}),
+        ("complex", 16, 16, {"onesided": False, "return_complex": True}),
+        ("cut", 16, 9, {"length": 5}),
+        ("longer than all frames", 16, 9, {"length": 100}),
+        ("longer, not centered", 16, 9, {"length": 40, "center": False}),
+    ):
+        yield Case("aten.istft.default", _istft(n_fft, **options), (T(("n", bins, "m"), C64),), name, atol=1e-4)
+    yield Case("aten.istft.default", _istft(16), (T((9, "m"), C64),), "no batch", atol=1e-4)
+    yield Case(
+        "fxonnx.istft.default",
+        lambda spectra: torch.ops.fxonnx.istft(
+            spectra, 8, 2, None, torch.hann_window(8), True, False, None, 2 * spectra.shape[-1] + 5, False
+        ),
+        (T((2, 5, "m"), C64),),
+        atol=1e-4,
+    )
+    yield Case("aten.istft.default", _istft(16), (T((2, 9, 7), C64),), "static", atol=1e-4)
+    yield Case("aten.istft.default", _istft(10), (T((2, 6, "m"), C128),), "double", opset=17)
+    yield Case("aten.istft.default", _istft(10), (T((2, 6, "m"), C64),), "opset 13", opset=13, atol=1e-4)
+    yield Case(
+        "aten.istft.default",
+        lambda spectra: torch.istft(spectra, 8, 4, window=torch.ones(8), center=False),
+        (T((2, 5, "m"), C64),),
+        "no window",
+        atol=1e-4,
+    )
+
+
+def _windows() -> Iterator[Case]:
+    backward = torch.ops.aten.unfold_backward
+    for size, step in ((1, 1), (4, 1), (4, 3), (3, 2), (3, 3), (3, 5)):
+        yield Case(
+            "aten.unfold_backward.default",
+            lambda x, size=size, step=step: backward(x.unfold(1, size, step) * 2, x.shape, 1, size, step),
+            (T((2, "n", 3)),),
+            f"{size} by {step}",
+        )
+    yield Case(
+        "aten.unfold_backward.default",
+        lambda x: backward(x.unfold(-1, 4, 3), x.shape, -1, 4, 3),
+        (T(("n",)),),
+        "vector",
+    )
+    yield Case(
+        "aten.unfold_backward.default",
+        lambda x: backward(x.unfold(0, 2, 1).double(), [9, 3], 0, 2, 1),
+        (T((9, 3)),),
+        "static",
+        opset=11,
+    )
+
+
 CASES = (
+    *_istfts(),
+    *_windows(),
+    *(
+        Case(
+            f"aten.fft_{name}.default",
+            lambda x, f=name, n=length, norm=norm: getattr(torch.fft, f)(x, n, norm=norm),
+            (T((2, "n"), torch.float32 if name in ("rfft", "ihfft") else C64),),
+            f"{length} of a dynamic size {norm}",
+        )
+        for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
+        for length, norm in ((1, None), (8, None), (7, "ortho"), (8, "forward"))
+    ),
+    *(
+        Case(
+            f"aten.fft_{name}.default",
+            lambda x, f=name, s=sizes: getattr(torch.fft, f)(x, s),
+            (T((2, "m", "n"), torch.float32 if "rfft" in name[:4] or "ihfft" in name else C64),),
+            f"{sizes} of dynamic sizes",
+        )
+        for name in (f"{kind}{count}" for kind in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft") for count in "2n")
+        for sizes in ((3, 8), (6, 5))
+    ),
+    *(
+        Case(
+            f"aten.fft_{name}.default", lambda x, f=name: getattr(torch.fft, f)(x, n=8), (T((2, "n")),), "real, dynamic"
+        )
+        for name in ("fft", "ifft", "irfft", "hfft")
+    ),
+    Case("aten.fft_irfftn.default", lambda x: torch.fft.irfftn(x, (3, 8)), (T((2, "m", "n")),), "real, dynamic"),
+    Case("aten.fft_hfft2.default", lambda x: torch.fft.hfft2(x, (3, 8)), (T((2, "m", "n")),), "real, dynamic"),
+    Case(
+        "aten.fft_irfft.default",
+        lambda x: torch.fft.irfft(x, x.shape[0]),
+        (T(("m", "n"), C64),),
+        "of a dynamic size to another one",
+    ),
     Case("aten._fft_c2c.default", lambda x: torch.ops.aten._fft_c2c(x, [1], 0, True), (_Z,)),
     Case("aten._fft_c2c.default", lambda x: torch.ops.aten._fft_c2c(x, [0, 1], 2, False), (_Z,), "dynamic length"),
     Case("aten._fft_c2c.default", lambda x: torch.ops.aten._fft_c2c(x, [1], 1, False), (T((2, 1000), C64),), "long"),

@@ -78,6 +78,38 @@ CASES = (
     ),
     Case("aten.einsum.default", _einsum("nc,kc,k->nk"), (T(("n", 3)), T((4, 3)), T((4,))), "three", ops=("Einsum",)),
     Case("aten.einsum.default", _einsum("ii->i"), (T((3, 3)),), "diagonal"),
+    *(
+        Case(
+            "aten.einsum.default",
+            _einsum(equation),
+            tuple(T(shape, dtype) for shape in shapes),
+            f"{name} {dtype}",
+            ops=ops if dtype == torch.float32 else None,
+        )
+        for dtype in (torch.float32, torch.float16, torch.int32)
+        for name, equation, shapes, ops in (
+            ("heads", "...hd,hod->...ho", (("n", "m", 4, 2), (4, 3, 2)), ("Einsum",)),
+            ("heads of another length", "...c,b...d,cdh->b...h", (("m", 2), ("n", "m", 3), (2, 3, 4)), ("Einsum",)),
+            ("scores", "...ic,...jc->...ij", (("n", "m", 4), ("n", 3, 4)), None),
+            ("summed ellipsis", "...i->i", (("n", "m", 4),), ("ReduceSum",)),
+            ("no result", "bij,bik", (("n", "m", 4), ("n", "m", 4)), ("Einsum",)),
+            ("no result, with an ellipsis", "...zy,...ya", (("n", "m", 4), ("n", 4, 3)), None),
+            ("diagonals", "...ii->...i", (("n", "m", "m"),), None),
+            ("trace", "bii->b", (("n", "m", "m"),), None),
+            ("diagonal times vector", "bii,i->b", (("n", "m", "m"), ("m",)), None),
+            ("outer", "bi,bj->bij", (("n", "m"), ("n", 3)), ("Einsum",)),
+            ("one", "btc,bsc->bts", (("n", 1, 4), ("n", "m", 4)), None),
+            ("broadcast", "btc,btc->bt", (("n", "m", 1), ("n", "m", 4)), None),
+            ("broadcast batch", "...c,...c->...", ((1, "m", 4), ("n", "m", 4)), None),
+            ("labels of one operand", "bic,dj->cb", (("n", "m", 4), (3, 2)), ("Einsum",)),
+        )
+    ),
+    Case(
+        "aten.einsum.default",
+        lambda x, y, z: torch.ops.aten.einsum("ab,bc,cd->ad", [x, y, z], path=[1, 2, 0, 1]),
+        (T(("n", 3), torch.float16), T((3, "m"), torch.float16), T(("m", 2), torch.float16)),
+        "path",
+    ),
     Case("aten.einsum.default", _einsum("...ij,...jk"), (T((2, "n", 3)), T((2, 3, 4))), "ellipsis"),
     Case("aten.einsum.default", _einsum("bij,bjk->bik"), (T((1, 2, 3)), T((4, 3, 2))), "size 1"),
     Case("aten.einsum.default", _einsum("nc,kc->n"), (T(("n", 3), torch.float16), T((4, 3), torch.float16)), "half"),

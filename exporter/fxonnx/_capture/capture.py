@@ -197,7 +197,7 @@ def _capture_module(
         _warn_about_split_names(shapes.leaves, others)
     program = traced.exported_program
     limits = with_specialized_dims(traced.limits, plan.specialized, program, shapes.leaves)
-    report_narrowed(limits.constraints, strict=strict_shapes)
+    report_narrowed((one for one in limits.constraints if one not in limits.assumed), strict=strict_shapes)
     dims, paths = (traced.dim_names, traced.dim_aliases), output_paths(program)
     check_operand_types(program, shapes.leaves)
     reject_generators(program)

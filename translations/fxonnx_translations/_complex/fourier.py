@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from .._aten.join_split import overlap_added
 from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
 from .._registry import OpCall, translates
@@ -340,3 +341,73 @@ def stft(
     made = op.shaped(op.Transpose(op.shaped(made, (dims[0], dims[2], dims[1], 2)), perm=[0, 2, 1, 3]), (*dims, 2))
     value = op.cast(op.Squeeze(made, [0]) if is_single else made, dtype)
     return op.Mul(value, op.const(n_fft**-0.5, dtype)) if normalized else value
+
+
+def _frames(op: Op, spectra: ir.Value, n_fft: int, normalized: bool, onesided: bool | None) -> ir.Value:
+    """Return the frames [batch, frames, n_fft] of real signals with spectra [batch, bins, frames, 2]."""
+    dims = op.dims(spectra)
+    value = op.Transpose(spectra, perm=[0, 2, 1, 3])
+    if onesided is False or (onesided is None and dims[1] == n_fft):
+        half = (dims[0], dims[2], n_fft // 2 + 1, 2)
+        value = op.shaped(op.Slice(value, [0], [n_fft // 2 + 1], [2]), half)
+    return fft_to_real(op, value, [2], _BY_ROOT if normalized else _BY_LENGTH, n_fft)
+
+
+def _sums_of_windows(op: Op, frames: ir.Value, window: ir.Value | None, step: int) -> tuple[ir.Value, ir.Value]:
+    """Return the sum of the frames times the window, and the sum of the squares of the windows."""
+    _, count, size = op.dims(frames)
+    dtype = op.dtype_of(frames)
+    squares = op.const([1.0] * size, dtype) if window is None else op.Mul(window, window)
+    weighted = frames if window is None else op.Mul(frames, window)
+    return overlap_added(op, weighted, step), overlap_added(op, op.expand(squares, (1, count, size)), step)
+
+
+@translates("aten::istft", "fxonnx::istft", complex=True)
+def istft(
+    op: Op,
+    self: ir.Value,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: ir.Value | None = None,
+    center: bool = True,
+    normalized: bool = False,
+    onesided: bool | None = None,
+    length: Dim | None = None,
+    return_complex: bool = False,
+) -> ir.Value:
+    """aten::istft(Tensor self, int n_fft, int? hop_length=None, int? win_length=None, Tensor? window=None, bool center=True, bool normalized=False, bool? onesided=None, int? length=None, bool return_complex=False) -> Tensor
+    fxonnx::istft(Tensor self, int n_fft, int? hop_length, int? win_length, Tensor? window, bool center, bool normalized, bool? onesided, SymInt length, bool return_complex) -> Tensor
+    """
+    if window is not None and window in op.complex_values:
+        raise Unsupported("istft with a complex window")
+    step, dtype = n_fft // 4 if hop_length is None else hop_length, op.dtype_of(self)
+    spectra = op.Unsqueeze(self, [0]) if op.rank_of(self) == 3 else self
+    factors = _window(op, window, n_fft if win_length is None else win_length, n_fft, dtype)
+    if return_complex:
+        value = op.Transpose(spectra, perm=[0, 2, 1, 3])
+        frames = [*op.parts(fft_of_complex(op, value, [2], _BY_ROOT if normalized else _BY_LENGTH, False))]
+    else:
+        frames = [_frames(op, spectra, n_fft, normalized, onesided)]
+    signals = [_signal_of_frames(op, part, factors, step, center, length) for part in frames]
+    return op.join(*signals) if return_complex else signals[0]
+
+
+def _signal_of_frames(
+    op: Op, frames: ir.Value, window: ir.Value | None, step: int, center: bool, length: Dim | None
+) -> ir.Value:
+    size = op.dims(frames)[2]
+    total, squares = _sums_of_windows(op, frames, window, step)
+    full = op.dims(total)[1]
+    first = size // 2 if center else 0
+    end = op.const([-first if center else 2**62]) if length is None else op.size(first + length)
+    total, squares = (op.Slice(value, [first], end, [1]) for value in (total, squares))
+    signal = op.Div(total, squares)
+    if length is None:
+        signal = op.shaped(signal, (op.dims(frames)[0], full - 2 * first))
+    elif not (isinstance(full, int) and isinstance(length, int) and first + length <= full):
+        # Zeros after the last frame.
+        missing = op.Sub(op.size(length), op.Shape(signal, start=1, end=2))
+        zeros = op.const([0, 0, 0], ir.DataType.INT64)
+        signal = op.shaped(op.Pad(signal, op.Concat(zeros, missing, axis=0)), (op.dims(frames)[0], length))
+    return op.Squeeze(signal, [0]) if len(op.result.shape) == 1 else signal

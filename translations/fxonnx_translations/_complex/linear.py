@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
 from .._aten import conv as real_conv
-from .._aten.linalg.matmul import centered_rows, weights_of_cov
+from .._aten.linalg.matmul import Term, centered_rows, contracted, read_equation, simple_terms, weights_of_cov
 from .._builder.op import Op, Operand
 from .._registry import translates
 from .arithmetic import multiply
@@ -113,6 +113,17 @@ def addbmm(
     real, imaginary = _matmul(op, batch1, batch2)
     product = op.ReduceSum(real, [0], keepdims=0), op.ReduceSum(imaginary, [0], keepdims=0)
     return _sum(op, self, product, beta, alpha)
+
+
+@translates("aten::einsum", complex=True)
+def einsum(op: Op, equation: str, tensors: Sequence[ir.Value], path: Sequence[int] | None = None) -> ir.Value:
+    """aten::einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor"""
+    dtype = part_dtype(op)
+    parts = [op.parts(tensor) if is_complex(op, tensor) else (op.cast(tensor, dtype),) for tensor in tensors]
+    labels, output = read_equation(equation, [op.rank_of(each[0]) for each in parts])
+    terms = simple_terms(op, list(map(Term, parts, labels)))
+    real, imaginary = contracted(op, terms, output, path).parts
+    return join(op, real, imaginary)
 
 
 @translates("aten::linear", complex=True)

@@ -133,6 +133,7 @@ class SizeLimits:
             the requested sizes.
         requested: Names of the dims that the user requested to be dynamic, as opposed to ``Dim.AUTO``.
         graph_names: Name of a dim in the graph (``s77``) to its name here (``x.shape[0]``), for dims without a name.
+        assumed: The constraints by assumptions of torch, which the example may violate, until they are confirmed.
     """
 
     constraints: tuple[Constraint, ...] = ()
@@ -142,6 +143,7 @@ class SizeLimits:
     nonempty: tuple[Constraint, ...] = ()
     requested: frozenset[str] = frozenset()
     graph_names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    assumed: frozenset[Constraint] = frozenset()
 
     def with_requirements(self, requirements: Iterable[Requirement]) -> SizeLimits:
         """Add the requirements of ONNX operators that some sizes are not 0.
@@ -281,13 +283,14 @@ class SizeLimits:
         )
 
     def check_example(self, inputs: Sequence[Any]) -> None:
-        """Check that the program is valid for the sizes of the example, except for sizes of 0.
+        """Check that the program is valid for the sizes of the example, except for sizes of 0 and assumptions.
 
         Raises:
             CaptureError: If not; the error names the constraint, the sizes, and the line of code or the reason.
         """
         sizes = self.sizes(inputs)
-        constraint = self.violated(sizes)
+        certain = tuple(constraint for constraint in self.constraints if constraint not in self.assumed)
+        constraint = replace(self, constraints=certain).violated(sizes)
         if constraint is None:
             return
         given = ", ".join(f"{name} = {sizes[name]}" for name in constraint.dims)

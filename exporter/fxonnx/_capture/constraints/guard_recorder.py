@@ -274,6 +274,9 @@ def guard_bool(evaluate: Callable[..., bool], self: Any, file: str, line: int) -
     """Replacement of ``SymNode.guard_bool``, which user code calls in ``if x.shape[0] > 4``."""
     recorder, caller = _recorder.get(), _caller()
     evaluating = _evaluating_frame(caller)
+    if recorder is None and evaluating is not None and _queries_layout(evaluating) and self.has_hint():
+        # A decomposition, which must not add a guard.
+        return bool(self.hint)
     if recorder is None or (evaluating is not None and evaluating.f_code.co_filename.startswith((_TORCH, _OWN))):
         return evaluate(self, file, line)
     condition = self.expr

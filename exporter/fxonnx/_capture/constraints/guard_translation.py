@@ -31,12 +31,10 @@ from .copy_guards import copy_guards
 from .guard_recorder import Guard, GuardLog, SourceLine, guards_of_shape_env, line_of_node
 from .slice_guards import slice_guards
 
-__all__ = ["translate_guards"]
+__all__ = ["SQUEEZES", "translate_guards"]
 
-_SQUEEZES = (
-    torch.ops.aten.squeeze.default,
-    torch.ops.aten.squeeze.dim,
-    torch.ops.aten.squeeze.dims,
+SQUEEZES = (torch.ops.aten.squeeze.default, torch.ops.aten.squeeze.dim, torch.ops.aten.squeeze.dims)
+_SQUEEZES_IN_PLACE = (
     torch.ops.aten.squeeze_.default,
     torch.ops.aten.squeeze_.dim,
     torch.ops.aten.squeeze_.dims,
@@ -64,13 +62,18 @@ def translate_guards(
         return SizeLimits()
     environment = _shape_env(program)
     example = {} if environment is None else environment.backed_var_to_val
-    guards = [
-        *(log.guards if log is not None else _program_guards(program, environment)),
-        *_squeeze_guards(program),
+    squeezes = list(_squeeze_guards(program, SQUEEZES))
+    recorded = list(log.guards if log is not None else _program_guards(program, environment))
+    others = [
+        *_squeeze_guards(program, _SQUEEZES_IN_PLACE),
         *copy_guards(program, example),
         *slice_guards(program, example),
     ]
-    constraints = list(translator.constraints(guards))
+    constraints = list(translator.constraints([*recorded, *squeezes, *others]))
+    assumed = frozenset[Constraint]()
+    if log is not None and squeezes:
+        certain = {item.expression for item in translator.constraints([*recorded, *others])}
+        assumed = frozenset(item for item in constraints if item.expression not in certain)
     if log is not None:
         constraints.extend(translator.nonzero_constraints(log.nonzero, constraints))
     return SizeLimits(
@@ -84,6 +87,7 @@ def translate_guards(
         translator.shared_names,
         requested=translator.requested,
         graph_names=translator.graph_names(dim_names),
+        assumed=assumed,
     )
 
 
@@ -110,9 +114,9 @@ def _shape_env(program: ExportedProgram) -> ShapeEnv | None:
     return None
 
 
-def _squeeze_guards(program: ExportedProgram) -> Iterator[Guard]:
+def _squeeze_guards(program: ExportedProgram, targets: Sequence[Any]) -> Iterator[Guard]:
     """Guards for ``squeeze`` of a dynamic axis, which torch keeps under the assumption that its size is not 1."""
-    for target in _SQUEEZES:
+    for target in targets:
         for node in program.graph.find_nodes(op="call_function", target=target):
             source = node.args[0]
             value = source.meta.get("val") if isinstance(source, torch.fx.Node) else None

@@ -72,6 +72,8 @@ from .python_sizes.expressions import EXPRESSION_PATCHES
 from .python_sizes.math_functions import MATH_PATCHES
 from .python_sizes.shapes import SHAPE_PATCHES
 from .tracing_state import REWRITING_PATCHES, STATE_PATCHES, FilteredWarnings, TracedData, print_nothing
+from .whole_operators import gradient_outputs
+from .whole_operators.spectra import SPECTRA_PATCHES
 
 __all__ = [
     "CAPTURE_PATCHES",
@@ -117,6 +119,11 @@ TRACING_PATCHES: tuple[Patch, ...] = (
         guard_or,
         "it simplifies expressions even where the example already decides the condition",
     ),
+    Patch(
+        "torch.fx.experimental.sym_node:SymNode.guard_bool",
+        guard_bool,
+        "torch does not record the line of user code that evaluates a condition on a size",
+    ),
 )
 """Applied during every trace: by torch.export, and by make_fx for decompositions."""
 
@@ -129,11 +136,6 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         fast_paths.filter_frames,
         "in the subgraphs of control flow, it only keeps lines of generated code",
         PatchKind.SPEED,
-    ),
-    Patch(
-        "torch.fx.experimental.sym_node:SymNode.guard_bool",
-        guard_bool,
-        "torch does not record the line of user code that evaluates a condition on a size",
     ),
     *(
         Patch(
@@ -226,6 +228,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     ),
     KernelPatch("aten::max_pool1d", shape_kernels.max_pool1d, "its kernel specializes the length"),
     KernelPatch("aten::take_along_dim", shape_kernels.take_along_dim, "its kernel specializes the sizes"),
+    *SPECTRA_PATCHES,
     KernelPatch("aten::kron", shape_kernels.kron, "its kernel specializes the sizes"),
     KernelPatch("aten::cdist", shape_kernels.cdist, "it branches on whether there are more than 25 points"),
     KernelPatch("aten::combinations", shape_kernels.combinations, "its number of results depends on a mask"),
@@ -347,6 +350,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
             ("apis:vmap_impl", function_transforms.vmap),
         )
     ),
+    Patch("torch:unbind", gradient_outputs.unbind, "the number of its results is a dynamic size", strict=False),
     *(
         Patch(target, function_transforms.gradients, "torch.export loses tensors that gradients need", strict=False)
         for target in ("torch.autograd:grad", "torch:Tensor.backward")

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from .assumed_limits import confirm_assumed_limits
 from .prove import prove
 from .record import PROOF_KEY, Proof, ProofRun, unproved_for_untested
 from .variations import repeated_inputs
 
-__all__ = ["PROOF_KEY", "Proof", "ProofRun", "prove", "repeated_inputs", "unproved_for_untested"]
+__all__ = [
+    "PROOF_KEY",
+    "Proof",
+    "ProofRun",
+    "confirm_assumed_limits",
+    "prove",
+    "repeated_inputs",
+    "unproved_for_untested",
+]

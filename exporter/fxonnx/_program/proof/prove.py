@@ -26,7 +26,7 @@ from .record import CANNOT_RUN, Proof, ProofRun, unproved
 from .runs import CapturedRunner, ModelRunner, Outcome, TooManyCalls
 from .variations import Variation, variations
 
-__all__ = ["prove"]
+__all__ = ["Prover", "obstacle", "prove"]
 
 _MAX_RUNS = 14
 # Calls of loop bodies in one run, and of torch's functions for each of them.
@@ -73,7 +73,7 @@ def prove(capture: Capture, model: Any) -> Proof:
     forward, whole = forward_seconds(program), export_seconds(program)
     if not departures and forward > _MAX_PLAIN_SHARE * whole:
         return Proof()
-    reason = _obstacle(capture, model)
+    reason = obstacle(capture, model)
     if not reason and forward > whole and capture.refusal is None:
         reason = "a forward takes longer than the export"
     if reason:
@@ -82,7 +82,7 @@ def prove(capture: Capture, model: Any) -> Proof:
         return Proof(
             departures, skipped=reason, unexercised=tuple(unproved(one.line, one.detail) for one in departures)
         )
-    prover = _Prover(capture, model)
+    prover = Prover(capture, model)
     limit = max(1, min(_MAX_RUNS, int(whole / max(forward, 1e-9)))) if departures else 1
     runs: list[ProofRun] = []
     for variation in variations(capture, prover.example):
@@ -100,7 +100,7 @@ def prove(capture: Capture, model: Any) -> Proof:
     return Proof(departures, tuple(runs), missing)
 
 
-def _obstacle(capture: Capture, model: Any) -> str:
+def obstacle(capture: Capture, model: Any) -> str:
     """The reason for which the model cannot run; "" if it can."""
     if isinstance(model, torch.export.ExportedProgram):
         return "the model is an ExportedProgram"
@@ -115,7 +115,7 @@ def _obstacle(capture: Capture, model: Any) -> str:
     return ""
 
 
-class _Prover:
+class Prover:
     """The comparisons of one proof.
 
     Args:

@@ -96,19 +96,32 @@ def unfold(op: Op, self: ir.Value, dimension: int, size: int, step: int) -> ir.V
 def diagonal(op: Op, self: ir.Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> ir.Value:
     """aten::diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)"""
     axes = [axis_of(op, self, dim) for dim in (dim1, dim2)]
-    dims = op.dims(self)
+    cut = diagonal_of(op, self, axes, op.result.shape[-1], offset)
+    if not op.result.torch_dtype.is_complex:
+        return cut
+    rank = op.rank_of(cut)
+    return op.Transpose(cut, perm=[*range(rank - 2), rank - 1, rank - 2])
+
+
+def diagonal_of(op: Op, value: ir.Value, axes: Sequence[int], length: Dim, offset: int = 0) -> ir.Value:
+    """Return a diagonal of two axes, as the last axis.
+
+    Args:
+        op: The op object.
+        value: The tensor.
+        axes: The axis of the rows, and that of the columns.
+        length: The number of elements of the diagonal.
+        offset: The number of columns after the main diagonal, or of rows if it is negative.
+    """
+    dims = op.dims(value)
     rows, columns = (dims[axis] for axis in axes)
-    rest = [axis for axis in range(op.rank_of(self)) if axis not in axes]
-    moved = op.Transpose(self, perm=[*rest, *axes])
-    length = op.result.shape[-1]
+    rest = [axis for axis in range(len(dims)) if axis not in axes]
+    moved = op.Transpose(value, perm=[*rest, *axes])
     # In row-major order adjacent elements of the diagonal are one row and one element apart.
     first = offset if offset >= 0 else -offset * columns
     step = columns + 1
     flat = op.reshape(moved, [*op.dims(moved)[:-2], rows * columns])
-    cut = op.Slice(flat, op.size(first), op.size(first + length * step), [len(rest)], op.size(step))
-    if not op.result.torch_dtype.is_complex:
-        return cut
-    return op.Transpose(cut, perm=[*range(len(rest) - 1), len(rest), len(rest) - 1])
+    return op.Slice(flat, op.size(first), op.size(first + length * step), [len(rest)], op.size(step))
 
 
 # ---- flips, rolls and axis permutations

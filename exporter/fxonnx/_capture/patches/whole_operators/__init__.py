@@ -1,0 +1,1 @@
+"""Replacements of operators and functions that are recorded as a whole, for any size."""

@@ -1,0 +1,116 @@
+"""Limits by an assumption of torch, that a squeezed dim has not one element: dropped where the program needs none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import sympy
+import torch
+from torch.export import ExportedProgram
+
+from ..._capture import Capture
+from ..._capture.constraints.constraint import Constraint, report_narrowed
+from ..._capture.constraints.guard_recorder import line_of_node
+from ..._capture.constraints.guard_translation import SQUEEZES
+from ..._capture.departures import Departure, DepartureKind
+from ...errors import CaptureError
+from ..verification_inputs import may_index_on_gpu, resize_inputs
+from .prove import Prover, obstacle
+from .variations import Variation
+
+__all__ = ["confirm_assumed_limits"]
+
+
+def confirm_assumed_limits(capture: Capture, model: Any, *, strict: bool) -> Capture:
+    """Drop the assumed limits that the program does not need: at one element, it returns what the model returns.
+
+    ``squeeze`` removes axes of one element only, so that Python sees another rank there; the captured program keeps a
+    dynamic axis. ``if x.squeeze().dim() == 1: x = x.squeeze(1)`` returns the same in both ways.
+
+    Args:
+        capture: The captured program; its squeezes get the numbers of the axes that they remove.
+        model: The user's model.
+        strict: Whether a remaining limit of the requested sizes is an error.
+
+    Raises:
+        CaptureError: If the example violates a remaining limit.
+    """
+    limits = capture.limits
+    if not limits.assumed:
+        return capture
+    lines = _name_axes(capture.exported_program)
+    certain = tuple(one for one in limits.constraints if one not in limits.assumed)
+    candidate = replace(capture, limits=replace(limits, constraints=certain, assumed=frozenset()))
+    prover = Prover(candidate, model)
+    assumed = [one for one in limits.constraints if one in limits.assumed]
+    confirmed = set() if obstacle(capture, model) else _confirmed(candidate, prover, assumed)
+    remaining = [one for one in assumed if one not in confirmed]
+    kept = tuple(one for one in limits.constraints if one not in confirmed)
+    found = replace(capture, limits=replace(limits, constraints=kept, assumed=frozenset()))
+    if remaining:
+        found.limits.check_example(prover.example.inputs)
+        report_narrowed(remaining, strict=strict)
+    if confirmed:
+        text = "squeeze of an axis that may have one element"
+        departures = (Departure(DepartureKind.INTROSPECTION, text, line) for line in lines)
+        found = replace(found, departures=(*found.departures, *departures))
+    return found
+
+
+def _name_axes(program: ExportedProgram) -> list[str]:
+    """Make the axes that squeezes of dynamic axes remove explicit; return the lines of these squeezes."""
+    lines: dict[str, None] = {}
+    for node in program.graph.nodes:
+        value = node.args[0].meta.get("val") if node.target in SQUEEZES else None
+        if not isinstance(value, torch.Tensor) or not value.dim():
+            continue
+        asked = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", range(value.dim()))
+        axes = [axis % value.dim() for axis in (asked if isinstance(asked, Sequence) else [asked])]
+        if all(isinstance(value.shape[axis], int) for axis in axes):
+            continue
+        node.target, node.kwargs = torch.ops.aten.squeeze.dims, {}
+        node.args = (node.args[0], [axis for axis in axes if type(value.shape[axis]) is int and value.shape[axis] == 1])
+        line = line_of_node(node)
+        lines["" if line is None else str(line)] = None
+    program.graph_module.recompile()
+    return list(lines)
+
+
+def _confirmed(capture: Capture, prover: Prover, assumed: Iterable[Constraint]) -> set[Constraint]:
+    """The limits without which the program returns what the model returns, at one element of their dims."""
+    confirmed: dict[str, Constraint] = {}
+    for constraint in assumed:
+        name = _dim_of(constraint)
+        if name is None or not _is_right(capture, prover, [name]):
+            continue
+        if not confirmed or _is_right(capture, prover, [*confirmed, name]):
+            confirmed[name] = constraint
+    return set(confirmed.values())
+
+
+def _dim_of(constraint: Constraint) -> str | None:
+    """The name of a dim that must not be 1; None for other constraints."""
+    relation = constraint.expression
+    is_plain = isinstance(relation, sympy.Ne) and relation.rhs == 1 and relation.lhs.is_Symbol
+    return constraint.dims[0] if is_plain else None
+
+
+def _is_right(capture: Capture, prover: Prover, names: Sequence[str]) -> bool:
+    """Whether the program returns what the model returns at one element of some dims, the others as in the example."""
+    limits, call = capture.limits, prover.example
+    given = limits.sizes(call.inputs)
+    firsts = {limits.shared_names.get(name, name) for name in names}
+    sizes = {name: 1 if limits.shared_names.get(name, name) in firsts else size for name, size in given.items()}
+    args, kwargs, label = call.args, call.kwargs, "example"
+    if sizes != given:
+        if may_index_on_gpu(call.inputs):
+            return False
+        args, kwargs = resize_inputs(capture.exported_program, limits, call, sizes)
+        label = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+    try:
+        done = prover.run(Variation(label, args, kwargs, True))
+    except CaptureError:
+        return False
+    return done is not None and done.status == "equal"
