@@ -103,7 +103,7 @@ def _judge_all(
 
 
 def _refresh(chosen: Sequence[Program], ours: dict[str, Verdict], arguments: argparse.Namespace) -> None:
-    """Run torch's exporters: all programs through TorchScript, and through torch.export first those that are not right."""
+    """Run torch's exporters: all programs through TorchScript, which is fast, and through torch.export as time allows."""
     verdicts = known_verdicts()
     if arguments.again:
         for program in chosen:
@@ -118,17 +118,21 @@ def _refresh(chosen: Sequence[Program], ours: dict[str, Verdict], arguments: arg
 
         return keep
 
-    valid = [each for each in chosen if ours[each.name].kind != "invalid"]
-    first = [each for each in valid if ours[each.name].kind != "right"]
-    then = [each for each in valid if ours[each.name].kind == "right"]
-    for exporter, some, minutes in (
-        ("torchscript", valid, None),
-        ("dynamo", first, None),
-        ("dynamo", then, arguments.minutes),
-    ):
+    def run(exporter: str, some: Sequence[Program], minutes: float | None = None) -> None:
         unknown = [each for each in some if each.name not in verdicts[exporter]]
         _judge_all(unknown, exporter, arguments.jobs, keeper(exporter), minutes)
         store(verdicts, programs())
+
+    valid = [each for each in chosen if ours[each.name].kind != "invalid"]
+    run("torchscript", valid)
+    # First those that may be findings and are not yet.
+    order = [
+        [each for each in valid if ours[each.name].kind != "right" and verdicts["torchscript"][each.name] != "right"],
+        [each for each in valid if ours[each.name].kind != "right"],
+    ]
+    for some in order:
+        run("dynamo", some)
+    run("dynamo", valid, arguments.minutes)
 
 
 def _write_open(chosen: Sequence[Program], ours: dict[str, Verdict]) -> None:

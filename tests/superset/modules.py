@@ -33,7 +33,7 @@ _MODULES = (
         "({0: 'b', 2: 'h'},)",
         "0",
     ),
-    ("nn.LSTM(4, 3, batch_first=True)", "f(2, 5, 4)", "f(3, 7, 4)", "({0: 'b', 1: 't'},)", ""),
+    ("Recurrent()", "f(2, 5, 4)", "f(3, 7, 4)", "({0: 'b', 1: 't'},)", ""),
     ("nn.GRU(4, 3, 2, bidirectional=True)", "f(5, 2, 4)", "f(5, 3, 4)", "({1: 'b'},)", ""),
     (
         "nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)",
@@ -62,6 +62,11 @@ _MODULES = (
 )
 
 _CLASSES = {
+    "Recurrent": (
+        "class Recurrent(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.rnn = nn.LSTM(4, 3, batch_first=True)\n        self.cell = nn.GRU(3, 2, batch_first=True)\n\n"
+        "    def forward(self, x):\n        y, _ = self.rnn(x)\n        return self.cell(y)[0]\n"
+    ),
     "Branch": (
         "class Branch(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.layer = nn.Linear(4, 4)\n\n"
         "    def forward(self, x):\n        if x.sum() > 0:\n            return self.layer(x)\n        return x * 2\n"

@@ -56,6 +56,11 @@ def _beside_zeros(x: torch.Tensor, padding: int = 0, ceil: bool = False) -> torc
     return F.max_pool2d(F.pad(x - 9, (1, 1, 1, 1)), 3, 2, padding, ceil_mode=ceil)
 
 
+def _wide_zeros(x: torch.Tensor, *arguments: Any) -> torch.Tensor:
+    """Means of zeros that are more than a window, and of the numbers beside them."""
+    return F.avg_pool1d(F.pad(x, (1, 3)), *arguments)
+
+
 _MAX = (
     Case("aten.max_pool1d.default", lambda x: F.max_pool1d(x, 2), (T(("n", 3, 8)),), ops=("MaxPool",)),
     Case("aten.max_pool1d.default", lambda x: F.max_pool1d(x, 3, 1, 1), (T((3, 8)),), "unbatched"),
@@ -156,6 +161,16 @@ _MAX = (
 _AVERAGE = (
     Case("aten.avg_pool1d.default", lambda x: F.avg_pool1d(x, 2), (T(("n", 3, "h")),), ops=("AveragePool",)),
     Case("aten.avg_pool1d.default", lambda x: F.avg_pool1d(x, 3, 2, 1), (T((3, "h")),), "unbatched"),
+    Case("aten.avg_pool1d.default", lambda x: _wide_zeros(x, 2), (T(("n", 3, "h")),), "wide zeros"),
+    Case("aten.avg_pool1d.default", lambda x: _wide_zeros(x, 2), (T((2, 3, 8)),), "wide zeros, opset 10", opset=10),
+    Case("aten.avg_pool1d.default", lambda x: _wide_zeros(x, 2, 9, 1), (T(("n", 3, "h")),), "wide zeros, padding"),
+    Case("aten.avg_pool1d.default", lambda x: _wide_zeros(x, 3, 2, 1, True), (T(("n", 3, "h")),), "wide zeros, ceil"),
+    Case(
+        "aten.avg_pool1d.default",
+        lambda x: _wide_zeros(x, 2, 1, 1, False, False),
+        (T((2, 3, 8), F16),),
+        "wide zeros, half",
+    ),
     Case("aten.avg_pool2d.default", lambda x: F.avg_pool2d(x, 3, 2, 1), (_IMAGE,), "padding", ops=("AveragePool",)),
     Case(
         "aten.avg_pool2d.default",

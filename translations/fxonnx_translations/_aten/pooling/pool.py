@@ -12,6 +12,7 @@ import torch
 from ..._builder import dtypes
 from ..._builder.dtypes import DOUBLE, FLOAT, INT32, INT64
 from ..._builder.op import Op
+from ..._builder.shape_inference import ints_of
 from ..._builder.symbolic_dims import Dim
 from ..._registry import translates
 from ..conv import AxisWindows, padded_spatially, spatial, windowed
@@ -147,7 +148,7 @@ def max_windows(op: Op, value: ir.Value, windows: Windows, outputs: int) -> tupl
 def _kept_zeros(op: Op, value: ir.Value) -> ir.Value:
     """A value that is padded by -0.0 instead of 0.0; before opset 11, where the number is an attribute, by almost 0.
 
-    ONNX Runtime (1.31) merges padding by 0.0 into MaxPool, which pads by the lowest number.
+    ONNX Runtime (1.31) merges padding by 0.0 into MaxPool, which pads by the lowest number, and into AveragePool.
     """
     node = value.producer()
     if node is None or node.op_type != "Pad" or "mode" in node.attributes or not op.dtype_of(value).is_floating_point():
@@ -319,8 +320,24 @@ def _exact_average(op: Op, value: ir.Value, windows: Windows, include_pad: bool,
     return op.Div(total, op.cast(elements, op.dtype_of(value)))
 
 
+def _merges_too_much(value: ir.Value, windows: Windows) -> bool:
+    """Whether a Pad before an AveragePool would give it as much padding as its kernel, which ONNX Runtime rejects."""
+    node = value.producer()
+    if node is None or node.op_type != "Pad":
+        return False
+    amounts = ints_of(node.inputs[1]) if len(node.inputs) > 1 else list(node.attributes["pads"].as_ints())
+    if amounts is None:  # they are not merged either
+        return False
+    rank, half = windows.rank, len(amounts) // 2
+    before, after = amounts[:half][-rank:], amounts[-rank:]
+    most = [max(pair) for pair in zip(before, after, strict=True)]
+    return any(more + pad >= size for more, pad, size in zip(most, windows.pads, windows.kernel, strict=True))
+
+
 def _average(op: Op, value: ir.Value, windows: Windows, include_pad: bool) -> ir.Value:
     """AveragePool; padding that torch counts and ONNX does not is added by a separate Pad."""
+    if _merges_too_much(value, windows):
+        value = _kept_zeros(op, value)
     pads, nothing = windows.pads, [0] * windows.rank
     counts = _counts(op, windows)
     after = windows.overhang(op.dims(value)[2:], counts)
