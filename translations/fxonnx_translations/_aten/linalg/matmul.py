@@ -16,7 +16,7 @@ from ..._builder.loops import arange
 from ..._builder.op import Op, Operand, Unsupported
 from ..._builder.stored_codes import transposed_dequantization
 from ..._builder.symbolic_dims import Dim
-from ..._registry import translates
+from ..._registry import OpCall, translates
 from ..indexing.slicing import diagonal_of
 from ..view import swapped
 
