@@ -21,6 +21,7 @@ import torch
 from fxonnx_translations._builder.builder import Builder, Unsupported
 from fxonnx_translations._builder.constants import array_of
 from fxonnx_translations._builder.size_expressions import emit_size
+from fxonnx_translations._torch_compat import sympy_functions
 
 from .._capture import Capture
 from .._capture.constraints.constraint import Constraint, SizeLimits, shortened
@@ -55,9 +56,14 @@ _RELATIONS: Mapping[type, str] = {
     sympy.Gt: "Greater",
     sympy.Ge: "GreaterOrEqual",
 }
+_OPPOSITES: Mapping[type, type[sympy.Rel]] = {sympy.Le: sympy.Gt, sympy.Ge: sympy.Lt}
 _SINCE_ORDERED = 12
 """The first opset with LessOrEqual."""
+_SINCE_MOD = 10
+_SINCE_ORDERED_INTEGERS = 9
+"""The first opset in which Less takes integers."""
 _SINCE_WHERE = 9
+_SINCE_EXPAND = 8
 
 
 @dataclass(frozen=True)
@@ -225,9 +231,10 @@ class _Insertion:
         else:
             number = self._node("Cast", [condition], ir.DataType.INT64, (1,), to=int(ir.DataType.INT64))
             repeats = self._node("Sub", [two, number], ir.DataType.INT64, (1,))
-        # No runtime may infer the size 1, which the Reshape checks.
+        # The shape has no size: a runtime that believed in 1 would drop the Reshape.
         count = sympy.Symbol(self._builder.names.helper(), integer=True)
         tiled = self._node("Tile", [self._last, repeats], ir.DataType.INT64, (count,))
+        tiled.shape = ir.Shape([None])
         self.passed = self._node("Reshape", [tiled, self._one], ir.DataType.INT64, (1,))
         node = self.passed.producer()
         if node is not None:
@@ -304,6 +311,10 @@ class _Insertion:
     def _expanded(self, value: ir.Value) -> ir.Value:
         builder = self._builder
         dims = builder.dims(value)
+        if builder.opset_version < _SINCE_EXPAND:
+            shape = self._node("Shape", [value], ir.DataType.INT64, (len(dims),))
+            shape = self._node("Mul", [shape, self._last], ir.DataType.INT64, (len(dims),))
+            return self._node("Reshape", [value, shape], value.dtype, dims)
         expanded = builder.value_of("Expand", value, self._last)
         builder.set_dims(expanded, dims or (1,))
         if not dims:
@@ -335,12 +346,23 @@ class _Insertion:
         if isinstance(expression, sympy.Ne):
             equal = self._condition(sympy.Eq(*expression.args, evaluate=False))
             return self._node("Not", [equal], ir.DataType.BOOL, (1,))
+        opset = self._builder.opset_version
+        opposite = _OPPOSITES.get(type(expression)) if opset < _SINCE_ORDERED else None
+        if opposite is not None:
+            return self._node(
+                "Not", [self._condition(opposite(*expression.args, evaluate=False))], ir.DataType.BOOL, (1,)
+            )
         relation = _RELATIONS.get(type(expression))
-        if relation is not None and self._builder.opset_version >= _SINCE_ORDERED:
-            sides = [emit_size(self._builder, side) for side in expression.args]
-            if len({side.dtype for side in sides}) == 1:
-                return self._node(relation, sides, ir.DataType.BOOL, (1,))
-        return emit_size(self._builder, expression)
+        if relation is None:
+            return emit_size(self._builder, expression)
+        if opset < _SINCE_MOD:
+            expression = expression.replace(sympy_functions.Mod, _remainder)
+        sides = [emit_size(self._builder, side) for side in expression.args]
+        is_ordered_as_float = opset < _SINCE_ORDERED_INTEGERS and relation != "Equal"
+        if is_ordered_as_float or len({side.dtype for side in sides}) > 1:
+            double = ir.DataType.DOUBLE
+            sides = [self._node("Cast", [side], double, (1,), to=int(double)) for side in sides]
+        return self._node(relation, sides, ir.DataType.BOOL, (1,))
 
     def _node(
         self,
@@ -356,6 +378,10 @@ class _Insertion:
             value.type = ir.TensorType(dtype)
         self._builder.set_dims(value, dims)
         return value
+
+
+def _remainder(number: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr:
+    return number - divisor * sympy_functions.FloorDiv(number, divisor)
 
 
 def _replace_uses(node: ir.Node, old: ir.Value, new: ir.Value) -> None:
