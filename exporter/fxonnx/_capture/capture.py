@@ -20,6 +20,7 @@ from .constraints.specialized_dims import SpecializedDimsError, with_specialized
 from .data_dependence.assumption import Assumption, AssumptionKind
 from .data_dependence.concrete_values import following_example
 from .data_dependence.data_dependent_guards import DataDependent
+from .function_caches import reject_cached_random_values
 from .inputs.example_inputs import (
     BoundInputs,
     bind_example_inputs,
@@ -201,6 +202,8 @@ def _capture_module(
     dims, paths = (traced.dim_names, traced.dim_aliases), output_paths(program)
     check_operand_types(program, shapes.leaves)
     reject_generators(program)
+    if plan.strict:
+        reject_cached_random_values(program)
     warn_about_squeezed_dims(program)
     return replace(
         traced,

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
 from fxonnx_translations._torch_compat import get_proxy_mode
 
@@ -24,7 +25,14 @@ from .departures import DepartureKind, record_departure
 from .patches.patch import is_tracing
 from .reachable_code import CachePlace
 
-__all__ = ["known_caches", "uncached_sizes", "without_traced_results"]
+__all__ = ["known_caches", "reject_cached_random_values", "uncached_sizes", "without_traced_results"]
+
+_DRAWING = frozenset(
+    {
+        *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli"),
+        *("multinomial", "uniform_", "normal_", "random_", "bernoulli_", "exponential_", "dropout"),
+    }
+)
 
 _known: ContextVar[Sequence[CachePlace]] = ContextVar("fxonnx_function_caches", default=())
 
@@ -105,10 +113,26 @@ def _without_random_values(name: str) -> Iterator[None]:
     yield
     for node in () if graph is None else islice(reversed(graph.nodes), len(graph.nodes) - count):
         if draws_values(node):
-            raise CaptureError(
-                f"the cache of the function {name} keeps random values; the captured program draws them in every call",
-                hint="draw them in __init__, for the largest size, and keep them with register_buffer",
-            )
+            raise _kept_random_values(name)
+
+
+def reject_cached_random_values(program: ExportedProgram) -> None:
+    """Refuse random values of a program of TorchDynamo that may be those of a function with a cache.
+
+    Raises:
+        CaptureError: If a function with a cache calls a function that draws some.
+    """
+    for place in _known.get():
+        code = getattr(place.function.__wrapped__, "__code__", None)
+        if code is not None and not _DRAWING.isdisjoint(code.co_names) and any(map(draws_values, program.graph.nodes)):
+            raise _kept_random_values(code.co_name)
+
+
+def _kept_random_values(name: str) -> CaptureError:
+    return CaptureError(
+        f"the cache of the function {name} keeps random values; the captured program draws them in every call",
+        hint="draw them in __init__, for the largest size, and keep them with register_buffer",
+    )
 
 
 def _has_size(values: tuple[Any, ...]) -> bool:
