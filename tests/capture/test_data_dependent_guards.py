@@ -368,7 +368,7 @@ def test_other_branches_are_not_checks() -> None:
     with pytest.raises(
         fxonnx.CaptureError, match=r'the value depends on "x": pass data_dependent="example".* or frozen=\["x"\]'
     ):
-        capture(Function(_changes_before_it_raises).eval(), (torch.rand(3, 4),))
+        capture(Function(_changes_before_it_raises).eval(), (-torch.rand(3, 4),))
 
 
 def _handles_the_error(x: Tensor) -> Tensor:
@@ -436,7 +436,7 @@ def test_the_error_names_the_line_and_the_option() -> None:
     with pytest.raises(
         fxonnx.CaptureError, match=r"(?s)at: .*if x\.sum\(\) > 0:\n  tried: .*\nhint: .*data_dependent=\"example\""
     ):
-        fxonnx.export(Function(_changes_before_it_raises).eval(), (torch.rand(3, 4),))
+        fxonnx.export(Function(_changes_before_it_raises).eval(), (-torch.rand(3, 4),))
 
 
 def _looks_up_a_value(x: torch.Tensor) -> torch.Tensor:
