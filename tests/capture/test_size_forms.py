@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxonnx
-from fxonnx._capture.constraints.exact_quotients import exact_integer, quotient_of_products
 from fxonnx._capture.constraints.quasi_periodic import quasi_periodic
 from fxonnx._capture.constraints.size_forms import SizeForms
+from fxonnx_translations._builder.exact_quotients import exact_integer, quotient_of_products
 from fxonnx_translations._builder.size_values import SizeValues
 from fxonnx_translations._torch_compat import CeilToInt, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod, sympy_functions
 

@@ -15,6 +15,7 @@ import sympy
 from sympy.printing.precedence import PRECEDENCE, precedence
 from sympy.printing.str import StrPrinter
 
+from fxonnx_translations._builder.exact_quotients import CONVERSIONS, exact_integer, factors_of, has_float_remainder
 from fxonnx_translations._builder.size_values import EVALUATION_ERRORS
 from fxonnx_translations._torch_compat import (
     FloorDiv,
@@ -30,7 +31,6 @@ from fxonnx_translations._torch_compat import (
     try_solve,
 )
 
-from .exact_quotients import CONVERSIONS, exact_integer, factors_of, has_float_remainder
 from .quasi_periodic import LONGEST_PERIOD, QuasiPeriodic, quasi_periodic
 
 __all__ = [

@@ -17,10 +17,10 @@ import sympy
 import torch
 from torch.fx.experimental.sym_node import SymNode
 
+from fxonnx_translations._builder.exact_quotients import exact_integer, quotient_of_products
 from fxonnx_translations._torch_compat import FloorDiv, get_proxy_mode, shape_config
 
 from ..._context_values import assigned
-from .exact_quotients import exact_integer, quotient_of_products
 from .quasi_periodic import QuasiPeriodic, quasi_periodic
 from .size_samples import SizeSamples
 

@@ -67,10 +67,8 @@ from .patch import (
     applied,
     one_at_a_time,
 )
-from .python_sizes.arguments import ARGUMENT_PATCHES
-from .python_sizes.expressions import EXPRESSION_PATCHES
-from .python_sizes.math_functions import MATH_PATCHES
 from .python_sizes.shapes import SHAPE_PATCHES
+from .python_sizes.table import SIZE_PATCHES
 from .tracing_state import REWRITING_PATCHES, STATE_PATCHES, FilteredWarnings, TracedData, print_nothing
 from .whole_operators import gradient_outputs
 from .whole_operators.spectra import SPECTRA_PATCHES
@@ -257,7 +255,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         strict=False,
     ),
     *QUOTIENT_PATCHES,
-    *(*MATH_PATCHES, *SPARSE_PATCHES, *ENCODER_PATCHES, *EXPRESSION_PATCHES, *ARGUMENT_PATCHES),
+    *(*SIZE_PATCHES, *SPARSE_PATCHES, *ENCODER_PATCHES),
     Patch("torch:SymInt.__hash__", functional.hash_of_size, "it raises a TypeError for sets of lengths", strict=False),
     *(
         Patch(

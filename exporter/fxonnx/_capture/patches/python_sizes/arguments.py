@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +28,8 @@ def _adaptive_avg_pool1d(original: Callable[..., Tensor], input: Tensor, output_
     (size,) = output_size if isinstance(output_size, Sequence) else (output_size,)
     if not isinstance(size, torch.SymInt):
         return original(input, output_size)
-    return torch.nn.functional.adaptive_avg_pool2d(input.unsqueeze(-2), (1, cast("int", size))).squeeze(-2)
+    sizes: Any = (1, size)
+    return torch.nn.functional.adaptive_avg_pool2d(input.unsqueeze(-2), sizes).squeeze(-2)
 
 
 def _adaptive_max_pool(

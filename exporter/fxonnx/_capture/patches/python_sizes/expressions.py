@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -102,7 +101,6 @@ EXPRESSION_PATCHES: tuple[Patch, ...] = (
             ("trunc_to_int", math.trunc),
             ("floor_to_int", math.floor),
             ("ceil_to_int", math.ceil),
-            ("int_truediv", operator.truediv),
         )
     ),
 )

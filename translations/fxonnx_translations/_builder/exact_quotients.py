@@ -14,7 +14,7 @@ from fractions import Fraction
 
 import sympy
 
-from fxonnx_translations._torch_compat import CeilToInt, FloorDiv, IntTrueDiv, Mod, PythonMod, sympy_functions
+from .._torch_compat import CeilToInt, FloorDiv, IntTrueDiv, Mod, PythonMod, sympy_functions
 
 __all__ = ["CONVERSIONS", "exact_integer", "factors_of", "has_float_remainder", "quotient_of_products"]
 
