@@ -243,7 +243,7 @@ def test_orders_of_tied_scores_are_not_an_error(monkeypatch: pytest.MonkeyPatch)
     assert (example.status, example.message.partition(":")[0]) == ("skipped", "unstable")
     # Scores that tie explain no other difference.
     patched(monkeypatch, sub_one_becomes_two)
-    with pytest.raises(fxonnx.CaptureError, match="does not compute what the model computes"):
+    with pytest.raises(fxonnx.CaptureError, match="the captured program does not compute"):
         fxonnx.export(Function(tied), (scores,))
 
 
