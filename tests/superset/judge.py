@@ -111,8 +111,9 @@ def _eager(built: Built, calls: int) -> list[list[torch.Tensor] | None]:
 
 
 def _results(built: Built, call: int) -> list[torch.Tensor]:
+    model = built.model()  # with gradients, as for the exports: traces have other operators without
     with torch.no_grad():
-        return [leaf.detach().clone() for leaf in _leaves(built.model()(*built.inputs(call)))]
+        return [leaf.detach().clone() for leaf in _leaves(model(*built.inputs(call)))]
 
 
 def _names(inputs: Sequence[Any]) -> list[str]:
