@@ -1,1 +1,1 @@
-"""Small programs exported by fxonnx and by both exporters of torch: what either of those exports right, fxonnx exports right."""
+"""Small programs exported by fxonnx and by both exporters of torch: fxonnx exports right all that either of those exports right."""

@@ -22,7 +22,7 @@ _PATHS = re.compile(r"/\S+superset_\d+\S*")
 
 
 def main() -> None:
-    """Judge programs and print what was found."""
+    """Judge programs and print the findings."""
     arguments = _arguments()
     chosen = [each for each in programs() if not arguments.family or each.family in arguments.family]
     chosen = (

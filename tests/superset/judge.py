@@ -41,7 +41,7 @@ _TOLERANCES = {"float64": 1e-5, "bfloat16": 5e-2, ".half()": 1e-2, "dtype=float1
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a program: one of ``KINDS``, and a text."""
+    """The result of an export: one of ``KINDS``, and a text."""
 
     kind: str
     text: str = ""

@@ -1,4 +1,4 @@
-"""What torch.onnx exports right, in either of its ways, fxonnx exports right; the verdicts of torch.onnx are stored."""
+"""A program that torch.onnx exports right, in either of its ways, is right in fxonnx; the verdicts of torch.onnx are stored."""
 
 from __future__ import annotations
 
