@@ -23,10 +23,7 @@ from ..constraints.guard_recorder import (
     log_guard,
     maybe_guard_rel,
 )
-from ..constraints.size_forms import (
-    guard_or,
-    sym_node_init,
-)
+from ..constraints.size_forms import guard_or, sym_node_init
 from ..data_dependence import checks, concrete_values, handled_errors
 from ..marked_regions import call_region
 from . import (
