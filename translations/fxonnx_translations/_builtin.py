@@ -25,6 +25,7 @@ MODULES = (
             "_aten.indexing.scatter",
             "_aten.indexing.slicing",
             "_aten.join_split",
+            "_aten.linalg.distances",
             "_aten.linalg.factorization",
             "_aten.linalg.matmul",
             "_aten.linalg.solve",

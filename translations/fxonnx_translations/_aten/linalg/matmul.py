@@ -1,4 +1,4 @@
-"""Matrix products, einsum, grouped matmul and pairwise distances."""
+"""Matrix products, einsum and grouped matmul."""
 
 from __future__ import annotations
 
@@ -483,49 +483,6 @@ def _sums_over_groups(op: Op, left: ir.Value, right: ir.Value, ends: ir.Value) -
     own = op.Where(op.Unsqueeze(inside, [1]), left, op.const(0.0, op.dtype_of(left)))
     # Both operands are masked: an infinity outside of the group, times zero, would be NaN.
     return op.MatMul(own, op.Where(op.Unsqueeze(inside, [2]), right, op.const(0.0, op.dtype_of(right))))
-
-
-# ---- pairwise distances
-
-
-def _norm(op: Op, differences: ir.Value, p: float) -> ir.Value:
-    """Return the p-norm over the last axis."""
-    dtype = op.dtype_of(differences)
-    if p == 0:
-        nonzero = op.cast(op.Not(op.Equal(differences, op.const(0.0, dtype))), dtype)
-        return op.ReduceSum(nonzero, [-1], keepdims=0)
-    if p in (1, 2):
-        return op.ReduceL1(differences, [-1], keepdims=0) if p == 1 else op.ReduceL2(differences, [-1], keepdims=0)
-    sizes = op.Abs(differences)
-    if math.isinf(p):
-        return op.ReduceMax(sizes, [-1], keepdims=0)
-    powers = op.ReduceSum(op.Pow(sizes, op.const(p, dtype)), [-1], keepdims=0)
-    return op.Pow(powers, op.const(1 / p, dtype))
-
-
-@translates("aten::_cdist_forward", "aten::cdist")
-def cdist(op: Op, x1: ir.Value, x2: ir.Value, p: float = 2.0, compute_mode: int | None = None) -> ir.Value:
-    """aten::_cdist_forward(Tensor x1, Tensor x2, float p, int? compute_mode) -> Tensor
-    aten::cdist(Tensor x1, Tensor x2, float p=2., int? compute_mode=None) -> Tensor
-    """
-    if 0 in op.result.shape or op.dims(x1)[-1] == 0:
-        return op.expand(op.const(0.0, op.result.dtype), op.result.shape)
-    return _norm(op, op.Sub(op.Unsqueeze(x1, [-2]), op.Unsqueeze(x2, [-3])), p)
-
-
-@translates("aten::_pdist_forward", "aten::pdist")
-def pdist(op: Op, self: ir.Value, p: float = 2.0) -> ir.Value:
-    """aten::_pdist_forward(Tensor self, float p=2.) -> Tensor
-    aten::pdist(Tensor self, float p=2.) -> Tensor
-    """
-    rows, columns = op.dims(self)
-    if not isinstance(rows, int):
-        raise Unsupported(f"the pairs of a symbolic number of rows, {rows}")
-    if rows < 2 or columns == 0:
-        return op.expand(op.const(0.0, op.result.dtype), op.result.shape)
-    first, second = torch.triu_indices(rows, rows, 1)
-    pairs = (op.Gather(self, op.const(position), axis=0) for position in (first, second))
-    return _norm(op, op.Sub(*pairs), p)
 
 
 # ---- covariances
