@@ -89,7 +89,8 @@ class Program:
             folder: Where the file of the source is written.
         """
         name = f"superset_{next(_FILES)}"
-        found = ModuleType(name)
+        # TorchDynamo imports the module of a function.
+        found = sys.modules[name] = ModuleType(name)
         if self.has_source:
             path = folder / f"{name}.py"
             path.write_text(PRELUDE + self.source)

@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
-from fxonnx_translations._torch_compat import FakeTensor
+from fxonnx_translations._torch_compat import FakeTensor, UncapturedHigherOrderOpError
 
 from .._cost import bytes_of
 from ..errors import CaptureError
 from .constraints.guard_recorder import is_user_file, source_line_of
+from .constraints.specialized_dims import SpecializedDimsError
 from .data_dependence.handled_errors import HandledErrors, RecordedErrors
 from .eager_state import copies_of_inputs, preserved_random_states, preserved_state
 from .inputs.example_inputs import BoundInputs
@@ -66,13 +67,17 @@ def eager_failure(
         forward: Its ``forward``, which takes them.
     """
     cause = error.__cause__
+    if cause is None and not isinstance(error, SpecializedDimsError):
+        # A construct that fxonnx refuses.
+        return None
     is_small = bytes_of(model.parameters()) <= _MOST_BYTES
     # A debugger would wait for input again.
     if isinstance(cause, BdbQuit) or not (is_small and _has_values(model, inputs)):
         return None
     with _preserved(model, inputs):
         raised = _raised(model, inputs, forward)
-    if raised is None:
+    # In eager mode, torch.cond is compiled, whose error is not the model's.
+    if raised is None or isinstance(raised, UncapturedHigherOrderOpError):
         return None
     lines = [f"  {line}" for line in str(raised).strip().splitlines()[:_MOST_LINES]]
     place = [f"  at: {line}" for line in [user_line(raised)] if line]

@@ -87,8 +87,8 @@ class Guards:
 def _guarded(limits: SizeLimits) -> Iterator[Constraint]:
     """The constraints on sizes that the graph has to check.
 
-    Those are not: ranges of the user's dims and equal names, which are what was asked, and dims that the file declares
-    to be equal where none was asked for, and what follows from the equality of an expression with a number.
+    Those are not: ranges of the user's dims and equal names, which were asked for, and dims that the file declares
+    to be equal where none was asked for, and those that follow from the equality of an expression with a number.
     """
     equal = [one.expression for one in limits.constraints if isinstance(one.expression, sympy.Eq)]
     known = [(one.lhs, one.rhs) for one in equal if one.rhs.is_Integer and not one.lhs.is_Symbol]

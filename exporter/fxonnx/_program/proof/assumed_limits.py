@@ -24,7 +24,7 @@ __all__ = ["confirm_assumed_limits"]
 
 
 def confirm_assumed_limits(capture: Capture, model: Any, *, strict: bool) -> Capture:
-    """Drop the assumed limits that the program does not need: at one element, it returns what the model returns.
+    """Drop the assumed limits that the program does not need: at one element, it returns the results of the model.
 
     ``squeeze`` removes axes of one element only, so that Python sees another rank there; the captured program keeps a
     dynamic axis. ``if x.squeeze().dim() == 1: x = x.squeeze(1)`` returns the same in both ways.
@@ -79,7 +79,7 @@ def _name_axes(program: ExportedProgram) -> list[str]:
 
 
 def _confirmed(capture: Capture, prover: Prover, assumed: Iterable[Constraint]) -> set[Constraint]:
-    """The limits without which the program returns what the model returns, at one element of their dims."""
+    """The limits without which the program returns the results of the model, at one element of their dims."""
     confirmed: dict[str, Constraint] = {}
     for constraint in assumed:
         name = _dim_of(constraint)
@@ -98,7 +98,7 @@ def _dim_of(constraint: Constraint) -> str | None:
 
 
 def _is_right(capture: Capture, prover: Prover, names: Sequence[str]) -> bool:
-    """Whether the program returns what the model returns at one element of some dims, the others as in the example."""
+    """Whether program and model return the same at one element of some dims, the others as in the example."""
     limits, call = capture.limits, prover.example
     given = limits.sizes(call.inputs)
     firsts = {limits.shared_names.get(name, name) for name in names}
