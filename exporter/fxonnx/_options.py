@@ -113,8 +113,8 @@ class ExportOptions:
             torch's as well, each operator rounds, and attention in half precision computes its scores in float32.
         patterns: Fusion patterns to enable or disable, by name; ``program.record.patterns`` lists them.
         guards: Check in the graph the limits of its inputs beyond those that were asked for: constraints on the sizes
-            of dims that are requested to be dynamic, and with ``data_dependent="example"`` the answers of the example. For other
-            inputs the model fails in any runtime, with the limit in the name of the node that fails.
+            of dims that are requested to be dynamic, and with ``data_dependent="example"`` the answers of the example.
+            For other inputs the model fails in any runtime, with the limit in the name of the node that fails.
     """
 
     metadata: MetadataLevel = "full"

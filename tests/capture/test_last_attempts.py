@@ -13,12 +13,15 @@ from torch import nn
 
 import fxonnx
 
+_NAMES: dict[str, Any] = {}
+exec("def checked(x, a):\n    assert a > 0\n    return x * a", _NAMES)
 
-class Numel(nn.Module):
-    """``Size.numel`` is a number in non-strict mode; TorchDynamo traces it."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.stack([x.sum(), x.sum() * x.shape[:2].numel() * sum({n: n for n in (1, 2)}.values())])
+class Checked(nn.Module):
+    """A check in a function without source, which TorchDynamo reads from the byte code."""
+
+    def forward(self, x: torch.Tensor, a: torch.Tensor) -> Any:
+        return _NAMES["checked"](x, a)
 
 
 class Refused(nn.Module):
@@ -45,14 +48,16 @@ def last_change(program: fxonnx.ONNXProgram) -> str:
 
 
 def test_plain_torch_export_is_the_last_attempt(tmp_path: Path) -> None:
-    model, sizes = Numel().eval(), (2, 5, 3)
-    program = fxonnx.export(model, (torch.randn(2, 3),), tmp_path / "m.onnx", dynamic_shapes=({0: "n"},))
+    model, a = Checked().eval(), torch.tensor([3])
+    program = fxonnx.export(model, (torch.randn(2, 3), a), tmp_path / "m.onnx", dynamic_shapes=({0: "n"}, {}))
     assert any(one.kind is fxonnx.DepartureKind.LAST for one in program.record.capture.departures)
     assert last_change(program) == "plain torch.export, strict mode"
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
-    for size in sizes:
-        x = torch.randn(size, 3)
-        torch.testing.assert_close(torch.from_numpy(session.run(None, {"x": x.numpy()})[0]), model(x))
+    for size, factor in ((2, 3), (5, 1), (3, 7)):
+        x, a = torch.randn(size, 3), torch.tensor([factor])
+        torch.testing.assert_close(
+            torch.from_numpy(session.run(None, {"x": x.numpy(), "a": a.numpy()})[0]), model(x, a)
+        )
 
 
 def exported_or_error(model: nn.Module) -> Any:
@@ -83,6 +88,21 @@ def test_a_program_that_cannot_be_proved_is_the_error_of_the_other_attempts() ->
     model.weight = nn.Parameter(torch.empty(3, device="meta"))
     with pytest.raises(fxonnx.CaptureError, match="the model handles an error"):
         fxonnx.export(model.eval(), (torch.randn(2, 3, device="meta"),), dynamic_shapes=({0: "n"},))
+
+
+class Identical(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x if x is y else x - y
+
+
+def test_a_refuted_capture_is_followed_by_plain_torch_export() -> None:
+    """Inputs are separate in the first capture, whose program is x - y."""
+    x, model = torch.randn(2, 3), Identical().eval()
+    with pytest.warns(UserWarning, match="one tensor for these inputs, as in the example: y is x"):
+        program = fxonnx.export(model, (x, x))
+    assert program(x, x)[0].equal(x)
+    other = fxonnx.export(model, (x, x.clone()))
+    assert other(x, x * 3)[0].equal(x - x * 3)
 
 
 class Failing(nn.Module):

@@ -88,7 +88,7 @@ def _applied(plan: CapturePlan, model: torch.nn.Module) -> Iterator[_Observation
         recorded_compiling_state(is_eager=plan.runs_eager_code) as compiling,
     ):
         if plan.plain:
-            record_departure(DepartureKind.LAST, plan.change)
+            record_departure(DepartureKind.LAST, plan.change, line="")
         elif plan.strict:
             record_departure(DepartureKind.STRICT, "torch.export with strict=True")
         if plan.skips_masks:
@@ -125,7 +125,8 @@ class CaptureTask:
         program: ExportedProgram | None = None
         error: Exception | None = None
         with _applied(plan, self.model) as seen:
-            inputs, shared = with_separate_inputs(self.model, self.inputs, [leaf.label for leaf in plan.shapes.leaves])
+            labels = [leaf.label for leaf in plan.shapes.leaves]
+            inputs, shared = with_separate_inputs(self.model, self.inputs, labels, keeps_identity=plan.plain)
             try:
                 program = export_module(self.model, inputs, plan, seen.transforms)
             except EarlyEnd:

@@ -26,7 +26,7 @@ from .record import CANNOT_RUN, Proof, ProofRun, unproved
 from .runs import CapturedRunner, ModelRunner, Outcome, TooManyCalls
 from .variations import Variation, variations
 
-__all__ = ["Prover", "obstacle", "prove"]
+__all__ = ["Prover", "RefutedError", "obstacle", "prove"]
 
 _MAX_RUNS = 14
 # Calls of loop bodies in one run, and of torch's functions for each of them.
@@ -47,6 +47,10 @@ _EXPORTING = tuple(
     Patch(f"torch.compiler:{name}", lambda original: True, "a model may branch on it, as it did during the capture")
     for name in ("is_exporting", "is_compiling", "is_dynamo_compiling")
 )
+
+
+class RefutedError(CaptureError):
+    """The captured program differs from the model."""
 
 
 def prove(capture: Capture, model: Any) -> Proof:
@@ -191,7 +195,8 @@ class Prover:
 
     def _is_unstable(self, variation: Variation, expected: Outcome, actual: Outcome) -> bool:
         """Whether small changes of the inputs change the model's results as much, as those of scores that tie do."""
-        args, kwargs = pytree.tree_map_only(torch.Tensor, perturbed, (variation.args, variation.kwargs))
+        changed = pytree.tree_map_only(torch.Tensor, perturbed, (variation.args, variation.kwargs))
+        args, kwargs = self._capture.inputs.with_repeated(changed)
         again = _outcome(lambda: self._model.run(args, kwargs))
         if not isinstance(again, Outcome) or not expected.values.keys() == actual.values.keys() == again.values.keys():
             return False
@@ -217,7 +222,7 @@ class Prover:
 
         torch branches on it as well: it calls scripted functions in Python, whose results may differ from the script's.
         """
-        if any(one.kind is DepartureKind.SCRIPT for one in self._capture.departures):
+        if any(one.kind in (DepartureKind.SCRIPT, DepartureKind.LAST) for one in self._capture.departures):
             return False
         with applied(_EXPORTING):
             expected = _outcome(lambda: self._model.run(variation.args, variation.kwargs, is_export=True))
@@ -242,11 +247,11 @@ class Prover:
             largest = max(largest, row.max_abs or 0.0)
         return largest, ""
 
-    def _error(self, variation: Variation, problem: str) -> CaptureError:
+    def _error(self, variation: Variation, problem: str) -> RefutedError:
         lines = [f"  {one}" for one in dict.fromkeys(self._capture.departures)]
         departs = "\nthe capture departs from torch.export at:\n" + "\n".join(lines) if lines else ""
         inputs = "the example" if variation.label == "example" else f"inputs made of the example: {variation.label}"
-        return CaptureError(
+        return RefutedError(
             f"the captured program does not compute what the model computes, at {inputs}:\n  {problem}{departs}",
             hint=_REMEDY_OF_DEPARTURES if lines else _REMEDY,
         )
