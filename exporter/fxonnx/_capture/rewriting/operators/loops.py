@@ -12,6 +12,7 @@ import torch
 from fxonnx_translations._torch_compat import FakeTensor, TreeSpec, check, sym_max
 
 from ...function_transforms import reject_lost_gradients
+from .chunks import Chunks, depends_on
 from .conditionals import (
     Refuse,
     add_output,
@@ -53,17 +54,22 @@ class Counter:
 
     Args:
         count: The number of iterations.
+
+    Attributes:
+        last: The last index that was read, as a number.
     """
 
     def __init__(self, count: Any) -> None:
         self.count = count
+        self.last: Any = None
         self.tensor = torch.zeros((), dtype=torch.int64, device=NUMBER_DEVICE)
 
     def index(self) -> Any:
         """The index as a number, with its limits."""
-        index = self.tensor.item()
+        index: Any = self.tensor.item()
         check(index >= 0)
         check(index < self.count)
+        self.last = index
         return index
 
 
@@ -96,6 +102,7 @@ class _Growth:
         last: The last item before the loop; None for an empty list.
         at_front: Whether they are inserted before the others.
         is_filtered: Whether a branch of a condition does not add some of them.
+        chunks: The sizes of the items if they differ.
         carry: The last item, if iterations read it.
     """
 
@@ -104,7 +111,13 @@ class _Growth:
     last: torch.Tensor | None
     at_front: bool = False
     is_filtered: bool = False
+    chunks: Chunks | None = None
     carry: _Carry | None = None
+
+    @property
+    def buffers(self) -> int:
+        """The number of buffers for the items."""
+        return len(self.like) if self.chunks is None else 1
 
 
 @dataclass
@@ -215,6 +228,9 @@ def symbolic_loop(
     for growth, (parts, kept) in zip(plan.growths, added_items, strict=True):
         if kept is not None and shared[growth.part]:
             refuse_shared(state.names[growth.part], refuse)
+        if growth.chunks is not None:
+            after[growth.part] = Slot.of(growth.chunks.extended(start[growth.part].value, parts[0], counter.count))
+            continue
         length = _length(state, results[0])
         added = StackedList.extended(start[growth.part].value, parts, length, kept, at_front=growth.at_front)
         after[growth.part] = Slot.of(added)
@@ -265,6 +281,7 @@ def _plan(
                 growing = after[growth.part].value
                 growth.like, growth.at_front = list(growing.added), bool(growing.at_front)
                 growth.is_filtered = any(kept is not True for kept in growing.kept)
+                growth.chunks = _chunks(growth, start[growth.part].value, state, counter, refuse)
                 for tensor in growth.like:
                     used.add(tensor)
                     used.add_sizes(tensor)
@@ -272,6 +289,22 @@ def _plan(
     return refuse(
         "the types of its variables differ in each iteration", "assign values of the same type in every iteration"
     )
+
+
+def _chunks(growth: _Growth, before: Any, state: State, counter: Counter | None, refuse: Refuse) -> Chunks | None:
+    """The sizes of the items that iterations add to a list if they depend on the iteration."""
+    if counter is None or counter.last is None:
+        return None
+    if not any(depends_on(size, counter.last) for item in growth.like for size in item.shape):
+        return None
+    chunks = Chunks.of(growth.like, counter.last, counter.count)
+    if chunks is None or state.site.flags or growth.at_front or growth.is_filtered or type(before) is not list:
+        refuse(
+            f"the items that it adds to {state.names[growth.part]} differ in their shape",
+            "append tensors of one shape, or chunks of a constant size, x[i : i + 32] for i in range(0, x.shape[0], 32), "
+            "in every iteration, and join them with torch.cat",
+        )
+    return chunks
 
 
 def _note_assigned(
@@ -431,6 +464,9 @@ def _buffers(plan: _Plan, counter: Counter | None, refuse: Refuse) -> list[torch
         count = sym_max(count, 0)
     buffers = []
     for growth in plan.growths:
+        if growth.chunks is not None:
+            buffers.append(growth.chunks.buffer(growth.like[0]))
+            continue
         buffers += [torch.zeros((count, *like.shape), dtype=like.dtype, device=like.device) for like in growth.like]
         if growth.is_filtered:
             size = len(growth.like)
@@ -446,19 +482,20 @@ def _store(
     inner: dict[int, torch.Tensor],
 ) -> list[torch.Tensor]:
     """Write the added items to the buffers."""
-    items = []
+    remaining, stored = iter(buffers), []
     for growth in plan.growths:
         growing = after[growth.part].value
-        items += [(item, growth.at_front) for item in growing.added]
+        items = [inner.get(id(item), item) for item in growing.added]
+        if growth.chunks is not None:
+            stored.append(growth.chunks.stored(next(remaining), items, given[0]))
+            continue
         if growth.is_filtered:
             kept = torch.stack([as_condition(kept) for kept in growing.kept])
-            items.append((kept.to(growth.like[0].device), growth.at_front))
-    stored = []
-    for buffer, (item, at_front) in zip(buffers, items, strict=True):
-        index = given[0].reshape(1)
-        position = buffer.shape[0] - 1 - index if at_front else index
-        value = inner.get(id(item), item)
-        stored.append(shares(torch.index_put(buffer, (position,), value.unsqueeze(0)), buffer, value))
+            items.append(kept.to(growth.like[0].device))
+        for item in items:
+            buffer, index = next(remaining), given[0].reshape(1)
+            position = buffer.shape[0] - 1 - index if growth.at_front else index
+            stored.append(shares(torch.index_put(buffer, (position,), item.unsqueeze(0)), buffer, item))
     return stored
 
 
@@ -466,7 +503,8 @@ def _split(plan: _Plan, buffers: Sequence[torch.Tensor]) -> list[tuple[list[torc
     """The buffers of each list: its items, and whether iterations have added them."""
     given = iter(buffers)
     return [
-        ([next(given) for _ in growth.like], next(given) if growth.is_filtered else None) for growth in plan.growths
+        ([next(given) for _ in range(growth.buffers)], next(given) if growth.is_filtered else None)
+        for growth in plan.growths
     ]
 
 

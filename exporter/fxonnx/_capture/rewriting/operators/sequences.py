@@ -380,6 +380,14 @@ class StackedList(list[Any]):
         """All items, along a new first dim."""
         return self.parts[0] if len(self.parts) == 1 else shares(torch.cat(self.parts), *self.parts)
 
+    def joined(self, dim: int, *, is_stack: bool) -> torch.Tensor:
+        """``torch.stack`` or ``torch.cat`` of the list, whose memory is not the list's."""
+        stacked = self.stacked.clone()
+        if is_stack:
+            return stacked.movedim(0, dim)
+        dim = dim % (stacked.dim() - 1)
+        return stacked.movedim(0, dim).flatten(dim, dim + 1)
+
     @property
     def has_single_elements(self) -> bool:
         """Whether each item has one element, so that it can stand for a number."""
@@ -510,9 +518,4 @@ def join(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """``torch.stack`` or ``torch.cat`` of a list that a loop has added items to."""
     items, dim, *_ = (*args, 0) if len(args) < 2 else args
     dim = kwargs.get("dim", dim)
-    # The list does not share the memory of the result.
-    stacked = items.stacked.clone()
-    if function is torch.stack:
-        return stacked.movedim(0, dim)
-    dim = dim % (stacked.dim() - 1)
-    return stacked.movedim(0, dim).flatten(dim, dim + 1)
+    return items.joined(dim, is_stack=function is torch.stack)
