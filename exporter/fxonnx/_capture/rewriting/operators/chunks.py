@@ -15,7 +15,7 @@ from ....errors import CaptureError
 from .memory import shares
 from .sequences import StackedList
 
-__all__ = ["ChunkedList", "Chunks", "depends_on"]
+__all__ = ["ChunkedList", "Chunks"]
 
 _INDEX, _ROWS = sympy.Symbol("index", integer=True), sympy.Symbol("rows", integer=True)
 _Bounds = Mapping[sympy.Symbol, tuple[sympy.Expr, sympy.Expr]]
@@ -80,12 +80,15 @@ class Chunks:
         Returns:
             None if the items are not known to have the same size but for the last one.
         """
-        dims = {dim for item in like for dim, size in enumerate(item.shape) if depends_on(size, index)}
+        symbol = _expression(index)
+        dims = {
+            dim for item in like for dim, size in enumerate(item.shape) if symbol in _expression(size).free_symbols
+        }
         if len(dims) != 1 or len({item.dim() for item in like}) != 1 or not isinstance(count, torch.SymInt):
             return None
         (dim,) = dims
-        others = {(item.dtype, item.device, *item.shape[:dim], *item.shape[dim + 1 :]) for item in like}
-        rows = sum(_expression(item.shape[dim]) for item in like).xreplace({_expression(index): _INDEX})
+        others = {(item.dtype, item.device, *map(_expression, _without(item.shape, dim))) for item in like}
+        rows = sum(_expression(item.shape[dim]) for item in like).xreplace({symbol: _INDEX})
         span = _Range.of(_expression(count))
         found = _full_and_last(rows, span) if len(others) == 1 else None
         if found is None:
@@ -98,8 +101,7 @@ class Chunks:
 
     def buffer(self, like: torch.Tensor) -> torch.Tensor:
         """Zeros for all items, with the dim first."""
-        others = [*like.shape[: self.dim], *like.shape[self.dim + 1 :]]
-        return torch.zeros((self.total, *others), dtype=like.dtype, device=like.device)
+        return torch.zeros((self.total, *_without(like.shape, self.dim)), dtype=like.dtype, device=like.device)
 
     def stored(self, buffer: torch.Tensor, items: Sequence[torch.Tensor], index: torch.Tensor) -> torch.Tensor:
         """The buffer with the items of an iteration.
@@ -126,9 +128,8 @@ class Chunks:
         return ChunkedList([*items, joined], self.dim, len(items) + self.added * sym_max(count, 0))
 
 
-def depends_on(size: Any, index: Any) -> bool:
-    """Whether a size depends on the index of an iteration."""
-    return isinstance(size, torch.SymInt) and _expression(index) in _expression(size).free_symbols
+def _without(shape: Sequence[Any], dim: int) -> list[Any]:
+    return [*shape[:dim], *shape[dim + 1 :]]
 
 
 def _expression(number: Any) -> sympy.Expr:
@@ -224,5 +225,7 @@ class ChunkedList(StackedList):
         """The length, which Python's ``len`` would specialize."""
         return self._length
 
-    append = extend = insert = reverse = copy = _refuse
-    __add__ = __radd__ = __iadd__ = __setitem__ = __getitem__ = _refuse
+    def __getitem__(self, index: Any) -> Any:
+        return ChunkedList(self.parts, self._dim, self._length) if index == slice(None) else self._refuse()
+
+    append = extend = insert = reverse = __add__ = __radd__ = __iadd__ = __setitem__ = _refuse

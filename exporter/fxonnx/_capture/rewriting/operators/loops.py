@@ -12,7 +12,7 @@ import torch
 from fxonnx_translations._torch_compat import FakeTensor, TreeSpec, check, sym_max
 
 from ...function_transforms import reject_lost_gradients
-from .chunks import Chunks, depends_on
+from .chunks import Chunks
 from .conditionals import (
     Refuse,
     add_output,
@@ -281,7 +281,7 @@ def _plan(
                 growing = after[growth.part].value
                 growth.like, growth.at_front = list(growing.added), bool(growing.at_front)
                 growth.is_filtered = any(kept is not True for kept in growing.kept)
-                growth.chunks = _chunks(growth, start[growth.part].value, state, counter, refuse)
+                _chunks(growth, start[growth.part].value, used, counter, state, refuse)
                 for tensor in growth.like:
                     used.add(tensor)
                     used.add_sizes(tensor)
@@ -291,20 +291,30 @@ def _plan(
     )
 
 
-def _chunks(growth: _Growth, before: Any, state: State, counter: Counter | None, refuse: Refuse) -> Chunks | None:
-    """The sizes of the items that iterations add to a list if they depend on the iteration."""
-    if counter is None or counter.last is None:
-        return None
-    if not any(depends_on(size, counter.last) for item in growth.like for size in item.shape):
-        return None
-    chunks = Chunks.of(growth.like, counter.last, counter.count)
-    if chunks is None or state.site.flags or growth.at_front or growth.is_filtered or type(before) is not list:
+def _chunks(growth: _Growth, before: Any, used: Uses, counter: Counter | None, state: State, refuse: Refuse) -> None:
+    """Note the sizes of the items that iterations add to a list if their shapes differ.
+
+    Args:
+        growth: The list.
+        before: The list before the loop.
+        used: The values that an iteration used.
+        counter: The index of the iteration.
+        state: The variables.
+        refuse: Raises the error for items of other shapes than chunks have.
+    """
+    sizes = [size.node.expr for item in growth.like for size in item.shape if isinstance(size, torch.SymInt)]
+    if all(used.is_outer(symbol) for size in sizes for symbol in size.free_symbols):
+        return
+    # Every iteration appends its chunks, in the order of the dim, to a list whose other items are known.
+    is_regular = not (state.site.flags or growth.at_front or growth.is_filtered) and type(before) is list
+    if is_regular and counter is not None and counter.last is not None:
+        growth.chunks = Chunks.of(growth.like, counter.last, counter.count)
+    if growth.chunks is None:
         refuse(
             f"the items that it adds to {state.names[growth.part]} differ in their shape",
-            "append tensors of one shape, or chunks of a constant size, x[i : i + 32] for i in range(0, x.shape[0], 32), "
-            "in every iteration, and join them with torch.cat",
+            "append tensors of one shape in every iteration, or chunks of a constant size that torch.cat joins: "
+            "x[i : i + 32] for i in range(0, x.shape[0], 32)",
         )
-    return chunks
 
 
 def _note_assigned(
