@@ -13,7 +13,7 @@ from fxonnx_translations._torch_compat import FloorDiv, Max, Min, sym_max
 
 from ....errors import CaptureError
 from .memory import shares
-from .sequences import StackedList
+from .sequences import Elements, StackedList, chunks
 
 __all__ = ["ChunkedList", "Chunks"]
 
@@ -125,7 +125,8 @@ class Chunks:
             count: The number of iterations.
         """
         joined = shares(buffer.movedim(0, self.dim), buffer)
-        return ChunkedList([*items, joined], self.dim, len(items) + self.added * sym_max(count, 0))
+        size = self.size if self.added == 1 and not items else None
+        return ChunkedList([*items, joined], self.dim, len(items) + self.added * sym_max(count, 0), size)
 
 
 def _without(shape: Sequence[Any], dim: int) -> list[Any]:
@@ -194,12 +195,14 @@ class ChunkedList(StackedList):
         parts: The items before the loop, and the joined items of the loop.
         dim: The dim.
         length: The number of items.
+        size: The size of all items but the last one; None if there are others.
     """
 
-    def __init__(self, parts: list[Any], dim: int, length: Any) -> None:
+    def __init__(self, parts: list[Any], dim: int, length: Any, size: int | None) -> None:
         super().__init__(parts)
         self._dim = dim
         self._length = length
+        self._size = size
 
     def joined(self, dim: int, *, is_stack: bool) -> torch.Tensor:
         """``torch.cat`` of the list, whose memory is not the list's."""
@@ -225,7 +228,14 @@ class ChunkedList(StackedList):
         """The length, which Python's ``len`` would specialize."""
         return self._length
 
+    @property
+    def elements(self) -> Elements:
+        """The items."""
+        return chunks(self.parts[0], self._dim, self._size) if self._size else self._refuse()
+
     def __getitem__(self, index: Any) -> Any:
-        return ChunkedList(self.parts, self._dim, self._length) if index == slice(None) else self._refuse()
+        if index != slice(None):
+            self._refuse()
+        return ChunkedList(self.parts, self._dim, self._length, self._size)
 
     append = extend = insert = reverse = __add__ = __radd__ = __iadd__ = __setitem__ = _refuse
