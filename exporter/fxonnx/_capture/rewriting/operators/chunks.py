@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import sympy
 import torch
 
-from fxonnx_translations._torch_compat import FloorDiv, Max, Min, sym_max
+from fxonnx_translations._torch_compat import FloorDiv, Max, Min, check, sym_max, sym_min
 
 from ....errors import CaptureError
 from .memory import shares
 from .sequences import Elements, StackedList, chunks
 
-__all__ = ["ChunkedList", "Chunks"]
+__all__ = ["ChunkedList", "Chunks", "check_not_empty"]
 
 _INDEX, _ROWS = sympy.Symbol("index", integer=True), sympy.Symbol("rows", integer=True)
 _Bounds = Mapping[sympy.Symbol, tuple[sympy.Expr, sympy.Expr]]
@@ -41,6 +41,16 @@ class _Range(NamedTuple):
             if others.is_Integer and divisor.is_Integer and divisor > 0:
                 return cls(sympy.expand(dividend + others * divisor - divisor + 1), divisor)
         return cls(count, sympy.S.One)
+
+    def size(self, count: torch.SymInt) -> Any:
+        """The length as a size.
+
+        Args:
+            count: The number of elements, from which the range was made.
+        """
+        environment = count.node.shape_env
+        hint = self.length.xreplace(environment.backed_var_to_val)
+        return environment.create_symintnode(self.length, hint=int(hint) if hint.is_Integer else None)
 
     def with_length(self, expression: sympy.Expr, length: sympy.Expr) -> sympy.Expr | None:
         """An expression with another expression for the length; None if the length has no symbol to solve for."""
@@ -94,9 +104,7 @@ class Chunks:
         if found is None:
             return None
         size, factor, added = found
-        environment = count.node.shape_env
-        hint = span.length.xreplace(environment.backed_var_to_val)
-        length: Any = environment.create_symintnode(span.length, hint=int(hint) if hint.is_Integer else None)
+        length = span.size(count)
         return cls(dim, size, factor * sym_max(length, 0) + added * sym_max(count, 0), len(like))
 
     def buffer(self, like: torch.Tensor) -> torch.Tensor:
@@ -127,6 +135,19 @@ class Chunks:
         joined = shares(buffer.movedim(0, self.dim), buffer)
         size = self.size if self.added == 1 and not items else None
         return ChunkedList([*items, joined], self.dim, len(items) + self.added * sym_max(count, 0), size)
+
+
+def check_not_empty(index: Any, count: Any) -> None:
+    """Record that no chunk ``x[i : i + 32]`` for ``i in range(0, x.shape[0], 32)`` is empty.
+
+    Args:
+        index: The index of the chunk.
+        count: The number of chunks.
+    """
+    if isinstance(count, torch.SymInt):
+        span = _Range.of(_expression(count))
+        length, step = span.size(count), int(span.step)
+        check(sym_max(sym_min(length, index * step + step) - sym_min(length, index * step), 0) > 0)
 
 
 def _without(shape: Sequence[Any], dim: int) -> list[Any]:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from fxonnx_translations._torch_compat import FakeTensor, TreeSpec, check, sym_max
 
 from ...function_transforms import reject_lost_gradients
-from .chunks import Chunks
+from .chunks import Chunks, check_not_empty
 from .conditionals import (
     Refuse,
     add_output,
@@ -57,11 +58,13 @@ class Counter:
 
     Attributes:
         last: The last index that was read, as a number.
+        has_chunks: Whether operators in the loop ask whether a chunk of a dim is empty.
     """
 
     def __init__(self, count: Any) -> None:
         self.count = count
         self.last: Any = None
+        self.has_chunks = False
         self.tensor = torch.zeros((), dtype=torch.int64, device=NUMBER_DEVICE)
 
     def index(self) -> Any:
@@ -69,6 +72,8 @@ class Counter:
         index: Any = self.tensor.item()
         check(index >= 0)
         check(index < self.count)
+        if self.has_chunks:
+            check_not_empty(index, self.count)
         self.last = index
         return index
 
@@ -176,7 +181,13 @@ def symbolic_loop(
     """
     shared = state.shared()
     start = state.read()
-    plan, uses = _plan(keep_going, step, state, start, counter, refuse)
+    try:
+        plan, uses = _plan(keep_going, step, state, start, counter, refuse)
+    except GuardOnDataDependentSymNode:
+        if counter is None:
+            raise
+        counter.has_chunks = True
+        plan, uses = _plan(keep_going, step, state, start, counter, refuse)
     if plan.growths and recount is not None and recount():
         return
     operands = operands_of(uses)
