@@ -447,28 +447,14 @@ class Helpers:
         return replacement_of(function)
 
     @staticmethod
-    def unbind(owner: Any, *args: Any, **kwargs: Any) -> Any:
-        """``x.unbind(dim)`` or ``torch.unbind(x, dim)`` as the iterable of a loop."""
-        given = [*args, *kwargs.values()] if owner is torch else [owner, *args, *kwargs.values()]
-        tensor, dim, *_ = (*given, 0)
-        if isinstance(tensor, torch.Tensor) and isinstance(dim, int) and is_dynamic_size(tensor.shape[dim]):
-            return rows(tensor, dim)
-        return owner.unbind(*args, **kwargs)
-
-    @staticmethod
     def pieces(function: Any) -> Any:
         """``x.unbind``, ``x.split`` and ``x.chunk`` that may return a list of dynamic length."""
-        cut = pieces(function)
-        if cut is function:
-            return function
+        return pieces(function, is_iterated=False)
 
-        def pieces_of(*args: Any, **kwargs: Any) -> Any:
-            found = cut(*args, **kwargs)
-            # An empty tensor has no rows, but split returns one empty piece: the model requires another size.
-            is_empty = isinstance(found, StackedList) and function.__name__ == "split" and found.stacked.shape[0] == 0
-            return function(*args, **kwargs) if is_empty else found
-
-        return pieces_of
+    @staticmethod
+    def iterated(function: Any) -> Any:
+        """``x.unbind`` and ``x.split`` whose result is the iterable of a loop."""
+        return pieces(function, is_iterated=True)
 
     @staticmethod
     def joining(function: Any) -> Any:

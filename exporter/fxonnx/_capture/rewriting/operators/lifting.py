@@ -70,7 +70,7 @@ class Uses:
                 self.versions[id(value)] = value._version
         elif isinstance(value, _NUMBERS):
             self.shape_env = value.node.shape_env
-            outer = [symbol for symbol in value.node.expr.free_symbols if self._is_outer(symbol)]
+            outer = [symbol for symbol in value.node.expr.free_symbols if self.is_outer(symbol)]
             self.symbols |= dict.fromkeys(sorted(outer, key=str))
             if isinstance(value, torch.SymBool):
                 self.flags |= {symbol: value for symbol in outer if value.node.expr == sympy.Eq(symbol, 1)}
@@ -80,7 +80,8 @@ class Uses:
         for size in value.shape:
             self.add(size)
 
-    def _is_outer(self, symbol: sympy.Symbol) -> bool:
+    def is_outer(self, symbol: sympy.Symbol) -> bool:
+        """Whether the trial run has not made a symbol."""
         for prefix, first in zip(("u", "zuf"), self.first, strict=True):
             number = symbol.name.removeprefix(prefix)
             if number != symbol.name and number.isdigit():

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from fxonnx_translations._torch_compat import FakeTensor, TreeSpec, check, sym_max
 
 from ...function_transforms import reject_lost_gradients
+from .chunks import Chunks, check_not_empty
 from .conditionals import (
     Refuse,
     add_output,
@@ -53,17 +55,26 @@ class Counter:
 
     Args:
         count: The number of iterations.
+
+    Attributes:
+        last: The last index that was read, as a number.
+        has_chunks: Whether operators in the loop ask whether a chunk of a dim is empty.
     """
 
     def __init__(self, count: Any) -> None:
         self.count = count
+        self.last: Any = None
+        self.has_chunks = False
         self.tensor = torch.zeros((), dtype=torch.int64, device=NUMBER_DEVICE)
 
     def index(self) -> Any:
         """The index as a number, with its limits."""
-        index = self.tensor.item()
+        index: Any = self.tensor.item()
         check(index >= 0)
         check(index < self.count)
+        if self.has_chunks:
+            check_not_empty(index, self.count)
+        self.last = index
         return index
 
 
@@ -96,6 +107,7 @@ class _Growth:
         last: The last item before the loop; None for an empty list.
         at_front: Whether they are inserted before the others.
         is_filtered: Whether a branch of a condition does not add some of them.
+        chunks: The sizes of the items if they differ.
         carry: The last item, if iterations read it.
     """
 
@@ -104,7 +116,13 @@ class _Growth:
     last: torch.Tensor | None
     at_front: bool = False
     is_filtered: bool = False
+    chunks: Chunks | None = None
     carry: _Carry | None = None
+
+    @property
+    def buffers(self) -> int:
+        """The number of buffers for the items."""
+        return len(self.like) if self.chunks is None else 1
 
 
 @dataclass
@@ -163,7 +181,13 @@ def symbolic_loop(
     """
     shared = state.shared()
     start = state.read()
-    plan, uses = _plan(keep_going, step, state, start, counter, refuse)
+    try:
+        plan, uses = _plan(keep_going, step, state, start, counter, refuse)
+    except GuardOnDataDependentSymNode:
+        if counter is None:
+            raise
+        counter.has_chunks = True
+        plan, uses = _plan(keep_going, step, state, start, counter, refuse)
     if plan.growths and recount is not None and recount():
         return
     operands = operands_of(uses)
@@ -215,6 +239,9 @@ def symbolic_loop(
     for growth, (parts, kept) in zip(plan.growths, added_items, strict=True):
         if kept is not None and shared[growth.part]:
             refuse_shared(state.names[growth.part], refuse)
+        if growth.chunks is not None:
+            after[growth.part] = Slot.of(growth.chunks.extended(start[growth.part].value, parts[0], counter.count))
+            continue
         length = _length(state, results[0])
         added = StackedList.extended(start[growth.part].value, parts, length, kept, at_front=growth.at_front)
         after[growth.part] = Slot.of(added)
@@ -265,6 +292,7 @@ def _plan(
                 growing = after[growth.part].value
                 growth.like, growth.at_front = list(growing.added), bool(growing.at_front)
                 growth.is_filtered = any(kept is not True for kept in growing.kept)
+                _chunks(growth, start[growth.part].value, used, counter, state, refuse)
                 for tensor in growth.like:
                     used.add(tensor)
                     used.add_sizes(tensor)
@@ -272,6 +300,32 @@ def _plan(
     return refuse(
         "the types of its variables differ in each iteration", "assign values of the same type in every iteration"
     )
+
+
+def _chunks(growth: _Growth, before: Any, used: Uses, counter: Counter | None, state: State, refuse: Refuse) -> None:
+    """Note the sizes of the items that iterations add to a list if their shapes differ.
+
+    Args:
+        growth: The list.
+        before: The list before the loop.
+        used: The values that an iteration used.
+        counter: The index of the iteration.
+        state: The variables.
+        refuse: Raises the error for items of other shapes than chunks have.
+    """
+    sizes = [size.node.expr for item in growth.like for size in item.shape if isinstance(size, torch.SymInt)]
+    if all(used.is_outer(symbol) for size in sizes for symbol in size.free_symbols):
+        return
+    # Every iteration appends its chunks, in the order of the dim, to a list whose other items are known.
+    is_regular = not (state.site.flags or growth.at_front or growth.is_filtered) and type(before) is list
+    if is_regular and counter is not None and counter.last is not None:
+        growth.chunks = Chunks.of(growth.like, counter.last, counter.count)
+    if growth.chunks is None:
+        refuse(
+            f"the items that it adds to {state.names[growth.part]} differ in their shape",
+            "append tensors of one shape in every iteration, or chunks of a constant size that torch.cat joins: "
+            "x[i : i + 32] for i in range(0, x.shape[0], 32)",
+        )
 
 
 def _note_assigned(
@@ -431,6 +485,9 @@ def _buffers(plan: _Plan, counter: Counter | None, refuse: Refuse) -> list[torch
         count = sym_max(count, 0)
     buffers = []
     for growth in plan.growths:
+        if growth.chunks is not None:
+            buffers.append(growth.chunks.buffer(growth.like[0]))
+            continue
         buffers += [torch.zeros((count, *like.shape), dtype=like.dtype, device=like.device) for like in growth.like]
         if growth.is_filtered:
             size = len(growth.like)
@@ -446,19 +503,20 @@ def _store(
     inner: dict[int, torch.Tensor],
 ) -> list[torch.Tensor]:
     """Write the added items to the buffers."""
-    items = []
+    remaining, stored = iter(buffers), []
     for growth in plan.growths:
         growing = after[growth.part].value
-        items += [(item, growth.at_front) for item in growing.added]
+        items = [inner.get(id(item), item) for item in growing.added]
+        if growth.chunks is not None:
+            stored.append(growth.chunks.stored(next(remaining), items, given[0]))
+            continue
         if growth.is_filtered:
             kept = torch.stack([as_condition(kept) for kept in growing.kept])
-            items.append((kept.to(growth.like[0].device), growth.at_front))
-    stored = []
-    for buffer, (item, at_front) in zip(buffers, items, strict=True):
-        index = given[0].reshape(1)
-        position = buffer.shape[0] - 1 - index if at_front else index
-        value = inner.get(id(item), item)
-        stored.append(shares(torch.index_put(buffer, (position,), value.unsqueeze(0)), buffer, value))
+            items.append(kept.to(growth.like[0].device))
+        for item in items:
+            buffer, index = next(remaining), given[0].reshape(1)
+            position = buffer.shape[0] - 1 - index if growth.at_front else index
+            stored.append(shares(torch.index_put(buffer, (position,), item.unsqueeze(0)), buffer, item))
     return stored
 
 
@@ -466,7 +524,8 @@ def _split(plan: _Plan, buffers: Sequence[torch.Tensor]) -> list[tuple[list[torc
     """The buffers of each list: its items, and whether iterations have added them."""
     given = iter(buffers)
     return [
-        ([next(given) for _ in growth.like], next(given) if growth.is_filtered else None) for growth in plan.growths
+        ([next(given) for _ in range(growth.buffers)], next(given) if growth.is_filtered else None)
+        for growth in plan.growths
     ]
 
 

@@ -24,6 +24,8 @@ __all__ = [
     "JOINING",
     "Elements",
     "StackedList",
+    "as_elements",
+    "chunks",
     "elements_of",
     "hits_of",
     "integer",
@@ -31,6 +33,7 @@ __all__ = [
     "pieces",
     "repeated",
     "replacement_of",
+    "rows",
     "truth",
 ]
 
@@ -62,7 +65,7 @@ def elements_of(iterable: Any) -> Elements | None:
     if isinstance(iterable, Elements):
         return iterable if is_dynamic_size(iterable.count) else None
     if isinstance(iterable, StackedList):
-        return rows(iterable.stacked, 0)
+        return iterable.elements
     if isinstance(iterable, torch.Tensor) and iterable.dim() and is_dynamic_size(iterable.shape[0]):
         return rows(iterable, 0)
     return None
@@ -78,6 +81,15 @@ def hits_of(iterable: Any) -> torch.Tensor | None:
 def rows(tensor: torch.Tensor, dim: int) -> Elements:
     """The slices of a tensor along a dim."""
     return Elements(tensor.shape[dim], lambda index: tensor.select(dim, index))
+
+
+def chunks(tensor: torch.Tensor, dim: int, size: int) -> Elements:
+    """The pieces of a tensor along a dim, the last of which may be smaller."""
+    axes = (slice(None),) * (dim % tensor.dim())
+    return Elements(
+        (tensor.shape[dim] + size - 1) // size,
+        lambda index: tensor[(*axes, slice(index * size, index * size + size))],
+    )
 
 
 def as_elements(iterable: Any) -> Elements | None:
@@ -380,6 +392,19 @@ class StackedList(list[Any]):
         """All items, along a new first dim."""
         return self.parts[0] if len(self.parts) == 1 else shares(torch.cat(self.parts), *self.parts)
 
+    def joined(self, dim: int, *, is_stack: bool) -> torch.Tensor:
+        """``torch.stack`` or ``torch.cat`` of the list, whose memory is not the list's."""
+        stacked = self.stacked.clone()
+        if is_stack:
+            return stacked.movedim(0, dim)
+        dim = dim % (stacked.dim() - 1)
+        return stacked.movedim(0, dim).flatten(dim, dim + 1)
+
+    @property
+    def elements(self) -> Elements:
+        """The items."""
+        return rows(self.stacked, 0)
+
     @property
     def has_single_elements(self) -> bool:
         """Whether each item has one element, so that it can stand for a number."""
@@ -476,8 +501,13 @@ def repeated(items: Any, count: Any) -> Any:
     return items * count
 
 
-def pieces(function: Any) -> Any:
-    """``unbind``, ``split`` and ``chunk`` of a tensor, which return a list of dynamic length if a piece has size 1."""
+def pieces(function: Any, *, is_iterated: bool) -> Any:
+    """``unbind``, ``split`` and ``chunk`` of a tensor, which return a list of dynamic length if a piece has size 1.
+
+    Args:
+        function: The function or method; others are returned.
+        is_iterated: Whether a loop reads the pieces once and in order: they may have another size.
+    """
     owner = getattr(function, "__self__", None)
     first = (owner,) if isinstance(owner, torch.Tensor) else ()
     if not first and function not in (torch.unbind, torch.split, torch.chunk):
@@ -485,19 +515,23 @@ def pieces(function: Any) -> Any:
     name = function.__name__
 
     def cut(*args: Any, **kwargs: Any) -> Any:
-        tensor, *options = (*first, *args) or (None,)
+        tensor, *options = (*first, *args) or (kwargs.get("input", kwargs.get("tensor")),)
         sizes = [kwargs[key] for key in ("split_size", "split_size_or_sections", "chunks") if key in kwargs]
         size = None if name == "unbind" else (sizes or options[:1] or [None])[0]
         dim = kwargs.get("dim", (*options[int(name != "unbind" and not sizes) :], 0)[0])
         if not (isinstance(tensor, torch.Tensor) and isinstance(dim, int) and is_dynamic_size(tensor.shape[dim])):
             return function(*args, **kwargs)
-        rows_first = tensor.movedim(dim, 0)
         if name == "unbind":
-            return StackedList([rows_first])
+            return rows(tensor, dim) if is_iterated else StackedList([tensor.movedim(dim, 0)])
         one = 1 if name == "split" else tensor.shape[dim]
-        if not isinstance(size, int | torch.SymInt) or not statically_known_true(size == one):
+        is_single = isinstance(size, int | torch.SymInt) and statically_known_true(size == one)
+        is_chunked = is_iterated and name == "split" and type(size) is int and size > 0
+        # An empty tensor has no rows, but split returns one empty piece: the model requires another size.
+        if not (is_single or is_chunked) or (name == "split" and tensor.shape[dim] == 0):
             return function(*args, **kwargs)
-        return StackedList([rows_first.unsqueeze(dim % tensor.dim() + 1)])
+        if not is_single:
+            return chunks(tensor, dim, size)
+        return StackedList([tensor.movedim(dim, 0).unsqueeze(dim % tensor.dim() + 1)])
 
     return cut
 
@@ -510,9 +544,4 @@ def join(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """``torch.stack`` or ``torch.cat`` of a list that a loop has added items to."""
     items, dim, *_ = (*args, 0) if len(args) < 2 else args
     dim = kwargs.get("dim", dim)
-    # The list does not share the memory of the result.
-    stacked = items.stacked.clone()
-    if function is torch.stack:
-        return stacked.movedim(0, dim)
-    dim = dim % (stacked.dim() - 1)
-    return stacked.movedim(0, dim).flatten(dim, dim + 1)
+    return items.joined(dim, is_stack=function is torch.stack)

@@ -10,6 +10,7 @@ from typing import Any
 from fxonnx_translations._torch_compat import TreeSpec, pytree
 
 from ..source.transformer import Site
+from .chunks import ChunkedList
 from .growing_lists import GrowingList, Parts
 from .sequences import StackedList
 from .side_effects import has_items
@@ -35,7 +36,7 @@ class Slot:
     @property
     def is_container(self) -> bool:
         """Whether it is a list or a dict."""
-        return type(self.value) in (list, dict) or isinstance(self.value, StackedList | GrowingList)
+        return type(self.value) in (list, dict) or _is_stacked(self.value) or isinstance(self.value, GrowingList)
 
     @property
     def items(self) -> Any:
@@ -67,7 +68,7 @@ class Slot:
     @staticmethod
     def of(value: Any) -> Slot:
         """The slot of a value."""
-        if isinstance(value, StackedList):
+        if _is_stacked(value):
             return Slot(value, Parts(list(value.parts), [True] * len(value.parts)))
         if isinstance(value, GrowingList):
             return Slot(value, Parts(list(value.added), list(value.kept)))
@@ -111,7 +112,7 @@ class State:
     def write(self, slots: Sequence[Slot]) -> None:
         """Set the values, and the items of lists and dicts."""
         for slot in slots:
-            if isinstance(slot.value, StackedList):
+            if _is_stacked(slot.value):
                 slot.value.parts = list(slot.content.parts)
             elif isinstance(slot.value, GrowingList):
                 slot.value.added, slot.value.kept = map(list, slot.content)
@@ -120,6 +121,11 @@ class State:
                     _set_items(container, items)
                 _fill(slot.value, slot.content)
         self._put([slot.value for slot in slots])
+
+
+def _is_stacked(value: Any) -> bool:
+    """Whether a value is a list of dynamic length, which may change."""
+    return isinstance(value, StackedList) and not isinstance(value, ChunkedList)
 
 
 def containers_in(value: Any) -> Iterator[Any]:

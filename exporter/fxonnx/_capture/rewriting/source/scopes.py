@@ -1,10 +1,11 @@
-"""Facts about expressions: scopes that a transformation would change, and tests, whose truth alone matters."""
+"""Facts about expressions: scopes that a transformation would change, tests, and the iterables of loops."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Container
 
-__all__ = ["as_test", "binds_late", "binds_name", "is_test", "scope_function"]
+__all__ = ["as_iterable", "as_test", "binds_late", "binds_name", "is_iterated", "is_test", "scope_function"]
 
 _SCOPE_FUNCTIONS = {"locals": 0, "vars": 0, "dir": 0, "eval": 1, "exec": 1}
 """Functions of local variables by the number of arguments with which they are ones."""
@@ -32,6 +33,27 @@ def as_test(node: ast.expr) -> ast.expr:
 def is_test(node: ast.BoolOp) -> bool:
     """Whether only the truth of an operator's value matters, and not which operand it is."""
     return "is_test" in vars(node)
+
+
+def as_iterable(node: ast.expr, variables: Container[str]) -> ast.expr:
+    """The iterable of a loop itself, after the calls whose results only the loop reads have been marked.
+
+    Args:
+        node: The expression.
+        variables: Names that may be other functions than the builtin ones.
+    """
+    match node:
+        case ast.Call(ast.Attribute(attr="unbind" | "split")):
+            vars(node)["is_iterated"] = True
+        case ast.Call(ast.Name("enumerate" | "reversed" | "zip" as name), arguments) if name not in variables:
+            for argument in arguments:
+                as_iterable(argument, variables)
+    return node
+
+
+def is_iterated(node: ast.Call) -> bool:
+    """Whether only a loop reads the result of a call."""
+    return "is_iterated" in vars(node)
 
 
 def binds_name(node: ast.AST) -> bool:

@@ -24,7 +24,7 @@ from .analysis import (
 from .counters import CountedWhile, counted_loops, with_tests
 from .jumps import Structured, structure
 from .private_names import mangle
-from .scopes import as_test, binds_late, binds_name, is_test, scope_function
+from .scopes import as_iterable, as_test, binds_late, binds_name, is_iterated, is_test, scope_function
 
 __all__ = ["HELPERS", "PREFIX", "Site", "transform"]
 
@@ -270,19 +270,9 @@ class _Function:
         site = self._site(node, construct, [assign, *node.body], self.live.head[id(node)])
         body = self._closure("body", node, [assign, *node.body], [item])
         state = self._state(node, site)
-        iterable = self._iterable(node.iter)
+        iterable = self.expression(as_iterable(node.iter, self.outer))
         call = self._call("iterate", site, iterable, *_names(body), self._flags(node), *_names(*state), like=node)
         return [body, *state, _locate(ast.Expr(call), node)]
-
-    def _iterable(self, node: ast.expr) -> ast.expr:
-        """The iterable of a loop: ``x.unbind(1)`` and ``torch.unbind(x, 1)`` are not evaluated."""
-        match node:
-            case ast.Call(func=ast.Attribute(attr="unbind", value=owner)):
-                arguments = [self.expression(item) for item in node.args]
-                keywords = [ast.keyword(item.arg, self.expression(item.value)) for item in node.keywords]
-                helper = ast.Attribute(_load(HELPERS), "unbind", ast.Load())
-                return _locate(ast.Call(helper, [self.expression(owner), *arguments], keywords), node)
-        return self.expression(node)
 
     def _plain(self, node: ast.stmt, value: ast.expr, construct: str, helper: str = "plain") -> ast.expr:
         """A check that a condition or an iterable of a statement that is not transformed is a Python value."""
@@ -437,7 +427,7 @@ class _Expressions(ast.NodeTransformer):
                 length = _locate(ast.Call(_load("len"), [generator.iter], []), node)
                 count: ast.expr = self.visit(length)
                 return _locate(_call_helper("repeated", [ast.List([node.elt], ast.Load()), count]), node)
-        iterable = self._owner._iterable(generator.iter)
+        iterable = self.visit(as_iterable(generator.iter, outer))
         tests = [as_test(one) for one in ([_locate(ast.BoolOp(ast.And(), ifs), node)] if len(ifs) > 1 else ifs)]
         item = f"{PREFIX}item"
         own = ast.comprehension(generator.target, ast.Tuple([_load(item)], ast.Load()), [], 0)
@@ -474,7 +464,8 @@ class _Expressions(ast.NodeTransformer):
                 return node
         self.generic_visit(node)
         if isinstance(node.func, ast.Attribute) and node.func.attr in _FUNCTIONS:
-            node.func = _locate(_call_helper(_FUNCTIONS[node.func.attr], [node.func]), node)
+            helper = "iterated" if is_iterated(node) else _FUNCTIONS[node.func.attr]
+            node.func = _locate(_call_helper(helper, [node.func]), node)
         return node
 
     def visit_List(self, node: ast.List) -> ast.expr:
