@@ -17,7 +17,7 @@ import sympy
 import torch
 from torch.fx.experimental.sym_node import SymNode
 
-from fxonnx_translations._builder.exact_quotients import exact_integer, quotient_of_products
+from fxonnx_translations._builder.exact_quotients import CONVERSIONS, exact_integer, quotient_of_products
 from fxonnx_translations._torch_compat import FloorDiv, get_proxy_mode, shape_config
 
 from ..._context_values import assigned
@@ -120,6 +120,8 @@ def sym_node_init(
         forms = _forms.get()
         if forms is not None and not expr.is_Atom:
             expr = forms.form(expr)
+            if isinstance(expr, CONVERSIONS):
+                expr = forms.form(_at_multiples(exact_integer, shape_env, expr) or expr)
         elif forms is not None and args and type(args[0]) is int:
             forms.samples.examples.setdefault(expr, args[0])
     original(self, expr, shape_env, pytype, *args, **options)
@@ -167,7 +169,30 @@ def _exact_quotient(self: Any, other: Any) -> Any:
     if not are_known or other.expr.is_Integer or get_proxy_mode() is not None:
         return None
     found = quotient_of_products(self.expr, other.expr)
+    if found is None:
+        found = _at_multiples(quotient_of_products, self.shape_env, self.expr, other.expr)
     return None if found is None else SymNode(found, self.shape_env, int, self.hint // other.hint)
+
+
+def _at_multiples(function: Callable[..., Any], environment: Any, *expressions: sympy.Expr) -> Any:
+    """A function of expressions in which a size is 8 times ``n // 8`` if the model requires that it is a multiple of 8.
+
+    Args:
+        function: Simplifies the expressions, or returns None.
+        environment: The ShapeEnv with the remainders that are known to be 0.
+        expressions: The expressions.
+    """
+    factors: dict[sympy.Symbol, sympy.Expr] = {}
+    for known in environment.divisible if any(one.has(FloorDiv) for one in expressions) else ():
+        size, divisor = known.args
+        if size.is_Symbol and divisor.is_Integer:
+            factors[size] = max(divisor, factors.get(size, divisor))
+    if not factors:
+        return None
+    wholes = {size: sympy.Symbol(f"{size.name} // {factors[size]}", integer=True, positive=True) for size in factors}
+    products = {size: factors[size] * whole for size, whole in wholes.items()}
+    found = function(*(one.xreplace(products) for one in expressions))
+    return None if found is None else found.xreplace({wholes[one]: FloorDiv(one, factors[one]) for one in factors})
 
 
 def sym_node_operation(name: str, original: Callable[[Any, Any], Any], self: Any, other: Any) -> Any:
