@@ -7,6 +7,7 @@ are dropped at the end of the capture. Guards are therefore recorded as they are
 from __future__ import annotations
 
 import linecache
+import math
 import re
 import sys
 import sysconfig
@@ -24,7 +25,7 @@ from sympy.logic.boolalg import BooleanAtom
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_true
 
 from fxonnx_translations._builder.size_values import EVALUATION_ERRORS
-from fxonnx_translations._torch_compat import TracingContext, ValueRanges, bound_sympy, int_oo
+from fxonnx_translations._torch_compat import Mod, TracingContext, ValueRanges, bound_sympy, int_oo
 
 from ..._context_values import assigned
 from ..._extensions import active_extensions
@@ -41,6 +42,7 @@ __all__ = [
     "guard_bool",
     "guard_or_defer_runtime_assert",
     "guards_of_shape_env",
+    "known_divisors",
     "is_user_file",
     "line_of_node",
     "log_guard",
@@ -153,6 +155,8 @@ class GuardLog:
     layouts: dict[sympy.Basic, SourceLine | None] = field(default_factory=dict)
     observer: Callable[[GuardLog, Guard], None] | None = None
     _recorded: set[sympy.Basic] = field(default_factory=set)
+    _divisors: dict[sympy.Symbol, int] = field(default_factory=dict)
+    _divisors_of: int = 0
 
     def add(self, shape_env: ShapeEnv, expression: sympy.Basic, frame: FrameType | None) -> None:
         """Record a guard, unless it is recorded already."""
@@ -173,6 +177,19 @@ class GuardLog:
         """Forget the guards of an attempt that is repeated."""
         for recorded in (self.guards, self.sources, self.nonzero, self.layouts, self._recorded):
             recorded.clear()
+        self._divisors, self._divisors_of = {}, 0
+
+    def divisors(self) -> Mapping[sympy.Symbol, int]:
+        """The symbols that the guards require to be multiples of a number, with the number."""
+        for guard in self.guards[self._divisors_of :]:
+            is_remainder = isinstance(guard.expression, sympy.Eq) and guard.expression.has(Mod)
+            for form in normal_forms(guard.expression) if is_remainder else ():
+                if isinstance(form, sympy.Eq) and isinstance(form.lhs, Mod) and form.rhs == 0:
+                    size, divisor = form.lhs.args
+                    if size.is_Symbol and divisor.is_Integer:
+                        self._divisors[size] = math.lcm(int(divisor), self._divisors.get(size, 1))
+        self._divisors_of = len(self.guards)
+        return self._divisors
 
     def add_comparison(self, relation: type[sympy.Rel], sides: Sequence[sympy.Expr], frame: FrameType | None) -> None:
         """Record the symbols that must not be 0 for a comparison that torch evaluated for positive sizes."""
@@ -303,6 +320,12 @@ def guard_bool(evaluate: Callable[..., bool], self: Any, file: str, line: int) -
     if condition.free_symbols and not ShapeEnv._suppress_guards_tls():
         recorder.log.add(self.shape_env, _relaxed(condition if answer else sympy.Not(condition), evaluating), caller)
     return answer
+
+
+def known_divisors() -> Mapping[sympy.Symbol, int]:
+    """The symbols that the current capture requires to be multiples of a number, with the number."""
+    recorder = _recorder.get()
+    return {} if recorder is None else recorder.log.divisors()
 
 
 def record_condition(condition: Any, *, answer: bool, frame: FrameType | None) -> None:

@@ -21,6 +21,7 @@ from fxonnx_translations._builder.exact_quotients import CONVERSIONS, exact_inte
 from fxonnx_translations._torch_compat import FloorDiv, get_proxy_mode, shape_config
 
 from ..._context_values import assigned
+from .guard_recorder import known_divisors
 from .quasi_periodic import QuasiPeriodic, quasi_periodic
 from .size_samples import SizeSamples
 
@@ -121,7 +122,7 @@ def sym_node_init(
         if forms is not None and not expr.is_Atom:
             expr = forms.form(expr)
             if isinstance(expr, CONVERSIONS):
-                expr = forms.form(_at_multiples(exact_integer, shape_env, expr) or expr)
+                expr = forms.form(_at_multiples(exact_integer, expr) or expr)
         elif forms is not None and args and type(args[0]) is int:
             forms.samples.examples.setdefault(expr, args[0])
     original(self, expr, shape_env, pytype, *args, **options)
@@ -170,29 +171,25 @@ def _exact_quotient(self: Any, other: Any) -> Any:
         return None
     found = quotient_of_products(self.expr, other.expr)
     if found is None:
-        found = _at_multiples(quotient_of_products, self.shape_env, self.expr, other.expr)
+        found = _at_multiples(quotient_of_products, self.expr, other.expr)
     return None if found is None else SymNode(found, self.shape_env, int, self.hint // other.hint)
 
 
-def _at_multiples(function: Callable[..., Any], environment: Any, *expressions: sympy.Expr) -> Any:
+def _at_multiples(function: Callable[..., Any], *expressions: sympy.Expr) -> Any:
     """A function of expressions in which a size is 8 times ``n // 8`` if the model requires that it is a multiple of 8.
 
     Args:
         function: Simplifies the expressions, or returns None.
-        environment: The ShapeEnv with the remainders that are known to be 0.
         expressions: The expressions.
     """
-    factors: dict[sympy.Symbol, sympy.Expr] = {}
-    for known in environment.divisible if any(one.has(FloorDiv) for one in expressions) else ():
-        size, divisor = known.args
-        if size.is_Symbol and divisor.is_Integer:
-            factors[size] = max(divisor, factors.get(size, divisor))
-    if not factors:
+    divisors = known_divisors() if any(one.has(FloorDiv) for one in expressions) else {}
+    if not divisors:
         return None
-    wholes = {size: sympy.Symbol(f"{size.name} // {factors[size]}", integer=True, positive=True) for size in factors}
-    products = {size: factors[size] * whole for size, whole in wholes.items()}
+    wholes = {size: sympy.Symbol(f"{size} // {number}", integer=True, positive=True) for size, number in divisors.items()}
+    products = {size: number * wholes[size] for size, number in divisors.items()}
     found = function(*(one.xreplace(products) for one in expressions))
-    return None if found is None else found.xreplace({wholes[one]: FloorDiv(one, factors[one]) for one in factors})
+    quotients = {wholes[size]: FloorDiv(size, sympy.Integer(number)) for size, number in divisors.items()}
+    return None if found is None else found.xreplace(quotients)
 
 
 def sym_node_operation(name: str, original: Callable[[Any, Any], Any], self: Any, other: Any) -> Any:

@@ -453,7 +453,9 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         tracing_state.suggest_checks,
         "torch logs a warning about a guard that another attempt resolves",
     ),
-    Patch("torch.export._trace:print", print_nothing, "torch prints the whole graph when an export fails"),
+    Patch(
+        "torch.export._trace:print", print_nothing, "torch prints the whole graph when an export fails", PatchKind.SPEED
+    ),
     Patch(
         "torch.utils._sympy.reference:PythonReferenceAnalysis.int_truediv",
         torchvision_detection.true_division,
