@@ -22,7 +22,7 @@ from fxonnx_translations._builder.size_values import SizeValues, UndefinedSizeEr
 from fxonnx_translations._torch_compat import FakeTensor, OpOverload
 
 from ..._nodes import input_of, schema_of, written_arguments
-from .guard_recorder import Guard, line_of_node
+from .guard_recorder import Guard, SourceLine, line_of_node
 
 __all__ = ["copy_guards"]
 
@@ -43,12 +43,15 @@ _CHANGE_NO_MEMORY = frozenset({torch.ops.aten.detach_.default, torch.ops.aten.re
 _DATA_DEPENDENT_SIZE = 7
 
 
-def copy_guards(program: ExportedProgram, values: Mapping[sympy.Symbol, Any]) -> Iterator[Guard]:
+def copy_guards(
+    program: ExportedProgram, values: Mapping[sympy.Symbol, Any], layouts: Mapping[sympy.Basic, SourceLine | None]
+) -> Iterator[Guard]:
     """Guards that keep copies copies and views views, for programs that can tell the difference.
 
     Args:
         program: The captured program.
         values: The example values of its symbols.
+        layouts: The conditions on other sizes than 1 by which one of them became a copy or a view, with their lines.
     """
     nodes = [node for node in program.graph.nodes if node.op in ("call_function", "output")]
     writes = [
@@ -67,6 +70,8 @@ def copy_guards(program: ExportedProgram, values: Mapping[sympy.Symbol, Any]) ->
     seen = memory.first_difference(writes, copies) or memory.first_separation(writes, copies)
     if seen is None and addressed.keys().isdisjoint(copies):
         return
+    for layout, line in layouts.items():
+        yield Guard(layout, line)
     flipping: dict[sympy.Expr, list[Node]] = defaultdict(list)
     examples = _Examples(values)
     for node in copies:

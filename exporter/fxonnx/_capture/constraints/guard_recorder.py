@@ -7,6 +7,7 @@ are dropped at the end of the capture. Guards are therefore recorded as they are
 from __future__ import annotations
 
 import linecache
+import math
 import re
 import sys
 import sysconfig
@@ -21,10 +22,10 @@ from typing import Any
 import sympy
 import torch
 from sympy.logic.boolalg import BooleanAtom
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_true
 
 from fxonnx_translations._builder.size_values import EVALUATION_ERRORS
-from fxonnx_translations._torch_compat import TracingContext, ValueRanges, bound_sympy, int_oo
+from fxonnx_translations._torch_compat import Mod, TracingContext, ValueRanges, bound_sympy, int_oo
 
 from ..._context_values import assigned
 from ..._extensions import active_extensions
@@ -41,6 +42,7 @@ __all__ = [
     "guard_bool",
     "guard_or_defer_runtime_assert",
     "guards_of_shape_env",
+    "known_divisors",
     "is_user_file",
     "line_of_node",
     "log_guard",
@@ -84,6 +86,14 @@ _LAYOUT = frozenset(
 )
 # Functions of torch whose number of results depends on a size. Whether it is 0 is no shortcut for them.
 _SPLITS = frozenset({"split", "chunk", "unsafe_split", "unsafe_chunk", "unsafe_chunk_py_impl"})
+# Their C++ code compares strides, to return a view where it can.
+_RESHAPES = frozenset(
+    {
+        torch.ops.aten.flatten.using_ints,
+        torch.ops.aten.ravel.default,
+        torch.ops.aten.reshape.default,
+    }
+)
 # Code of transformers that branches on sizes of 0 and 1 with equal results: whether to repeat a mask or positions,
 # which of two equivalent kernels to call, and whether a cache is empty.
 _BROADCASTING = re.compile(r"/transformers/(masking_utils\.py|cache_utils\.py|integrations/\w+\.py)$")
@@ -135,14 +145,18 @@ class GuardLog:
         sources: torch's symbol to torch's name of its source: ``L['x'].size()[0]``.
         nonzero: Sums of symbols that the model's code compares with 0, with the first line that does. torch evaluates
             such comparisons without a guard, since its symbols are positive.
+        layouts: Conditions, with their lines, by which ``reshape`` returns a view or a copy: the values are the same.
         observer: Called with each new guard.
     """
 
     guards: list[Guard] = field(default_factory=list)
     sources: dict[sympy.Symbol, str] = field(default_factory=dict)
     nonzero: dict[sympy.Expr, SourceLine | None] = field(default_factory=dict)
+    layouts: dict[sympy.Basic, SourceLine | None] = field(default_factory=dict)
     observer: Callable[[GuardLog, Guard], None] | None = None
     _recorded: set[sympy.Basic] = field(default_factory=set)
+    _divisors: dict[sympy.Symbol, int] = field(default_factory=dict)
+    _divisors_of: int = 0
 
     def add(self, shape_env: ShapeEnv, expression: sympy.Basic, frame: FrameType | None) -> None:
         """Record a guard, unless it is recorded already."""
@@ -161,8 +175,21 @@ class GuardLog:
 
     def clear(self) -> None:
         """Forget the guards of an attempt that is repeated."""
-        for recorded in (self.guards, self.sources, self.nonzero, self._recorded):
+        for recorded in (self.guards, self.sources, self.nonzero, self.layouts, self._recorded):
             recorded.clear()
+        self._divisors, self._divisors_of = {}, 0
+
+    def divisors(self) -> Mapping[sympy.Symbol, int]:
+        """The symbols that the guards require to be multiples of a number, with the number."""
+        for guard in self.guards[self._divisors_of :]:
+            is_remainder = isinstance(guard.expression, sympy.Eq) and guard.expression.has(Mod)
+            for form in normal_forms(guard.expression) if is_remainder else ():
+                if isinstance(form, sympy.Eq) and isinstance(form.lhs, Mod) and form.rhs == 0:
+                    size, divisor = form.lhs.args
+                    if size.is_Symbol and divisor.is_Integer:
+                        self._divisors[size] = math.lcm(int(divisor), self._divisors.get(size, 1))
+        self._divisors_of = len(self.guards)
+        return self._divisors
 
     def add_comparison(self, relation: type[sympy.Rel], sides: Sequence[sympy.Expr], frame: FrameType | None) -> None:
         """Record the symbols that must not be 0 for a comparison that torch evaluated for positive sizes."""
@@ -295,6 +322,12 @@ def guard_bool(evaluate: Callable[..., bool], self: Any, file: str, line: int) -
     return answer
 
 
+def known_divisors() -> Mapping[sympy.Symbol, int]:
+    """The symbols that the current capture requires to be multiples of a number, with the number."""
+    recorder = _recorder.get()
+    return {} if recorder is None else recorder.log.divisors()
+
+
 def record_condition(condition: Any, *, answer: bool, frame: FrameType | None) -> None:
     """Record a condition that a model asks as the truth value of a tensor: torch's frames are not the ones that ask.
 
@@ -354,6 +387,8 @@ def log_guard(note: Callable[..., None], self: Any, prefix: str, g: Any, forcing
         is_recorded = is_checked_again and not recorder.interpreted.isdisjoint(_anonymous(g))
         if is_condition and evaluating is not None and not is_recorded and _is_shortcut(g, evaluating):
             recorder.shortcuts.add(g)
+            if not distinguishes_zero_or_one(g) and _compares_strides(evaluating):
+                recorder.log.layouts.setdefault(g, user_line(caller))
         else:
             recorder.log.add(self, _relaxed(g, evaluating), caller)
     note(self, prefix, g, forcing_spec)
@@ -487,7 +522,7 @@ def _is_shortcut(guard: sympy.Basic, evaluating: FrameType) -> bool:
         return False
     if isinstance(guard, sympy.Eq) and _counts_results(evaluating):
         return False
-    return _queries_layout(evaluating) or distinguishes_zero_or_one(guard)
+    return _queries_layout(evaluating) or distinguishes_zero_or_one(guard) or _compares_strides(evaluating)
 
 
 def _counts_results(evaluating: FrameType) -> bool:
@@ -503,6 +538,26 @@ def _queries_layout(evaluating: FrameType) -> bool:
         # contiguous() returns the same values, whether it copies or not.
         return evaluating.f_locals.get("func") is torch.Tensor.contiguous
     return (evaluating.f_code.co_filename, evaluating.f_code.co_name) in _LAYOUT
+
+
+def _compares_strides(evaluating: FrameType) -> bool:
+    """Whether a frame calls ``reshape`` or ``flatten`` for as many elements as there are at all sizes.
+
+    Then their conditions only decide whether the result is a view or a copy.
+    """
+    local = evaluating.f_locals
+    operator, args = local.get("self"), local.get("args", ())
+    if evaluating.f_code.co_name != "__call__" or operator not in _RESHAPES:
+        return False
+    if operator is not torch.ops.aten.reshape.default:
+        return True
+    elements, known, inferred = args[0].numel(), 1, False
+    for size in args[1]:
+        if type(size) is int and size == -1:
+            inferred = True
+        else:
+            known *= size
+    return statically_known_true(elements % known == 0 if inferred else elements == known)
 
 
 def _is_operator_call(evaluating: FrameType) -> bool:

@@ -66,7 +66,7 @@ def translate_guards(
     recorded = list(log.guards if log is not None else _program_guards(program, environment))
     others = [
         *_squeeze_guards(program, _SQUEEZES_IN_PLACE),
-        *copy_guards(program, example),
+        *copy_guards(program, example, {} if log is None else log.layouts),
         *slice_guards(program, example),
     ]
     constraints = list(translator.constraints([*recorded, *squeezes, *others]))

@@ -17,10 +17,11 @@ import sympy
 import torch
 from torch.fx.experimental.sym_node import SymNode
 
-from fxonnx_translations._builder.exact_quotients import exact_integer, quotient_of_products
+from fxonnx_translations._builder.exact_quotients import CONVERSIONS, exact_integer, quotient_of_products
 from fxonnx_translations._torch_compat import FloorDiv, get_proxy_mode, shape_config
 
 from ..._context_values import assigned
+from .guard_recorder import known_divisors
 from .quasi_periodic import QuasiPeriodic, quasi_periodic
 from .size_samples import SizeSamples
 
@@ -120,6 +121,8 @@ def sym_node_init(
         forms = _forms.get()
         if forms is not None and not expr.is_Atom:
             expr = forms.form(expr)
+            if isinstance(expr, CONVERSIONS):
+                expr = forms.form(_at_multiples(exact_integer, expr) or expr)
         elif forms is not None and args and type(args[0]) is int:
             forms.samples.examples.setdefault(expr, args[0])
     original(self, expr, shape_env, pytype, *args, **options)
@@ -167,7 +170,26 @@ def _exact_quotient(self: Any, other: Any) -> Any:
     if not are_known or other.expr.is_Integer or get_proxy_mode() is not None:
         return None
     found = quotient_of_products(self.expr, other.expr)
+    if found is None:
+        found = _at_multiples(quotient_of_products, self.expr, other.expr)
     return None if found is None else SymNode(found, self.shape_env, int, self.hint // other.hint)
+
+
+def _at_multiples(function: Callable[..., Any], *expressions: sympy.Expr) -> Any:
+    """A function of expressions in which a size is 8 times ``n // 8`` if the model requires that it is a multiple of 8.
+
+    Args:
+        function: Simplifies the expressions, or returns None.
+        expressions: The expressions.
+    """
+    divisors = known_divisors() if any(one.has(FloorDiv) for one in expressions) else {}
+    if not divisors:
+        return None
+    wholes = {size: sympy.Symbol(f"{size} // {number}", integer=True, positive=True) for size, number in divisors.items()}
+    products = {size: number * wholes[size] for size, number in divisors.items()}
+    found = function(*(one.xreplace(products) for one in expressions))
+    quotients = {wholes[size]: FloorDiv(size, sympy.Integer(number)) for size, number in divisors.items()}
+    return None if found is None else found.xreplace(quotients)
 
 
 def sym_node_operation(name: str, original: Callable[[Any, Any], Any], self: Any, other: Any) -> Any:

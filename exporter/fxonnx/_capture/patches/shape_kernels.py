@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import has_guarding_hint, statically_known_true
 
-from fxonnx_translations._torch_compat import check
+from fxonnx_translations._torch_compat import check, prims_common
 
 __all__ = [
     "batch_norm",
@@ -33,6 +33,7 @@ __all__ = [
     "lstsq",
     "max_pool1d",
     "narrow",
+    "pixel_shuffle",
     "rnn",
     "scaled_dot_product_attention",
     "shape_as_tensor",
@@ -93,6 +94,12 @@ def max_pool1d(
         ceil_mode,
     )
     return result.squeeze(-2)
+
+
+def pixel_shuffle(original: Callable[..., Tensor], self: Tensor, factor: int) -> Tensor:
+    """``aten::pixel_shuffle`` and ``pixel_unshuffle``, whose decompositions take a view of a transposed tensor."""
+    result = original(torch.empty_like(self, memory_format=torch.contiguous_format), factor)
+    return result.contiguous(memory_format=prims_common.suggest_memory_format(self))
 
 
 def kron(original: Callable[..., Any], self: Tensor, other: Tensor) -> Tensor:

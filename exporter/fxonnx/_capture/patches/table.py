@@ -224,6 +224,12 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     KernelPatch("aten::max_pool1d", shape_kernels.max_pool1d, "its kernel specializes the length"),
     KernelPatch("aten::take_along_dim", shape_kernels.take_along_dim, "its kernel specializes the sizes"),
     *SPECTRA_PATCHES,
+    *(
+        DecompositionPatch(
+            f"aten::{name}", shape_kernels.pixel_shuffle, "for a transposed image, it specializes the batch"
+        )
+        for name in ("pixel_shuffle", "pixel_unshuffle")
+    ),
     KernelPatch("aten::kron", shape_kernels.kron, "its kernel specializes the sizes"),
     KernelPatch("aten::cdist", shape_kernels.cdist, "it branches on whether there are more than 25 points"),
     KernelPatch("aten::combinations", shape_kernels.combinations, "its number of results depends on a mask"),
