@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -71,7 +72,7 @@ CASES = (
     Case("aten.celu.default", lambda x: F.celu(x, 2.0), (LARGE.double(),), "float64"),
     Case("aten.celu.default", lambda x: F.celu(x, 2.0), (T((5,), torch.float16),), "float16"),
     Case("aten.celu.default", lambda x: F.celu(x, 2.0), (N,), "opset 11", opset=11),
-    Case("aten.log_sigmoid.default", aten.log_sigmoid.default, (WIDE[1:-1],)),
+    Case("aten.log_sigmoid.default", aten.log_sigmoid.default, (WIDE,)),
     Case("aten.prelu.default", torch.nn.PReLU(), (T(("n", 3, 4)),)),
     Case("aten.prelu.default", torch.nn.PReLU(3), (T(("n", 3, 4)),), "per channel"),
     Case("aten.glu.default", lambda x: F.glu(x, 1), (T(("n", 6)),)),
@@ -104,6 +105,21 @@ CASES = (
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_activation(case: Case) -> None:
     run(case)
+
+
+@pytest.mark.parametrize("opset", (17, 20))
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float16, torch.float64), ids=str)
+def test_infinities(dtype: torch.dtype, opset: int) -> None:
+    x = torch.tensor([math.inf, -math.inf, 1e4], dtype=dtype)
+    exact = fxonnx.ExportOptions(numerics="exact")
+    program = fxonnx.export(Function(F.logsigmoid), (x,), opset_version=opset, options=exact)
+    (found,) = program(x)
+    torch.testing.assert_close(found, F.logsigmoid(x))
+    assert not torch.signbit(found[0]) and not torch.signbit(found[2])
+    for approximate in ("none", "tanh"):
+        gelu = Function(partial(F.gelu, approximate=approximate))
+        # torch's vectorized kernel returns NaN for infinity, its scalar one infinity.
+        assert fxonnx.export(gelu, (x,), opset_version=opset)(x)[0][0] == math.inf
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64], ids=str)

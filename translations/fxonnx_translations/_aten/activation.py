@@ -202,7 +202,9 @@ def softshrink(op: Op, self: ir.Value, lambd: float = 0.5) -> ir.Value:
 def log_sigmoid(op: Op, self: ir.Value) -> ir.Value:
     """aten::log_sigmoid(Tensor self) -> Tensor"""
     # log(sigmoid(x)) would be -inf for x < -88, where log_sigmoid(x) is x.
-    return op.Neg(op.Softplus(op.Neg(self)))
+    smooth = op.Softplus(op.Neg(self))
+    # torch's zero of large numbers is positive.
+    return op.Sub(op.const(0.0, op.dtype_of(self)), smooth) if op.exact_numerics else op.Neg(smooth)
 
 
 @translates("aten::prelu")
