@@ -107,15 +107,15 @@ def test_activation(case: Case) -> None:
     run(case)
 
 
-@pytest.mark.parametrize("opset", (17, 20))
-@pytest.mark.parametrize("dtype", (torch.float32, torch.float16, torch.float64), ids=str)
+@pytest.mark.parametrize("opset", [17, 20])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
 def test_infinities(dtype: torch.dtype, opset: int) -> None:
     x = torch.tensor([math.inf, -math.inf, 1e4], dtype=dtype)
     exact = fxonnx.ExportOptions(numerics="exact")
     program = fxonnx.export(Function(F.logsigmoid), (x,), opset_version=opset, options=exact)
     (found,) = program(x)
     torch.testing.assert_close(found, F.logsigmoid(x))
-    assert not torch.signbit(found[0]) and not torch.signbit(found[2])
+    assert not torch.signbit(found[0::2]).any()
     for approximate in ("none", "tanh"):
         gelu = Function(partial(F.gelu, approximate=approximate))
         # torch's vectorized kernel returns NaN for infinity, its scalar one infinity.
@@ -123,7 +123,7 @@ def test_infinities(dtype: torch.dtype, opset: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64], ids=str)
-@pytest.mark.parametrize("name", ("elu", "leaky_relu", "celu", "softplus", "hardtanh", "clamp"))
+@pytest.mark.parametrize("name", ["elu", "leaky_relu", "celu", "softplus", "hardtanh", "clamp"])
 def test_parameters_that_are_values_of_tensors(name: str, dtype: torch.dtype) -> None:
     def forward(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         number = k.item()
