@@ -18,7 +18,8 @@ from torch.utils import _pytree as pytree
 
 import fxonnx
 from fxonnx import ArgumentError, ExportError, VerificationError
-from fxonnx._comparison import report_skipped
+from fxonnx._comparison import OutputComparison, report_skipped
+from fxonnx._program.random_outputs import is_smaller
 from tests.functions import Function
 from tests.program.handmade import program as handmade
 
@@ -221,6 +222,33 @@ def test_a_wrong_output_beside_a_random_one() -> None:
     with pytest.raises(VerificationError, match="ONNX Runtime and eager torch disagree") as caught:
         program.verify(model=lambda x: (x + torch.rand(()), x * 3))
     assert [row.status for row in caught.value.rows] == ["skipped", "mismatch"]
+
+
+def test_lengths_beside_a_random_output() -> None:
+    calls: list[int] = []
+
+    def lengths(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        calls.append(1)
+        return x + torch.rand(()), torch.tensor(4 if len(calls) > 6 else 3)
+
+    program = fxonnx.export(Function(lambda x: (x + torch.rand(()), torch.tensor(5))).eval(), (X,))
+    assert [row.status for row in program.verify(model=lengths)] == ["skipped", "skipped"]
+    assert len(calls) == 7
+
+
+@pytest.mark.parametrize(
+    ("dtype", "own", "other", "is_less"),
+    [
+        ("int64", 2.0, 59.0, False),
+        ("int64", 1.0, 59.0, True),
+        ("float32", 2.0, 59.0, True),
+        ("float32", 30.0, 59.0, False),
+    ],
+)
+def test_differences_of_classes_have_no_size(dtype: str, own: float, other: float, is_less: bool) -> None:
+    row = OutputComparison("classes", 0, "mismatch", dtype, (300,), other, other, "", wrong=300)
+    assert is_smaller(replace(row, max_abs=own), row) is is_less
+    assert is_smaller(replace(row, max_abs=own, wrong=100), row)
 
 
 class Router(nn.Module):

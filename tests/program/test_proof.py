@@ -247,6 +247,45 @@ def test_orders_of_tied_scores_are_not_an_error(monkeypatch: pytest.MonkeyPatch)
         fxonnx.export(Function(tied), (scores,))
 
 
+class TiedWeights(nn.Module):
+    """The order of scores of equal weights: no change of the input, whole numbers, separates them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((64,), 0.1))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if x.sum() > 0:
+            x = x * 2
+        return (x * 0 + self.weight).argsort(stable=True), x - 1
+
+
+def order_is_reversed(graph: torch.fx.Graph) -> None:
+    for node in graph.nodes:
+        if node.target is torch.ops.aten.argsort.stable:
+            with graph.inserting_after(node):
+                reverse = graph.call_function(torch.ops.aten.flip.default, (node, [0]))
+            reverse.meta = dict(node.meta)
+            node.replace_all_uses_with(reverse, delete_user_cb=lambda user, kept=reverse: user is not kept)
+
+
+def test_orders_of_scores_that_tie_through_the_weights_are_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    patched(monkeypatch, order_is_reversed)
+    x = torch.ones(64)
+    program = fxonnx.export(TiedWeights(), (x,))
+    example = program.record.proof.runs[0]
+    assert (example.status, example.message.partition(":")[0]) == ("skipped", "unstable")
+    patched(monkeypatch, sub_one_becomes_two)
+    with pytest.raises(fxonnx.CaptureError, match="the captured program does not compute"):
+        fxonnx.export(TiedWeights(), (x,))
+    # Weights that do not tie determine the order.
+    patched(monkeypatch, order_is_reversed)
+    model = TiedWeights()
+    nn.init.uniform_(model.weight)
+    with pytest.raises(fxonnx.CaptureError, match="the captured program does not compute"):
+        fxonnx.export(model, (x,))
+
+
 class ForExport(nn.Module):
     """A model that returns something else while it is exported, which is what its author wants."""
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch.nn import functional as F
 
+import fxonnx
+
+from ..functions import Function
+from ..saved import run_from_file
 from .harness import Case, T, run
 
 aten = torch.ops.aten
@@ -16,6 +21,7 @@ N = T(("n", 3), low=-5, high=5)
 I = T(("n", 3), torch.int64, -9, 9)
 WIDE = torch.tensor([-math.inf, -200.0, -30.0, -1.0, 0.0, 1.0, 30.0, 200.0, math.inf])
 
+K, WHOLE = T((), low=0.5, high=2.5), T((), torch.int64, 1, 4)
 LARGE = torch.tensor([-2e3, -30.0, -1.0, 0.0, 17.5, 18.5, 19.9, 20.1, 90.0, 1e38])
 CASES = (
     Case("aten.relu.default", F.relu, (N,), ops=("Relu",)),
@@ -41,6 +47,22 @@ CASES = (
     Case("aten.softplus.default", lambda x: F.softplus(x, 0.5), (LARGE,), "small beta"),
     Case("aten.softplus.default", F.softplus, (LARGE.double(),), "float64"),
     Case("aten.softplus.default", F.softplus, (LARGE[:5].half(),), "float16"),
+    Case("aten.leaky_relu.default", lambda x, k: F.leaky_relu(x, k.item()), (N, K), "value of a tensor"),
+    Case("aten.leaky_relu.default", lambda x, k: F.leaky_relu(x, -k), (N, K), "minus a tensor"),
+    Case("aten.leaky_relu.default", lambda x: F.leaky_relu(x, x.shape[0]), (N,), "size"),
+    Case("aten.elu.default", lambda x, k: F.elu(x, k.item()), (N, K), "value of a tensor"),
+    Case("aten.elu.default", lambda x, k: F.elu(x.half(), 1e5 * k.item()), (N, K), "value of a tensor, float16"),
+    Case("aten.elu.default", lambda x, k: aten.elu.default(x, k.item(), k.item(), -k.item()), (N, K), "three values"),
+    Case("aten.celu.default", lambda x, k: F.celu(x, k.item()), (N, K), "value of a tensor"),
+    Case("aten.celu.default", lambda x, k: F.celu(x, k.item()), (N, WHOLE), "whole number"),
+    Case("aten.softplus.default", lambda x, k: F.softplus(x, beta=k.item()), (N, K), "value of a tensor"),
+    Case("aten.softplus.default", lambda x, k: F.softplus(x.half(), k.item(), 1.5), (N, WHOLE), "value, float16"),
+    Case("aten.softplus.default", lambda x, k: F.softplus(x, 2, k.item()), (N, K), "value as threshold"),
+    Case("aten.hardtanh.default", lambda x, k: F.hardtanh(x, -k.item(), k.item()), (N, K), "values of a tensor"),
+    Case("aten.clamp.default", lambda x, k: x.clamp(-2 * k.item(), k.item() ** 2), (N, K), "values of a tensor"),
+    Case("aten.clamp.default", lambda x, k: x.clamp(max=k.item() * x.shape[0] / 9), (N, K), "value and size"),
+    Case("aten.threshold.default", lambda x, k: F.threshold(x, k.item(), -k.item()), (N, K), "values of a tensor"),
+    Case("aten.hardshrink.default", lambda x, k: F.hardshrink(x, k.item()), (N, K), "value of a tensor"),
     Case("aten.selu.default", F.selu, (N,), ops=("Selu",)),
     Case("aten.selu.default", F.selu, (LARGE.double(),), "float64"),
     Case("aten.selu.default", F.selu, (T((5,), torch.bfloat16),), "bfloat16"),
@@ -50,7 +72,7 @@ CASES = (
     Case("aten.celu.default", lambda x: F.celu(x, 2.0), (LARGE.double(),), "float64"),
     Case("aten.celu.default", lambda x: F.celu(x, 2.0), (T((5,), torch.float16),), "float16"),
     Case("aten.celu.default", lambda x: F.celu(x, 2.0), (N,), "opset 11", opset=11),
-    Case("aten.log_sigmoid.default", aten.log_sigmoid.default, (WIDE[1:-1],)),
+    Case("aten.log_sigmoid.default", aten.log_sigmoid.default, (WIDE,)),
     Case("aten.prelu.default", torch.nn.PReLU(), (T(("n", 3, 4)),)),
     Case("aten.prelu.default", torch.nn.PReLU(3), (T(("n", 3, 4)),), "per channel"),
     Case("aten.glu.default", lambda x: F.glu(x, 1), (T(("n", 6)),)),
@@ -83,3 +105,35 @@ CASES = (
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_activation(case: Case) -> None:
     run(case)
+
+
+@pytest.mark.parametrize("opset", [17, 20])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
+def test_infinities(dtype: torch.dtype, opset: int) -> None:
+    x = torch.tensor([math.inf, -math.inf, 1e4], dtype=dtype)
+    exact = fxonnx.ExportOptions(numerics="exact")
+    program = fxonnx.export(Function(F.logsigmoid), (x,), opset_version=opset, options=exact)
+    (found,) = program(x)
+    torch.testing.assert_close(found, F.logsigmoid(x))
+    assert not torch.signbit(found[0::2]).any()
+    for approximate in ("none", "tanh"):
+        gelu = Function(partial(F.gelu, approximate=approximate))
+        # torch's vectorized kernel returns NaN for infinity, its scalar one infinity.
+        assert fxonnx.export(gelu, (x,), opset_version=opset)(x)[0][0] == math.inf
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64], ids=str)
+@pytest.mark.parametrize("name", ["elu", "leaky_relu", "celu", "softplus", "hardtanh", "clamp"])
+def test_parameters_that_are_values_of_tensors(name: str, dtype: torch.dtype) -> None:
+    def forward(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        number = k.item()
+        if name in ("hardtanh", "clamp"):
+            return getattr(F if name == "hardtanh" else torch, name)(x, -number, number * 2)
+        return getattr(F, name)(x, number)
+
+    program = fxonnx.export(Function(forward), (LARGE, torch.tensor(2.5).to(dtype)))
+    run_from_file(program)
+    for value in (1, 2, 17, 60000):
+        k = torch.tensor(value).to(dtype)
+        (found,) = program(LARGE, k)
+        torch.testing.assert_close(found, forward(LARGE, k), rtol=1e-5, atol=1e-5)

@@ -20,6 +20,7 @@ from .inputs.preserve import preserve_model
 from .patches.patch import one_at_a_time
 
 __all__ = [
+    "call_with_weights",
     "copies_of_inputs",
     "has_same_bits",
     "is_plain",
@@ -150,6 +151,25 @@ def preserved_state(model: Any, training: frozenset[str] | None, written: Collec
                 for tensor, value in values:
                     if not has_same_bits(tensor, value):
                         tensor.copy_(value)
+
+
+def call_with_weights(model: Any, replaced: dict[str, torch.Tensor], given: Any) -> Any:
+    """Call a model with other weights; in scripted modules they are written, and restored by the caller.
+
+    Args:
+        model: The model.
+        replaced: The other weights, by name; none of functions.
+        given: Positional and keyword inputs.
+    """
+    if not replaced or not isinstance(model, torch.nn.Module):
+        return model(*given[0], **given[1])
+    if not any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        return torch.func.functional_call(model, replaced, *given, tie_weights=False)
+    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    with torch.no_grad():
+        for name, value in replaced.items():
+            own[name].copy_(value)
+    return model(*given[0], **given[1])
 
 
 def has_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

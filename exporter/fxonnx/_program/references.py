@@ -16,7 +16,13 @@ from fxonnx_translations._torch_compat import FakeTensor, pytree
 
 from .._callers_autocast import in_autocast
 from .._capture.autograd_functions import recorded_function_calls
-from .._capture.eager_state import copies_of_inputs, has_same_bits, preserved_state, run_uncompiled
+from .._capture.eager_state import (
+    call_with_weights,
+    copies_of_inputs,
+    has_same_bits,
+    preserved_state,
+    run_uncompiled,
+)
 from .._capture.global_hooks import without_global_hooks
 from .._capture.inputs.pytree_objects import flatten_objects
 from .._comparison import REFERENCE_TEXTS, ReferenceName
@@ -224,7 +230,7 @@ def _run_model(
         in_autocast(capture.autocast),
         full_float32_products(),
     ):
-        result = _call(model, replaced, capture.inputs.for_model((args, kwargs)))
+        result = call_with_weights(model, replaced, capture.inputs.for_model((args, kwargs)))
         # Results may be buffers, whose values are restored.
         leaves = [
             copy_of(leaf) if isinstance(leaf, torch.Tensor) else _copies(leaf)
@@ -235,19 +241,6 @@ def _run_model(
             values = dict(model.named_parameters(remove_duplicate=False))
             values |= {**dict(model.named_buffers(remove_duplicate=False)), **replaced}
         return leaves + _final_states(program, model, values, args, kwargs)
-
-
-def _call(model: Callable[..., Any], replaced: dict[str, torch.Tensor], given: Any) -> Any:
-    """Call a model with other weights; in scripted modules they are written, and restored by the caller."""
-    if not replaced or not isinstance(model, torch.nn.Module):
-        return model(*given[0], **given[1])
-    if not any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
-        return torch.func.functional_call(model, replaced, *given, tie_weights=False)
-    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    with torch.no_grad():
-        for name, value in replaced.items():
-            own[name].copy_(value)
-    return model(*given[0], **given[1])
 
 
 def _replaced_weights(program: VerifiableProgram, model: Any, *, is_given: bool) -> dict[str, torch.Tensor]:

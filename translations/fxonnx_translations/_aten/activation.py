@@ -10,7 +10,20 @@ import torch
 from .._builder.dtypes import DOUBLE, FLOAT, HALF_FLOATS, from_torch, held
 from .._builder.numerics import exp_minus_one, in_float
 from .._builder.op import Op, Operand
+from .._builder.symbolic_dims import Dim
 from .._registry import OpCall, translates
+
+_FloatOrDim = float | Dim
+"""A parameter: a number, or the value of a tensor (``k.item()``), which no attribute can hold."""
+
+
+def _is_constant(*parameters: _FloatOrDim) -> bool:
+    return all(isinstance(one, int | float) for one in parameters)
+
+
+def _as_float(parameter: _FloatOrDim) -> _FloatOrDim:
+    return float(parameter) if isinstance(parameter, int) else parameter
+
 
 # ---- activation functions
 
@@ -69,8 +82,16 @@ def hardswish(op: Op, self: ir.Value) -> ir.Value:
 
 
 @translates("aten::leaky_relu")
-def leaky_relu(op: Op, self: ir.Value, negative_slope: float = 0.01) -> ir.Value:
+def leaky_relu(op: Op, self: ir.Value, negative_slope: _FloatOrDim = 0.01) -> ir.Value:
     """aten::leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor"""
+
+    def formula(op: Op, x: ir.Value) -> ir.Value:
+        dtype = op.dtype_of(x)
+        scaled = op.Mul(x, op.operand(negative_slope, dtype))
+        return op.Where(op.Greater(x, op.const(0.0, dtype)), x, scaled)
+
+    if not _is_constant(negative_slope):
+        return in_float(op, formula, self)
     slope = float(negative_slope)
     if not op.holds(slope, op.result.dtype):
         return in_float(op, lambda op, x: op.LeakyRelu(x, alpha=slope), self)
@@ -78,23 +99,25 @@ def leaky_relu(op: Op, self: ir.Value, negative_slope: float = 0.01) -> ir.Value
 
 
 @translates("aten::elu")
-def elu(op: Op, self: ir.Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> ir.Value:
+def elu(
+    op: Op, self: ir.Value, alpha: _FloatOrDim = 1, scale: _FloatOrDim = 1, input_scale: _FloatOrDim = 1
+) -> ir.Value:
     """aten::elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor"""
 
     def plain(op: Op, x: ir.Value) -> ir.Value:
         return op.Mul(op.Elu(x, alpha=float(alpha)), float(scale))
 
-    if input_scale == 1:
+    if input_scale == 1 and _is_constant(alpha, scale):
         is_held = op.holds(alpha, op.result.dtype) and op.holds(scale, op.result.dtype)
         return plain(op, self) if is_held else in_float(op, plain, self)
 
     def formula(op: Op, x: ir.Value) -> ir.Value:
         dtype = op.dtype_of(x)
         # Only the negative side is scaled before the exponential.
-        power = exp_minus_one(op, op.Mul(x, op.operand(float(input_scale), dtype)))
-        negative = op.Mul(power, op.operand(float(alpha), dtype))
+        power = exp_minus_one(op, op.Mul(x, op.operand(_as_float(input_scale), dtype)))
+        negative = op.Mul(power, op.operand(_as_float(alpha), dtype))
         chosen = op.Where(op.Greater(x, op.const(0.0, dtype)), x, negative)
-        return op.Mul(chosen, op.operand(float(scale), dtype))
+        return op.Mul(chosen, op.operand(_as_float(scale), dtype))
 
     return in_float(op, formula, self)
 
@@ -113,16 +136,16 @@ _MAX_CELU_ALPHA = 16.0
 
 
 @translates("aten::celu")
-def celu(op: Op, self: ir.Value, alpha: float = 1.0) -> ir.Value:
+def celu(op: Op, self: ir.Value, alpha: _FloatOrDim = 1.0) -> ir.Value:
     """aten::celu(Tensor self, Scalar alpha=1.) -> Tensor"""
 
     def formula(op: Op, x: ir.Value) -> ir.Value:
         dtype = op.dtype_of(x)
-        zero, factor = op.const(0.0, dtype), op.const(float(alpha), dtype)
+        zero, factor = op.const(0.0, dtype), op.operand(_as_float(alpha), dtype)
         negative = op.Mul(exp_minus_one(op, op.Div(op.Min(x, zero), factor)), factor)
         return op.Where(op.Greater(x, zero), x, negative)
 
-    if abs(alpha) > _MAX_CELU_ALPHA:
+    if not _is_constant(alpha) or abs(alpha) > _MAX_CELU_ALPHA:
         return in_float(op, formula, self)
     return in_float(op, lambda op, x: op.Celu(x, alpha=float(alpha)), self)
 
@@ -132,9 +155,11 @@ _LINEAR_SOFTPLUS = 18
 
 
 @translates("aten::softplus")
-def softplus(op: Op, self: ir.Value, beta: float = 1, threshold: float = 20) -> ir.Value:
+def softplus(op: Op, self: ir.Value, beta: _FloatOrDim = 1, threshold: _FloatOrDim = 20) -> ir.Value:
     """aten::softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor"""
     dtype = op.result.dtype
+    if not _is_constant(beta, threshold):
+        return in_float(op, lambda op, x: _softplus(op, x, beta, threshold), self)
     # The result jumps at the threshold, which torch does not round.
     is_half = dtype in HALF_FLOATS and not (op.holds(beta, dtype) and held(threshold, dtype) == threshold)
     x = op.cast(self, FLOAT) if is_half else self
@@ -144,6 +169,14 @@ def softplus(op: Op, self: ir.Value, beta: float = 1, threshold: float = 20) -> 
         # Above it Softplus is the identity in these types, and the product does not overflow.
         return op.cast(smooth, dtype)
     return op.cast(op.Where(op.Greater(scaled, float(threshold)), x, smooth), dtype)
+
+
+def _softplus(op: Op, x: ir.Value, beta: _FloatOrDim, threshold: _FloatOrDim) -> ir.Value:
+    dtype = op.dtype_of(x)
+    factor = op.operand(_as_float(beta), dtype)
+    scaled = op.Mul(x, factor)
+    is_linear = op.Greater(scaled, op.operand(_as_float(threshold), dtype))
+    return op.Where(is_linear, x, op.Div(op.Softplus(scaled), factor))
 
 
 def _rounded_limit(call: OpCall) -> str | None:
@@ -169,7 +202,9 @@ def softshrink(op: Op, self: ir.Value, lambd: float = 0.5) -> ir.Value:
 def log_sigmoid(op: Op, self: ir.Value) -> ir.Value:
     """aten::log_sigmoid(Tensor self) -> Tensor"""
     # log(sigmoid(x)) would be -inf for x < -88, where log_sigmoid(x) is x.
-    return op.Neg(op.Softplus(op.Neg(self)))
+    smooth = op.Softplus(op.Neg(self))
+    # torch's zero of large numbers is positive.
+    return op.Sub(op.const(0.0, op.dtype_of(self)), smooth) if op.exact_numerics else op.Neg(smooth)
 
 
 @translates("aten::prelu")

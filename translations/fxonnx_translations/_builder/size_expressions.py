@@ -106,8 +106,8 @@ class _Emitter:
         return reduce(lambda left, right: self._op(op_type, left, right), values)
 
     def same_type(self, values: list[ir.Value]) -> list[ir.Value]:
-        """Cast integers to double where another operand is a double, as Python does."""
-        if any(value.dtype == ir.DataType.DOUBLE for value in values):
+        """Cast to double where an operand is a float, as Python does; a symbol has the type of the tensor it is read from."""
+        if any(value.dtype is not None and value.dtype.is_floating_point() for value in values):
             return [self.double(value) for value in values]
         return values
 

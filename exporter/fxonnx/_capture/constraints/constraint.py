@@ -75,7 +75,12 @@ class Constraint:
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether sizes of all of its dims satisfy it."""
-        return _holds(self.expression, sizes)
+        values = SizeValues({symbol: sizes[symbol.name] for symbol in self.expression.free_symbols})
+        try:
+            return values.value(self.expression) is True
+        except UndefinedSizeError:
+            # The model raises the error as well. The graph, whose limit has a reason, divides by 1 instead of 0.
+            return self.reason is not None
 
     def is_about(self, expression: sympy.Basic) -> bool:
         """Whether an expression contains a constrained dim."""
@@ -386,7 +391,7 @@ def shortened(text: str) -> str:
 
 def _violated(constraints: Iterable[Constraint], sizes: Mapping[str, int]) -> Constraint | None:
     for constraint in constraints:
-        if all(name in sizes for name in constraint.dims) and not _holds(constraint, sizes):
+        if all(name in sizes for name in constraint.dims) and not constraint.holds(sizes):
             return constraint
     return None
 
@@ -409,15 +414,6 @@ def _bounded_parts(size: sympy.Expr, least: int) -> Iterator[sympy.Expr]:
         yield size
     for part in parts:
         yield from _bounded_parts(part, least)
-
-
-def _holds(constraint: Constraint, sizes: Mapping[str, int]) -> bool:
-    values = SizeValues({symbol: sizes[symbol.name] for symbol in constraint.expression.free_symbols})
-    try:
-        return values.value(constraint.expression) is True
-    except UndefinedSizeError:
-        # The model raises the error as well. The graph, whose limit has a reason, divides by 1 instead of 0.
-        return constraint.reason is not None
 
 
 def _size(inputs: Sequence[Any], place: Place) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from ..._cost import export_seconds, forward_seconds
 from ...errors import ArgumentError, CaptureError
 from ..assumption_checks import check_assumptions
 from ..call_binding import BoundCall, bind_call
-from ..random_outputs import is_smaller, perturbed
+from ..random_outputs import can_perturb, is_smaller, perturbed, perturbed_weights
 from .coverage import Coverage
 from .record import CANNOT_RUN, Proof, ProofRun, unproved
 from .runs import CapturedRunner, ModelRunner, Outcome, TooManyCalls
@@ -43,6 +43,7 @@ _REMEDY = (
     "during the capture, Python sees symbolic sizes (torch.SymInt) and fake tensors: look for code that depends on "
     "types, on identities, or on state outside of tensors"
 )
+_UNSTABLE = "unstable: the model differs as much from itself after a change of 1e-6 in its inputs or weights"
 _EXPORTING = tuple(
     Patch(f"torch.compiler:{name}", lambda original: True, "a model may branch on it, as it did during the capture")
     for name in ("is_exporting", "is_compiling", "is_dynamo_compiling")
@@ -169,8 +170,7 @@ class Prover:
                 return ProofRun(variation.label, "skipped", message="the results are random")
             if not self._is_equal_in_export(variation, actual):
                 if self._is_unstable(variation, expected, actual):
-                    text = "unstable: the model differs as much from itself after a change of 1e-6 in its inputs"
-                    return ProofRun(variation.label, "skipped", message=text)
+                    return ProofRun(variation.label, "skipped", message=_UNSTABLE)
                 raise self._capture.refusal or self._error(variation, problem)
         self.coverage.add(self._program.calls)
         return ProofRun(variation.label, "equal", largest)
@@ -194,20 +194,39 @@ class Prover:
         return bool(self._compared(actual, again)[1])
 
     def _is_unstable(self, variation: Variation, expected: Outcome, actual: Outcome) -> bool:
-        """Whether small changes of the inputs change the model's results as much, as those of scores that tie do."""
+        """Whether small changes of inputs or weights change the model's results as much, as where scores tie."""
+        unexplained = set(expected.values)
+        if unexplained != set(actual.values):
+            return False
+        for again in self._perturbed_runs(variation):
+            if not isinstance(again, Outcome) or expected.values.keys() != again.values.keys():
+                continue
+            unexplained = {
+                name
+                for name in unexplained
+                if not self._is_explained(name, expected.values[name], actual.values[name], again.values[name])
+            }
+            if not unexplained:
+                return True
+        return False
+
+    def _perturbed_runs(self, variation: Variation) -> Iterator[Outcome | BaseException]:
+        """Runs of the model with slightly changed inputs, and then weights, through which scores may tie as well."""
         changed = pytree.tree_map_only(torch.Tensor, perturbed, (variation.args, variation.kwargs))
         args, kwargs = self._capture.inputs.with_repeated(changed)
-        again = _outcome(lambda: self._model.run(args, kwargs))
-        if not isinstance(again, Outcome) or not expected.values.keys() == actual.values.keys() == again.values.keys():
+        yield _outcome(lambda: self._model.run(args, kwargs))
+        weights = self._model.weights
+        if can_perturb(weights):
+            others = perturbed_weights(weights)
+            yield _outcome(lambda: self._model.run(variation.args, variation.kwargs, weights=others))
+
+    def _is_explained(self, name: str, expected: Any, actual: Any, again: Any) -> bool:
+        """Whether a result is the model's, or the model's own differs as much in another run."""
+        row = self._row(name, *_as_tensors(expected, actual))
+        own = self._row(name, *_as_tensors(expected, again))
+        if row is None or own is None:
             return False
-        for name, value in expected.values.items():
-            row = self._row(name, *_as_tensors(value, actual.values[name]))
-            own = self._row(name, *_as_tensors(value, again.values[name]))
-            if row is None or own is None:
-                return False
-            if row.status == "mismatch" and (own.status != "mismatch" or is_smaller(own, row)):
-                return False
-        return True
+        return row.status != "mismatch" or (own.status == "mismatch" and not is_smaller(own, row))
 
     def _row(self, name: str, one: Any, other: Any) -> OutputComparison | None:
         """The comparison of two tensors; None for other values."""

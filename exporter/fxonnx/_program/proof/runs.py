@@ -22,6 +22,7 @@ from ..._capture import Capture
 from ..._capture.autograd_functions import recorded_function_calls
 from ..._capture.data_dependence.concrete_values import UNINITIALIZED
 from ..._capture.eager_state import (
+    call_with_weights,
     copies_of_inputs,
     has_same_bits,
     is_plain,
@@ -101,7 +102,14 @@ class ModelRunner:
                 parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
 
     def run(
-        self, args: Any, kwargs: Any, *, is_seeded: bool = True, is_export: bool = False, limit: int | None = None
+        self,
+        args: Any,
+        kwargs: Any,
+        *,
+        is_seeded: bool = True,
+        is_export: bool = False,
+        limit: int | None = None,
+        weights: Mapping[str, torch.Tensor] | None = None,
     ) -> Outcome:
         """Call the model on copies of the inputs, in the training and grad mode of the export.
 
@@ -111,13 +119,25 @@ class ModelRunner:
             is_seeded: Whether the runs of the captured program draw the same random numbers.
             is_export: Whether ``is_in_onnx_export`` is true, on which the model may branch.
             limit: The number of calls of torch's functions after which the run ends.
+            weights: Weights to compute with instead of the model's, by name.
 
         Raises:
             TooManyCalls: If the run ends.
         """
-        return run_uncompiled(partial(self._run, args, kwargs, is_seeded=is_seeded, is_export=is_export, limit=limit))
+        replaced = dict(weights or {})
+        options = {"is_seeded": is_seeded, "is_export": is_export, "limit": limit, "replaced": replaced}
+        return run_uncompiled(partial(self._run, args, kwargs, **options))
 
-    def _run(self, args: Any, kwargs: Any, *, is_seeded: bool, is_export: bool, limit: int | None) -> Outcome:
+    def _run(
+        self,
+        args: Any,
+        kwargs: Any,
+        *,
+        is_seeded: bool,
+        is_export: bool,
+        limit: int | None,
+        replaced: dict[str, torch.Tensor],
+    ) -> Outcome:
         capture, model = self._capture, self._model
         copies = copies_of_inputs((args, kwargs))
         given = capture.inputs.for_model(copies)
@@ -127,16 +147,24 @@ class ModelRunner:
             exporting() if is_export else outside_of_export(),
             torch.set_grad_enabled(torch.is_grad_enabled() if capture.grad_mode is None else capture.grad_mode),
             in_autocast(capture.autocast),
-            preserved_state(model, capture.training, self._written),
+            preserved_state(model, capture.training, self._written | replaced.keys()),
             _random_numbers(is_seeded),
             unwound_transforms(),
             nullcontext() if limit is None else _Limited(limit),
         ):
             self._add_gradients()
-            result = flatten_objects(model(*given[0], **given[1]))
+            result = flatten_objects(call_with_weights(model, replaced, given))
             after = self._state()
             after = {name: one for name, one in after.items() if self._is_update(name, one, state.get(name))}
             return _outcome(capture, result, copies, (args, kwargs), after, before)
+
+    @property
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The parameters by name."""
+        if not isinstance(self._model, torch.nn.Module):
+            return {}
+        named = dict(self._model.named_parameters(remove_duplicate=False))
+        return {name: one for name, one in named.items() if type(one) is torch.nn.Parameter}
 
     def _is_update(self, name: str, after: torch.Tensor, before: torch.Tensor | None) -> bool:
         """Whether a captured program changes a tensor too: not if it is a new attribute, or has a new dtype."""
