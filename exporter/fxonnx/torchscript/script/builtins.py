@@ -65,10 +65,25 @@ def _format(text: str, *values: Any) -> str:
     return text.format(*values)
 
 
+_NUMBER = "number"
+"""Attribute of the tensors that traces make of sizes."""
+
+
+def _number_tensor(number: Any) -> torch.Tensor:
+    """A number as a tensor, as traces have sizes in arithmetic; the tensor of a size remembers the size."""
+    if not isinstance(number, torch.SymInt):
+        return torch.as_tensor(number)
+    tensor = torch.scalar_tensor(number, dtype=torch.int64)
+    vars(tensor)[_NUMBER] = number
+    return tensor
+
+
 def _as_int(value: Any) -> Any:
     """``int(value)``; a number read from a tensor remains a tensor, since its value is only known at run time."""
     if isinstance(value, torch.SymInt):
         return value
+    if isinstance(value, torch.Tensor) and _NUMBER in vars(value):
+        return vars(value)[_NUMBER]
     return value.reshape(()).to(torch.int64) if isinstance(value, torch.Tensor) else int(value)
 
 
@@ -237,7 +252,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "aten::warn": lambda *_: None,
         "prim::DictConstruct": _dict,
         "prim::ListConstruct": lambda *items: list(items),
-        "prim::NumToTensor": torch.as_tensor,
+        "prim::NumToTensor": _number_tensor,
         "prim::Print": lambda *_: None,
         "prim::TupleConstruct": lambda *items: items,
         "prim::TupleIndex": operator.getitem,
