@@ -247,3 +247,22 @@ def test_packed_weights_in_a_frozen_script_are_refused() -> None:
     check(loaded(torch.jit.script(quantized)), x, y)
     with pytest.raises(fxonnx.CaptureError, match=r"a script holds an object of the class \S*LinearPackedParams\S*"):
         fxonnx.export(torch.jit.freeze(torch.jit.script(quantized)), (x,))
+
+
+class Counts(nn.Module):
+    """Arithmetic on sizes, which traces compute with tensors."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, n = x.shape[:2]
+        return (x + b).reshape(b * n, -1) / (n + 1) + torch.zeros(b * n, x.shape[2] // 2).sum()
+
+
+@pytest.mark.parametrize("layer", [Counts(), nn.GRU(4, 3, 2, bidirectional=True)], ids=["sizes", "GRU"])
+@pytest.mark.parametrize("form", [lambda traced: traced, torch.jit.freeze], ids=["traced", "frozen"])
+def test_sizes_in_traces(layer: nn.Module, form: Any) -> None:
+    traced = form(torch.jit.trace(layer.eval(), torch.randn(5, 2, 4)))
+    program = fxonnx.export(traced, (torch.randn(5, 2, 4),), dynamic_shapes=({1: "b"},))
+    for size in (2, 3, 1):
+        x = torch.randn(5, size, 4)
+        expected = traced(x)
+        torch.testing.assert_close(program(x)[0], expected[0] if isinstance(expected, tuple) else expected)

@@ -15,7 +15,7 @@ from fxonnx_translations._torch_compat import FakeTensor, UncapturedHigherOrderO
 from .._cost import bytes_of
 from ..errors import CaptureError
 from .constraints.guard_recorder import is_user_file, source_line_of
-from .constraints.specialized_dims import SpecializedDimsError
+from .data_dependence.data_dependent_guards import is_data_dependent
 from .data_dependence.handled_errors import HandledErrors, RecordedErrors
 from .eager_state import copies_of_inputs, preserved_random_states, preserved_state
 from .inputs.example_inputs import BoundInputs
@@ -67,8 +67,8 @@ def eager_failure(
         forward: Its ``forward``, which takes them.
     """
     cause = error.__cause__
-    if cause is None and not isinstance(error, SpecializedDimsError):
-        # A construct that fxonnx refuses.
+    if is_data_dependent(cause):
+        # The model has run up to a guard; in eager mode, what follows may change state that nobody restores.
         return None
     is_small = bytes_of(model.parameters()) <= _MOST_BYTES
     # A debugger would wait for input again.
