@@ -217,7 +217,9 @@ FUNCTIONS = (
 )
 
 
-@pytest.mark.parametrize("model", [*map(Function, FUNCTIONS), Blocks()], ids=[*(f.__name__ for f in FUNCTIONS), "Blocks"])
+@pytest.mark.parametrize(
+    "model", [*map(Function, FUNCTIONS), Blocks()], ids=[*(f.__name__ for f in FUNCTIONS), "Blocks"]
+)
 def test_chunks_match_eager_torch(model: nn.Module, tmp_path: Path) -> None:
     model.eval()
     generator = torch.Generator().manual_seed(0)

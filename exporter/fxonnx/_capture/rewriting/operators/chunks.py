@@ -1,4 +1,4 @@
-"""Lists to which a loop over a dim adds chunks: their items have the same size but for the last one, which may be smaller."""
+"""Lists to which a loop adds chunks of a dim: items of the same size but for the last one, which may be smaller."""
 
 from __future__ import annotations
 
@@ -91,9 +91,7 @@ class Chunks:
             None if the items are not known to have the same size but for the last one.
         """
         symbol = _expression(index)
-        dims = {
-            dim for item in like for dim, size in enumerate(item.shape) if symbol in _expression(size).free_symbols
-        }
+        dims = {dim for item in like for dim, size in enumerate(item.shape) if symbol in _expression(size).free_symbols}
         if len(dims) != 1 or len({item.dim() for item in like}) != 1 or not isinstance(count, torch.SymInt):
             return None
         (dim,) = dims
@@ -122,7 +120,6 @@ class Chunks:
         rows = torch.cat([item.movedim(self.dim, 0) for item in items])
         positions = index * self.size + torch.arange(rows.shape[0], device=index.device)
         return shares(torch.index_put(buffer, (positions.to(buffer.device),), rows), buffer, *items)
-
 
     def extended(self, items: Sequence[torch.Tensor], buffer: torch.Tensor, count: Any) -> ChunkedList:
         """The items before a loop and the ones that it added.

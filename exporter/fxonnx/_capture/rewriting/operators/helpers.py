@@ -33,11 +33,10 @@ from .sequences import (
     pieces,
     repeated,
     replacement_of,
-    rows,
     truth,
 )
 from .state import State, read_value
-from .values import UNBOUND, as_condition, is_dynamic_size, is_symbolic, is_undecided
+from .values import UNBOUND, as_condition, is_symbolic, is_undecided
 
 __all__ = ["Helpers", "Rewrite"]
 

@@ -239,7 +239,7 @@ def symbolic_loop(
     for growth, (parts, kept) in zip(plan.growths, added_items, strict=True):
         if kept is not None and shared[growth.part]:
             refuse_shared(state.names[growth.part], refuse)
-        if growth.chunks is not None:
+        if counter is not None and growth.chunks is not None:
             after[growth.part] = Slot.of(growth.chunks.extended(start[growth.part].value, parts[0], counter.count))
             continue
         length = _length(state, results[0])
@@ -313,7 +313,8 @@ def _chunks(growth: _Growth, before: Any, used: Uses, counter: Counter | None, s
         state: The variables.
         refuse: Raises the error for items of other shapes than chunks have.
     """
-    sizes = [size.node.expr for item in growth.like for size in item.shape if isinstance(size, torch.SymInt)]
+    shapes: list[Any] = [size for item in growth.like for size in item.shape]
+    sizes = [size.node.expr for size in shapes if isinstance(size, torch.SymInt)]
     if all(used.is_outer(symbol) for size in sizes for symbol in size.free_symbols):
         return
     # Every iteration appends its chunks, in the order of the dim, to a list whose other items are known.

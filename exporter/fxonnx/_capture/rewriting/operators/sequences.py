@@ -85,11 +85,12 @@ def rows(tensor: torch.Tensor, dim: int) -> Elements:
 
 def chunks(tensor: torch.Tensor, dim: int, size: int) -> Elements:
     """The pieces of a tensor along a dim, the last of which may be smaller."""
-    axes = (slice(None),) * (dim % tensor.dim())
-    return Elements(
-        (tensor.shape[dim] + size - 1) // size,
-        lambda index: tensor[(*axes, slice(index * size, index * size + size))],
-    )
+
+    def at(index: Any) -> torch.Tensor:
+        place = (*[slice(None)] * (dim % tensor.dim()), slice(index * size, index * size + size))
+        return tensor[place]
+
+    return Elements((tensor.shape[dim] + size - 1) // size, at)
 
 
 def as_elements(iterable: Any) -> Elements | None:
@@ -525,11 +526,11 @@ def pieces(function: Any, *, is_iterated: bool) -> Any:
             return rows(tensor, dim) if is_iterated else StackedList([tensor.movedim(dim, 0)])
         one = 1 if name == "split" else tensor.shape[dim]
         is_single = isinstance(size, int | torch.SymInt) and statically_known_true(size == one)
-        is_chunked = is_iterated and name == "split" and type(size) is int and size > 0
+        is_chunked = is_iterated and name == "split" and type(size) is int and size > 1
         # An empty tensor has no rows, but split returns one empty piece: the model requires another size.
         if not (is_single or is_chunked) or (name == "split" and tensor.shape[dim] == 0):
             return function(*args, **kwargs)
-        if not is_single:
+        if isinstance(size, int) and is_chunked:
             return chunks(tensor, dim, size)
         return StackedList([tensor.movedim(dim, 0).unsqueeze(dim % tensor.dim() + 1)])
 
