@@ -55,14 +55,16 @@ class Counter:
 
     Args:
         count: The number of iterations.
+        span: Length and step of a range of as many elements, if they are known.
 
     Attributes:
         last: The last index that was read, as a number.
         has_chunks: Whether operators in the loop ask whether a chunk of a dim is empty.
     """
 
-    def __init__(self, count: Any) -> None:
+    def __init__(self, count: Any, span: tuple[Any, int] | None = None) -> None:
         self.count = count
+        self.span = span
         self.last: Any = None
         self.has_chunks = False
         self.tensor = torch.zeros((), dtype=torch.int64, device=NUMBER_DEVICE)
@@ -73,7 +75,7 @@ class Counter:
         check(index >= 0)
         check(index < self.count)
         if self.has_chunks:
-            check_not_empty(index, self.count)
+            check_not_empty(index, self.count, self.span)
         self.last = index
         return index
 
@@ -320,7 +322,7 @@ def _chunks(growth: _Growth, before: Any, used: Uses, counter: Counter | None, s
     # Every iteration appends its chunks, in the order of the dim, to a list whose other items are known.
     is_regular = not (state.site.flags or growth.at_front or growth.is_filtered) and type(before) is list
     if is_regular and counter is not None and counter.last is not None:
-        growth.chunks = Chunks.of(growth.like, counter.last, counter.count)
+        growth.chunks = Chunks.of(growth.like, counter.last, counter.count, counter.span)
     if growth.chunks is None:
         refuse(
             f"the items that it adds to {state.names[growth.part]} differ in their shape",
