@@ -126,6 +126,22 @@ class _Growth:
         """The number of buffers for the items."""
         return len(self.like) if self.chunks is None else 1
 
+    def extended(
+        self, before: Any, parts: list[torch.Tensor], length: Any, kept: torch.Tensor | None, counter: Counter | None
+    ) -> StackedList:
+        """The list after the loop.
+
+        Args:
+            before: The list before the loop.
+            parts: The buffers.
+            length: The number of iterations; None if they fill the buffers.
+            kept: Whether each iteration added each of the items; None if all did.
+            counter: The index of the iteration.
+        """
+        if self.chunks is not None and counter is not None:
+            return self.chunks.extended(before, parts[0], counter.count)
+        return StackedList.extended(before, parts, length, kept, at_front=self.at_front)
+
 
 @dataclass
 class _Plan:
@@ -183,13 +199,7 @@ def symbolic_loop(
     """
     shared = state.shared()
     start = state.read()
-    try:
-        plan, uses = _plan(keep_going, step, state, start, counter, refuse)
-    except GuardOnDataDependentSymNode:
-        if counter is None:
-            raise
-        counter.has_chunks = True
-        plan, uses = _plan(keep_going, step, state, start, counter, refuse)
+    plan, uses = _plan(keep_going, step, state, start, counter, refuse)
     if plan.growths and recount is not None and recount():
         return
     operands = operands_of(uses)
@@ -241,12 +251,8 @@ def symbolic_loop(
     for growth, (parts, kept) in zip(plan.growths, added_items, strict=True):
         if kept is not None and shared[growth.part]:
             refuse_shared(state.names[growth.part], refuse)
-        if counter is not None and growth.chunks is not None:
-            after[growth.part] = Slot.of(growth.chunks.extended(start[growth.part].value, parts[0], counter.count))
-            continue
-        length = _length(state, results[0])
-        added = StackedList.extended(start[growth.part].value, parts, length, kept, at_front=growth.at_front)
-        after[growth.part] = Slot.of(added)
+        before, length = start[growth.part].value, _length(state, results[0])
+        after[growth.part] = Slot.of(growth.extended(before, parts, length, kept, counter))
     state.write(after)
     reject_kept_lists(state, after, (growth.part for growth in plan.growths), refuse)
     for part in plan.assigned:
@@ -257,6 +263,25 @@ def symbolic_loop(
 
 
 def _plan(
+    keep_going: Callable[[], Any],
+    step: Callable[[], None],
+    state: State,
+    start: list[Slot],
+    counter: Counter | None,
+    refuse: Refuse,
+) -> tuple[_Plan, list[Uses]]:
+    """The plan of a loop; if an operator asks whether a chunk is empty, it is known that none is."""
+    try:
+        return _tried_plan(keep_going, step, state, start, counter, refuse)
+    except GuardOnDataDependentSymNode:
+        if counter is None:
+            raise
+        # Without need, the number of each node in the graph would change.
+        counter.has_chunks = True
+        return _tried_plan(keep_going, step, state, start, counter, refuse)
+
+
+def _tried_plan(
     keep_going: Callable[[], Any],
     step: Callable[[], None],
     state: State,
