@@ -1,4 +1,4 @@
-"""Lists to which a loop over a dim adds chunks: their items have the same size but for the last one, which may be smaller."""
+"""Lists to which a loop adds chunks of a dim: items of the same size but for the last one, which may be smaller."""
 
 from __future__ import annotations
 
@@ -22,42 +22,33 @@ _Bounds = Mapping[sympy.Symbol, tuple[sympy.Expr, sympy.Expr]]
 
 
 class _Range(NamedTuple):
-    """A range from its number of elements: ``range(0, length, step)``.
+    """``range(0, length, step)``, whose elements are the iterations of a loop."""
 
-    Attributes:
-        length: The length.
-        step: The step.
-    """
-
-    length: sympy.Expr
-    step: sympy.Integer
+    length: Any
+    step: int
 
     @classmethod
-    def of(cls, count: sympy.Expr) -> _Range:
-        """The range with this number of elements; ``(n + 31) // 32`` are those of ``range(0, n, 32)``."""
-        for quotient in count.atoms(FloorDiv):
-            others = count - quotient
+    def all_of(cls, count: torch.SymInt, span: tuple[Any, int] | None) -> list[_Range]:
+        """The ranges of ``count`` elements: ``span``, and ``range(0, n, 32)`` for ``(n + 31) // 32``."""
+        made = [cls(*(span or (count, 1)))]
+        expression, environment = _expression(count), count.node.shape_env
+        for quotient in sorted(expression.atoms(FloorDiv), key=str):
+            others = expression - quotient
             dividend, divisor = quotient.args
             if others.is_Integer and divisor.is_Integer and divisor > 0:
-                return cls(sympy.expand(dividend + others * divisor - divisor + 1), divisor)
-        return cls(count, sympy.S.One)
-
-    def size(self, count: torch.SymInt) -> Any:
-        """The length as a size.
-
-        Args:
-            count: The number of elements, from which the range was made.
-        """
-        environment = count.node.shape_env
-        hint = self.length.xreplace(environment.backed_var_to_val)
-        return environment.create_symintnode(self.length, hint=int(hint) if hint.is_Integer else None)
+                length = sympy.expand(dividend + others * divisor - divisor + 1)
+                hint = length.xreplace(environment.backed_var_to_val)
+                number = environment.create_symintnode(length, hint=int(hint) if hint.is_Integer else None)
+                made.append(cls(number, int(divisor)))
+        return made
 
     def with_length(self, expression: sympy.Expr, length: sympy.Expr) -> sympy.Expr | None:
         """An expression with another expression for the length; None if the length has no symbol to solve for."""
-        terms = self.length.as_coefficients_dict()
-        for term in sorted((term for term in terms if isinstance(term, sympy.Symbol | FloorDiv)), key=str):
-            value = sympy.expand((length - self.length + terms[term] * term) / terms[term])
-            if sympy.expand(self.length.xreplace({term: value}) - length) == 0:
+        own = _expression(self.length)
+        terms = own.as_coefficients_dict()
+        for term in sorted(terms.keys() - {sympy.S.One}, key=str):
+            value = sympy.expand((length - own + terms[term] * term) / terms[term])
+            if sympy.expand(own.xreplace({term: value}) - length) == 0:
                 return sympy.expand(expression.xreplace({term: value}))
         return None
 
@@ -79,13 +70,14 @@ class Chunks:
     added: int
 
     @classmethod
-    def of(cls, like: Sequence[torch.Tensor], index: Any, count: Any) -> Chunks | None:
+    def of(cls, like: Sequence[torch.Tensor], index: Any, count: Any, span: tuple[Any, int] | None) -> Chunks | None:
         """The sizes of the items that the iterations of a loop add to a list.
 
         Args:
             like: The items that one iteration adds.
             index: The index of the iteration.
             count: The number of iterations, a dynamic size.
+            span: Length and step of a range of as many elements, if they are known.
 
         Returns:
             None if the items are not known to have the same size but for the last one.
@@ -97,13 +89,12 @@ class Chunks:
         (dim,) = dims
         others = {(item.dtype, item.device, *map(_expression, _without(item.shape, dim))) for item in like}
         rows = sum(_expression(item.shape[dim]) for item in like).xreplace({symbol: _INDEX})
-        span = _Range.of(_expression(count))
-        found = _full_and_last(rows, span) if len(others) == 1 else None
-        if found is None:
-            return None
-        size, factor, added = found
-        length = span.size(count)
-        return cls(dim, size, factor * sym_max(length, 0) + added * sym_max(count, 0), len(like))
+        for one in _Range.all_of(count, span) if len(others) == 1 else ():
+            found = _full_and_last(rows, one)
+            if found is not None:
+                size, factor, added = found
+                return cls(dim, size, factor * sym_max(one.length, 0) + added * sym_max(count, 0), len(like))
+        return None
 
     def buffer(self, like: torch.Tensor) -> torch.Tensor:
         """Zeros for all items, with the dim first."""
@@ -134,16 +125,15 @@ class Chunks:
         return ChunkedList([*items, joined], self.dim, len(items) + self.added * sym_max(count, 0), size)
 
 
-def check_not_empty(index: Any, count: Any) -> None:
+def check_not_empty(index: Any, count: Any, span: tuple[Any, int] | None) -> None:
     """Record that no chunk ``x[i : i + 32]`` for ``i in range(0, x.shape[0], 32)`` is empty.
 
     Args:
         index: The index of the chunk.
         count: The number of chunks.
+        span: Length and step of a range of as many elements, if they are known.
     """
-    if isinstance(count, torch.SymInt):
-        span = _Range.of(_expression(count))
-        length, step = span.size(count), int(span.step)
+    for length, step in _Range.all_of(count, span) if isinstance(count, torch.SymInt) else ():
         check(sym_max(sym_min(length, index * step + step) - sym_min(length, index * step), 0) > 0)
 
 
@@ -165,7 +155,7 @@ def _full_and_last(rows: sympy.Expr, span: _Range) -> tuple[int, int, int] | Non
     Returns:
         None if they are not known, or if the last item's size is another one where its range has all ``step`` elements.
     """
-    step, no_limit = span.step, sympy.oo
+    step, no_limit = sympy.Integer(span.step), sympy.oo
     full = span.with_length(rows, step * (_INDEX + 1) + _ROWS)
     last = span.with_length(rows, step * _INDEX + _ROWS)
     if full is None or last is None:

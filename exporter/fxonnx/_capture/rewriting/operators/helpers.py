@@ -277,7 +277,7 @@ class Helpers:
         get: Get,
         put: Put,
     ) -> None:
-        counter = Counter(elements.count)
+        counter = Counter(elements.count, elements.span)
         symbolic_loop(
             lambda: _not_ended(flags(), lambda: counter.tensor < elements.count),
             lambda: body(elements.at(counter.index())),
@@ -372,7 +372,7 @@ class Helpers:
                 add(item, state)
             return made
         self._rewritten(at)
-        counter = Counter(items.count)
+        counter = Counter(items.count, items.span)
         symbolic_loop(
             lambda: counter.tensor < items.count,
             lambda: add(items.at(counter.index()), state),

@@ -55,14 +55,16 @@ class Counter:
 
     Args:
         count: The number of iterations.
+        span: Length and step of a range of as many elements, if they are known.
 
     Attributes:
         last: The last index that was read, as a number.
         has_chunks: Whether operators in the loop ask whether a chunk of a dim is empty.
     """
 
-    def __init__(self, count: Any) -> None:
+    def __init__(self, count: Any, span: tuple[Any, int] | None = None) -> None:
         self.count = count
+        self.span = span
         self.last: Any = None
         self.has_chunks = False
         self.tensor = torch.zeros((), dtype=torch.int64, device=NUMBER_DEVICE)
@@ -73,7 +75,7 @@ class Counter:
         check(index >= 0)
         check(index < self.count)
         if self.has_chunks:
-            check_not_empty(index, self.count)
+            check_not_empty(index, self.count, self.span)
         self.last = index
         return index
 
@@ -123,6 +125,22 @@ class _Growth:
     def buffers(self) -> int:
         """The number of buffers for the items."""
         return len(self.like) if self.chunks is None else 1
+
+    def extended(
+        self, before: Any, parts: list[torch.Tensor], length: Any, kept: torch.Tensor | None, counter: Counter | None
+    ) -> StackedList:
+        """The list after the loop.
+
+        Args:
+            before: The list before the loop.
+            parts: The buffers.
+            length: The number of iterations; None if they fill the buffers.
+            kept: Whether each iteration added each of the items; None if all did.
+            counter: The index of the iteration.
+        """
+        if self.chunks is not None and counter is not None:
+            return self.chunks.extended(before, parts[0], counter.count)
+        return StackedList.extended(before, parts, length, kept, at_front=self.at_front)
 
 
 @dataclass
@@ -181,13 +199,7 @@ def symbolic_loop(
     """
     shared = state.shared()
     start = state.read()
-    try:
-        plan, uses = _plan(keep_going, step, state, start, counter, refuse)
-    except GuardOnDataDependentSymNode:
-        if counter is None:
-            raise
-        counter.has_chunks = True
-        plan, uses = _plan(keep_going, step, state, start, counter, refuse)
+    plan, uses = _plan(keep_going, step, state, start, counter, refuse)
     if plan.growths and recount is not None and recount():
         return
     operands = operands_of(uses)
@@ -239,12 +251,8 @@ def symbolic_loop(
     for growth, (parts, kept) in zip(plan.growths, added_items, strict=True):
         if kept is not None and shared[growth.part]:
             refuse_shared(state.names[growth.part], refuse)
-        if growth.chunks is not None:
-            after[growth.part] = Slot.of(growth.chunks.extended(start[growth.part].value, parts[0], counter.count))
-            continue
-        length = _length(state, results[0])
-        added = StackedList.extended(start[growth.part].value, parts, length, kept, at_front=growth.at_front)
-        after[growth.part] = Slot.of(added)
+        before, length = start[growth.part].value, _length(state, results[0])
+        after[growth.part] = Slot.of(growth.extended(before, parts, length, kept, counter))
     state.write(after)
     reject_kept_lists(state, after, (growth.part for growth in plan.growths), refuse)
     for part in plan.assigned:
@@ -255,6 +263,25 @@ def symbolic_loop(
 
 
 def _plan(
+    keep_going: Callable[[], Any],
+    step: Callable[[], None],
+    state: State,
+    start: list[Slot],
+    counter: Counter | None,
+    refuse: Refuse,
+) -> tuple[_Plan, list[Uses]]:
+    """The plan of a loop; if an operator asks whether a chunk is empty, it is known that none is."""
+    try:
+        return _tried_plan(keep_going, step, state, start, counter, refuse)
+    except GuardOnDataDependentSymNode:
+        if counter is None:
+            raise
+        # Without need, the number of each node in the graph would change.
+        counter.has_chunks = True
+        return _tried_plan(keep_going, step, state, start, counter, refuse)
+
+
+def _tried_plan(
     keep_going: Callable[[], Any],
     step: Callable[[], None],
     state: State,
@@ -313,13 +340,14 @@ def _chunks(growth: _Growth, before: Any, used: Uses, counter: Counter | None, s
         state: The variables.
         refuse: Raises the error for items of other shapes than chunks have.
     """
-    sizes = [size.node.expr for item in growth.like for size in item.shape if isinstance(size, torch.SymInt)]
+    shapes: list[Any] = [size for item in growth.like for size in item.shape]
+    sizes = [size.node.expr for size in shapes if isinstance(size, torch.SymInt)]
     if all(used.is_outer(symbol) for size in sizes for symbol in size.free_symbols):
         return
     # Every iteration appends its chunks, in the order of the dim, to a list whose other items are known.
     is_regular = not (state.site.flags or growth.at_front or growth.is_filtered) and type(before) is list
     if is_regular and counter is not None and counter.last is not None:
-        growth.chunks = Chunks.of(growth.like, counter.last, counter.count)
+        growth.chunks = Chunks.of(growth.like, counter.last, counter.count, counter.span)
     if growth.chunks is None:
         refuse(
             f"the items that it adds to {state.names[growth.part]} differ in their shape",

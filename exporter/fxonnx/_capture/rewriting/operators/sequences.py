@@ -44,11 +44,13 @@ class Elements:
     Args:
         count: The length: an int or a symbolic size; negative lengths are empty.
         at: Returns the element at an index.
+        span: Length and step of a range of as many elements: ``(n, 32)`` for the chunks of ``n`` rows.
     """
 
-    def __init__(self, count: Any, at: Callable[[Any], Any]) -> None:
+    def __init__(self, count: Any, at: Callable[[Any], Any], span: tuple[Any, int] | None = None) -> None:
         self.count = count
         self.at = at
+        self.span = span
 
     def __iter__(self) -> Iterator[Any]:
         return (self.at(index) for index in builtins.range(self.count))
@@ -85,11 +87,12 @@ def rows(tensor: torch.Tensor, dim: int) -> Elements:
 
 def chunks(tensor: torch.Tensor, dim: int, size: int) -> Elements:
     """The pieces of a tensor along a dim, the last of which may be smaller."""
-    axes = (slice(None),) * (dim % tensor.dim())
-    return Elements(
-        (tensor.shape[dim] + size - 1) // size,
-        lambda index: tensor[(*axes, slice(index * size, index * size + size))],
-    )
+
+    def at(index: Any) -> torch.Tensor:
+        place = (*[slice(None)] * (dim % tensor.dim()), slice(index * size, index * size + size))
+        return tensor[place]
+
+    return Elements((tensor.shape[dim] + size - 1) // size, at, (tensor.shape[dim], size))
 
 
 def as_elements(iterable: Any) -> Elements | None:
@@ -109,7 +112,7 @@ def _map(function: Any, *iterables: Any) -> Any:
     items = _zip(*iterables)
     if not isinstance(items, Elements):
         return builtins.map(function, *iterables)
-    return Elements(items.count, lambda index: function(*items.at(index)))
+    return Elements(items.count, lambda index: function(*items.at(index)), items.span)
 
 
 def integer(value: Any) -> Any:
@@ -131,7 +134,7 @@ def _range(*limits: Any) -> Any:
         return builtins.range(*limits)
     distance = stop - start if step > 0 else start - stop
     count = distance if abs(step) == 1 else (distance + abs(step) - 1) // abs(step)
-    return Elements(count, lambda index: start + index * step)
+    return Elements(count, lambda index: start + index * step, (distance, abs(step)))
 
 
 def _int(*given: Any) -> Any:
@@ -171,7 +174,7 @@ def _enumerate(iterable: Any, start: int = 0) -> Any:
     elements = elements_of(iterable)
     if elements is None:
         return builtins.enumerate(iterable, start)
-    return Elements(elements.count, lambda index: (index + start, elements.at(index)))
+    return Elements(elements.count, lambda index: (index + start, elements.at(index)), elements.span)
 
 
 def _reversed(iterable: Any) -> Any:
@@ -180,7 +183,7 @@ def _reversed(iterable: Any) -> Any:
     elements = elements_of(iterable)
     if elements is None:
         return builtins.reversed(iterable)
-    return Elements(elements.count, lambda index: elements.at(elements.count - 1 - index))
+    return Elements(elements.count, lambda index: elements.at(elements.count - 1 - index), elements.span)
 
 
 def _zip(*iterables: Any, **options: Any) -> Any:
@@ -189,11 +192,12 @@ def _zip(*iterables: Any, **options: Any) -> Any:
     is_dynamic = any(elements_of(iterable) is not None for iterable in iterables)
     if options.get("strict") or not is_dynamic or len(known) < len(parts):
         return builtins.zip(*iterables, **options)  # noqa: B905 - the user's call
-    count = known[0].count
-    for part in known[1:]:
+    first, *others = known
+    count, span = first.count, first.span
+    for part in others:
         if str(part.count) != str(count):
-            count = sym_min(count, part.count)
-    return Elements(count, lambda index: tuple(part.at(index) for part in known))
+            count, span = sym_min(count, part.count), None
+    return Elements(count, lambda index: tuple(part.at(index) for part in known), span)
 
 
 def _list(*given: Any) -> Any:
@@ -525,11 +529,11 @@ def pieces(function: Any, *, is_iterated: bool) -> Any:
             return rows(tensor, dim) if is_iterated else StackedList([tensor.movedim(dim, 0)])
         one = 1 if name == "split" else tensor.shape[dim]
         is_single = isinstance(size, int | torch.SymInt) and statically_known_true(size == one)
-        is_chunked = is_iterated and name == "split" and type(size) is int and size > 0
+        is_chunked = is_iterated and name == "split" and type(size) is int and size > 1
         # An empty tensor has no rows, but split returns one empty piece: the model requires another size.
         if not (is_single or is_chunked) or (name == "split" and tensor.shape[dim] == 0):
             return function(*args, **kwargs)
-        if not is_single:
+        if isinstance(size, int) and is_chunked:
             return chunks(tensor, dim, size)
         return StackedList([tensor.movedim(dim, 0).unsqueeze(dim % tensor.dim() + 1)])
 
