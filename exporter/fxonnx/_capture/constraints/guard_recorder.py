@@ -79,6 +79,7 @@ _LAYOUT = frozenset(
     {
         (_TORCH + "_subclasses/fake_impls.py", "conv"),
         (_TORCH + "_subclasses/fake_impls.py", "convert"),
+        (_TORCH + "_subclasses/fake_impls.py", "_compute_stride"),
         (_TORCH + "_subclasses/fake_impls.py", "_is_contiguous_with_hinted_checks"),
         (_TORCH + "_subclasses/fake_impls.py", "_hinted_eq"),
         (_TORCH + "_meta_registrations.py", "_exec_fft"),
