@@ -25,7 +25,7 @@ from sympy.logic.boolalg import BooleanAtom
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_true
 
 from fxonnx_translations._builder.size_values import EVALUATION_ERRORS
-from fxonnx_translations._torch_compat import Mod, TracingContext, ValueRanges, bound_sympy, int_oo
+from fxonnx_translations._torch_compat import FloorDiv, Mod, TracingContext, ValueRanges, bound_sympy, int_oo
 
 from ..._context_values import assigned
 from ..._extensions import active_extensions
@@ -79,6 +79,7 @@ _LAYOUT = frozenset(
     {
         (_TORCH + "_subclasses/fake_impls.py", "conv"),
         (_TORCH + "_subclasses/fake_impls.py", "convert"),
+        (_TORCH + "_subclasses/fake_impls.py", "_compute_stride"),
         (_TORCH + "_subclasses/fake_impls.py", "_is_contiguous_with_hinted_checks"),
         (_TORCH + "_subclasses/fake_impls.py", "_hinted_eq"),
         (_TORCH + "_meta_registrations.py", "_exec_fft"),
@@ -155,7 +156,7 @@ class GuardLog:
     layouts: dict[sympy.Basic, SourceLine | None] = field(default_factory=dict)
     observer: Callable[[GuardLog, Guard], None] | None = None
     _recorded: set[sympy.Basic] = field(default_factory=set)
-    _divisors: dict[sympy.Symbol, int] = field(default_factory=dict)
+    _divisors: dict[sympy.Expr, int] = field(default_factory=dict)
     _divisors_of: int = 0
 
     def add(self, shape_env: ShapeEnv, expression: sympy.Basic, frame: FrameType | None) -> None:
@@ -179,14 +180,14 @@ class GuardLog:
             recorded.clear()
         self._divisors, self._divisors_of = {}, 0
 
-    def divisors(self) -> Mapping[sympy.Symbol, int]:
-        """The symbols that the guards require to be multiples of a number, with the number."""
+    def divisors(self) -> Mapping[sympy.Expr, int]:
+        """The sizes that the guards require to be multiples of a number, with the number."""
         for guard in self.guards[self._divisors_of :]:
-            is_remainder = isinstance(guard.expression, sympy.Eq) and guard.expression.has(Mod)
+            is_remainder = isinstance(guard.expression, sympy.Eq) and guard.expression.has(Mod, FloorDiv)
             for form in normal_forms(guard.expression) if is_remainder else ():
                 if isinstance(form, sympy.Eq) and isinstance(form.lhs, Mod) and form.rhs == 0:
                     size, divisor = form.lhs.args
-                    if size.is_Symbol and divisor.is_Integer:
+                    if divisor.is_Integer:
                         self._divisors[size] = math.lcm(int(divisor), self._divisors.get(size, 1))
         self._divisors_of = len(self.guards)
         return self._divisors
@@ -322,8 +323,8 @@ def guard_bool(evaluate: Callable[..., bool], self: Any, file: str, line: int) -
     return answer
 
 
-def known_divisors() -> Mapping[sympy.Symbol, int]:
-    """The symbols that the current capture requires to be multiples of a number, with the number."""
+def known_divisors() -> Mapping[sympy.Expr, int]:
+    """The sizes that the current capture requires to be multiples of a number, with the number."""
     recorder = _recorder.get()
     return {} if recorder is None else recorder.log.divisors()
 
