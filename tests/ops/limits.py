@@ -191,13 +191,6 @@ FAILURES: tuple[Failure, ...] = (
         _names("float32 float16 bfloat16 float64"),
         since="2.15",
     ),
-    Failure(
-        _names("histogramdd"),
-        "not translated yet",
-        "ours",
-        _statuses("capture unsupported"),
-        _names("float32 float64"),
-    ),
 )
 
 LOOSER: tuple[Looser, ...] = (

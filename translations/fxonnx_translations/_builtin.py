@@ -40,6 +40,7 @@ MODULES = (
             "_aten.reduction",
             "_aten.resize.sampling",
             "_aten.resize.interpolate",  # after sampling: of two conditional candidates the later one is tried first
+            "_aten.histograms",
             "_aten.sorting",
             "_aten.special.bessel_and_polynomials",
             "_aten.special.error_and_gamma",
