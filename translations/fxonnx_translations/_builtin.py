@@ -26,6 +26,7 @@ MODULES = (
             "_aten.indexing.slicing",
             "_aten.join_split",
             "_aten.linalg.factorization",
+            "_aten.linalg.ldl",
             "_aten.linalg.matmul",
             "_aten.linalg.solve",
             "_aten.linalg.spectral",
