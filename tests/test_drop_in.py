@@ -175,7 +175,7 @@ def test_errors_have_the_names_of_torch_onnx() -> None:
     names = ("ConversionError", "DispatchError", "GraphConstructionError", "TorchExportError")
     assert all(issubclass(getattr(errors, name), torch.onnx.OnnxExporterError) for name in names)
     with pytest.raises(torch.onnx.errors.UnsupportedOperatorError, match="no ONNX translation") as info:
-        fxonnx.export(Function(lambda x: torch.histogramdd(x, [2, 2])).eval(), (torch.rand(4, 2),))
+        fxonnx.export(Function(lambda x: torch.linalg.eigvals(x).abs()).eval(), (torch.rand(4, 4),))
     assert isinstance(info.value, errors.ConversionError)
 
 

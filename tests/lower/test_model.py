@@ -320,12 +320,19 @@ def test_updates_of_buffers_are_lost_with_a_warning() -> None:
 
 
 def test_an_unsupported_operator_with_a_nested_result_is_reported() -> None:
+    library = torch.library.Library("nested_results", "FRAGMENT")
+    library.define("parts(Tensor x) -> (Tensor, Tensor[])")
+    library.impl("parts", lambda x: (x.clone(), [x + 1, x + 2]), "CompositeExplicitAutograd")
+
     class Model(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
-            return torch.histogramdd(x, [2, 2])
+            return torch.ops.nested_results.parts(x)
 
-    with pytest.raises(UnsupportedOperatorError, match=r"aten\.histogramdd\.default"):
+    with pytest.raises(UnsupportedOperatorError, match=r"nested_results\.parts\.default"):
         fxonnx.export(Model().eval(), (torch.rand(4, 2),))
+    table = {torch.ops.nested_results.parts.default: lambda op, x: [x, op.Add(x, 1.0), op.Add(x, 2.0)]}
+    program = fxonnx.export(Model().eval(), (torch.ones(2),), custom_translation_table=table)
+    assert [one.tolist() for one in program(torch.ones(2))] == [[1, 1], [2, 2], [3, 3]]
 
 
 def test_source_lines_are_the_users() -> None:

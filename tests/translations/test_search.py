@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,11 @@ aten = torch.ops.aten
 _EDGES = torch.tensor([-1.0, 0.0, 0.0, 1.5])
 _VALUES = torch.tensor([[-2.0, -1.0, 0.0], [1.5, 9.0, math.nan]])
 _RUNS = torch.tensor([1, 1, 2, 2, 2, 1, 3])
+
+
+def _flat(histogram: Any) -> tuple[torch.Tensor, ...]:
+    return histogram.hist, *histogram.bin_edges
+
 
 CASES = (
     Case("aten.searchsorted.Tensor", torch.searchsorted, (_EDGES, T(("n", 3)))),
@@ -47,6 +53,39 @@ CASES = (
         )
     ),
     Case("aten.histogram.bins_tensor", torch.histogram, (T(("n", 3)), torch.tensor([-1.0, 0.0, 0.25, 1.5]))),
+    *(
+        Case("aten.histogramdd.default", function, inputs, name)
+        for name, function, inputs in (
+            ("range of the values", lambda x: _flat(torch.histogramdd(x, [3, 2])), (T(("n", 2)),)),
+            ("range", lambda x: _flat(torch.histogramdd(x, [3, 2], [-1.0, 1, -0.5, 2])), (T(("n", 2)),)),
+            ("one coordinate", lambda x: _flat(torch.histogramdd(x, [4])), (T(("n", 3, 1)),)),
+            ("no points", lambda x: _flat(torch.histogramdd(x, [3, 2])), (torch.ones(0, 2),)),
+            ("on the edges", lambda x: _flat(torch.histogramdd(x, [2, 4])), (torch.arange(5.0)[:, None].expand(5, 2),)),
+            (
+                "density",
+                lambda x, w: _flat(torch.histogramdd(x, [3, 2, 2], weight=w, density=True)),
+                (T(("n", 3), torch.float64), T(("n",), torch.float64, low=0)),
+            ),
+            (
+                "NaN, infinity and an empty range",
+                lambda x: _flat(torch.histogramdd(x, [3, 2], [1.0, 1, -0.5, 2])),
+                (torch.tensor([[1.0, math.nan], [1.2, 0.0], [math.inf, 1.0], [1.5, 2.0], [0.5, -0.5]]),),
+            ),
+        )
+    ),
+    Case("aten.histogramdd.int_bins", lambda x: _flat(torch.histogramdd(x, 3)), (T(("n", 2)),)),
+    Case(
+        "aten.histogramdd.TensorList_bins",
+        lambda x, a, b, w: _flat(torch.histogramdd(x, [a, b], weight=w)),
+        (T(("n", 2)), torch.tensor([-1.0, 0.0, 0.25, 1.5]), torch.tensor([-1.5, 1.0, 1.5]), T(("n",))),
+    ),
+    Case("aten._histogramdd_bin_edges.default", lambda x: aten._histogramdd_bin_edges(x, [3, 2]), (T(("n", 2)),)),
+    Case("aten._histogramdd_from_bin_cts.default", lambda x: aten._histogramdd_from_bin_cts(x, [3, 2]), (T(("n", 2)),)),
+    Case(
+        "aten._histogramdd_from_bin_tensors.default",
+        lambda x, a: aten._histogramdd_from_bin_tensors(x, [a, a]),
+        (T(("n", 2)), torch.tensor([-1.0, 0.0, 0.25, 1.5])),
+    ),
     Case("aten.histc.default", lambda x: torch.histc(x, 5, -1, 1), (T(("n", 3)),)),
     Case("aten.histc.default", lambda x: torch.histc(x, 4), (T(("n", 3)),), "range of the values"),
     Case("aten.histc.default", lambda x: torch.histc(x, 4), (torch.ones(3),), "one value"),

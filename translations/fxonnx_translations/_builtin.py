@@ -27,6 +27,7 @@ MODULES = (
             "_aten.join_split",
             "_aten.linalg.distances",
             "_aten.linalg.factorization",
+            "_aten.linalg.ldl",
             "_aten.linalg.matmul",
             "_aten.linalg.solve",
             "_aten.linalg.spectral",
@@ -41,6 +42,7 @@ MODULES = (
             "_aten.reduction",
             "_aten.resize.sampling",
             "_aten.resize.interpolate",  # after sampling: of two conditional candidates the later one is tried first
+            "_aten.histograms",
             "_aten.sorting",
             "_aten.special.bessel_and_polynomials",
             "_aten.special.error_and_gamma",

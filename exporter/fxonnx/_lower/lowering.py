@@ -454,6 +454,8 @@ class _GraphLowering:
             for value, result in zip(values, results, strict=True):
                 if value is not None:
                     self.builder.symbols.define(value, result.shape)
+        if several and any(isinstance(item, (list, tuple)) for item in val):
+            return _nest_like(val, iter(values))
         return values if several else values[0]
 
     def _check_result(self, node: torch.fx.Node, value: ir.Value, result: ResultSpec) -> None:

@@ -1,15 +1,13 @@
-"""Sort, topk, order statistics, searchsorted, histograms and unique."""
+"""Sort, topk, order statistics, searchsorted and unique."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import onnx_ir as ir
 import torch
 
-from .._builder.constants import END
-from .._builder.dtypes import INT32, INT64, to_torch_dtype
+from .._builder.dtypes import INT32, INT64
 from .._builder.loops import arange
 from .._builder.op import Op, Operand, Unsupported
 from .._builder.symbolic_dims import Dim
@@ -330,7 +328,7 @@ def nanquantile(
     return op.reshape(result, op.result.shape)
 
 
-# ---- search and histograms
+# ---- search
 
 
 def _count_before(op: Op, edges: ir.Value, values: ir.Value, *, right: bool) -> ir.Value:
@@ -381,110 +379,6 @@ def bucketize(op: Op, self: Operand, boundaries: ir.Value, *, out_int32: bool = 
     aten::bucketize.Scalar(Scalar self, Tensor boundaries, *, bool out_int32=False, bool right=False) -> Tensor
     """
     return searchsorted(op, boundaries, self, right=right)
-
-
-@translates("aten::histc")
-def histc(op: Op, self: ir.Value, bins: int = 100, min: Operand = 0, max: Operand = 0) -> ir.Value:
-    """aten::histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor"""
-    dtype = op.dtype_of(self)
-    wide = dtype if dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE) else ir.DataType.FLOAT
-    values = op.Reshape(op.cast(self, wide), [-1])
-    if 0 in op.dims(self):
-        return op.expand(op.const(0, dtype), (bins,))
-    one = op.const(1.0, wide)
-    if min == max:
-        # The default range is the values'; an empty range is extended by one on both sides.
-        low, high = op.ReduceMin(values, [0], keepdims=0), op.ReduceMax(values, [0], keepdims=0)
-        if not isinstance(min, (int, float)) or min != 0:
-            low, high = op.operand(min, wide), op.operand(max, wide)
-        equal = op.Equal(low, high)
-        low, high = op.Where(equal, op.Sub(low, one), low), op.Where(equal, op.Add(high, one), high)
-    else:
-        low, high = op.operand(min, wide), op.operand(max, wide)
-    scaled = op.Div(op.Mul(op.Sub(values, low), op.const(float(bins), wide)), op.Sub(high, low))
-    positions = op.Min(op.Floor(scaled), op.const(float(bins - 1), wide))
-    inside = op.And(op.GreaterOrEqual(values, low), op.LessOrEqual(values, high))
-    positions = op.Where(inside, positions, op.const(-1.0, wide))
-    numbers = op.const([[float(place)] for place in range(bins)], wide)
-    counts = op.ReduceSum(op.cast(op.Equal(op.Unsqueeze(positions, [0]), numbers), INT64), [1], keepdims=0)
-    return op.cast(counts, dtype)
-
-
-def _histogram(
-    op: Op, values: ir.Value, edges: ir.Value, weight: ir.Value | None, density: bool
-) -> tuple[ir.Value, ir.Value]:
-    """Sum the weights of the elements between consecutive edges; the last bin includes its upper edge."""
-    dtype = op.dtype_of(values)
-    flat = op.Reshape(values, [1, -1])
-    lower = op.Unsqueeze(op.Slice(edges, [0], [-1], [0]), [1])
-    reached = op.GreaterOrEqual(flat, lower)
-    passed = op.Greater(flat, op.Slice(edges, [-1], [END], [0]))
-    later = op.Concat(op.Slice(reached, [1], [END], [0]), passed, axis=0)
-    inside = op.And(reached, op.Not(later))
-    if weight is None:
-        added = op.cast(inside, dtype)
-    else:
-        added = op.Where(inside, op.Reshape(op.cast(weight, dtype), [1, -1]), op.const(0.0, dtype))
-    counts = op.shaped(op.ReduceSum(added, [1], keepdims=0), op.result.shape)
-    if density:
-        widths = op.Sub(op.Slice(edges, [1], [END], [0]), op.Slice(edges, [0], [-1], [0]))
-        counts = op.Div(op.Div(counts, op.ReduceSum(counts, keepdims=0)), widths)
-    return counts, edges
-
-
-@translates("aten::histogram.bins_tensor")
-def histogram_of_edges(
-    op: Op, self: ir.Value, bins: ir.Value, *, weight: ir.Value | None = None, density: bool = False
-) -> tuple[ir.Value, ir.Value]:
-    """aten::histogram.bins_tensor(Tensor self, Tensor bins, *, Tensor? weight=None, bool density=False) -> (Tensor hist, Tensor bin_edges)"""
-    return _histogram(op, self, bins, weight, density)
-
-
-@translates("aten::histogram.bin_ct")
-def histogram(
-    op: Op,
-    self: ir.Value,
-    bins: int = 100,
-    range: Sequence[float] | None = None,
-    weight: ir.Value | None = None,
-    density: bool = False,
-) -> tuple[ir.Value, ir.Value]:
-    """aten::histogram.bin_ct(Tensor self, int bins=100, *, float[]? range=None, Tensor? weight=None, bool density=False) -> (Tensor hist, Tensor bin_edges)"""
-    dtype = op.dtype_of(self)
-    if range is not None and range[0] != range[1]:
-        limits = torch.linspace(range[0], range[1], bins + 1, dtype=to_torch_dtype(dtype))
-        return _histogram(op, self, op.const(limits), weight, density)
-    if range is not None:
-        low, high = (op.const(limit, dtype) for limit in range)
-    elif 0 in op.dims(self):
-        low, high = op.const(0.0, dtype), op.const(1.0, dtype)
-    else:
-        low, high = op.ReduceMin(self, keepdims=0), op.ReduceMax(self, keepdims=0)
-    # An empty range is extended by a half on both sides.
-    margin = op.Where(op.Equal(low, high), op.const(0.5, dtype), op.const(0.0, dtype))
-    low, high = op.Sub(low, margin), op.Add(high, margin)
-    step = op.Div(op.Sub(high, low), op.const(float(bins), dtype))
-    # As linspace does, the second half is computed from the end.
-    numbers = torch.arange(bins + 1, dtype=to_torch_dtype(dtype))
-    from_start = op.Add(low, op.Mul(step, op.const(numbers)))
-    from_end = op.Sub(high, op.Mul(step, op.const(numbers.flip(0))))
-    edges = op.Where(op.const(numbers < (bins + 1) // 2), from_start, from_end)
-    return _histogram(op, self, edges, weight, density)
-
-
-@translates("aten::bincount")
-def bincount(op: Op, self: ir.Value, weights: ir.Value | None = None, minlength: int = 0) -> ir.Value:
-    """aten::bincount(Tensor self, Tensor? weights=None, SymInt minlength=0) -> Tensor"""
-    values = op.cast(self, INT64)
-    largest = op.ReduceMax(op.Concat(values, op.const([-1]), axis=0), [0], keepdims=0)
-    count = op.Max(op.Add(largest, op.const(1)), op.scalar(minlength, INT64))
-    numbers = op.Range(op.const(0), count, op.const(1))
-    chosen = op.Equal(op.Unsqueeze(numbers, [1]), op.Unsqueeze(values, [0]))
-    dtype = op.result.dtype
-    added = op.cast(chosen, dtype)
-    if weights is not None:
-        added = op.Where(chosen, op.cast(weights, dtype), op.const(0, dtype))
-    return op.shaped(op.ReduceSum(added, [1], keepdims=0), op.result.shape)
 
 
 # ---- unique and mode

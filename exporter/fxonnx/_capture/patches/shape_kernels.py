@@ -26,8 +26,6 @@ __all__ = [
     "ctc_loss",
     "fake_quantize",
     "fill_diagonal",
-    "histogram",
-    "histogram_of_edges",
     "kron",
     "lstm",
     "lstsq",
@@ -149,18 +147,6 @@ def ctc_loss(
     """``aten::ctc_loss``, whose own kernel reads the lengths."""
     is_batch = log_probs.dim() == 3 and reduction == 0
     return log_probs.new_empty([log_probs.shape[1]] if is_batch else [])
-
-
-def histogram(original: Callable[..., Any], self: Tensor, bins: int = 100, **options: Any) -> tuple[Tensor, Tensor]:
-    """``aten::histogram.bin_ct``: the counts and the edges of the bins."""
-    return self.new_empty([bins]), self.new_empty([bins + 1])
-
-
-def histogram_of_edges(
-    original: Callable[..., Any], self: Tensor, bins: Tensor, **options: Any
-) -> tuple[Tensor, Tensor]:
-    """``aten::histogram.bins_tensor``: the counts, one less than the edges of the bins, and the edges."""
-    return self.new_empty([bins.shape[0] - 1]), self.new_empty(bins.shape)
 
 
 def lstsq(

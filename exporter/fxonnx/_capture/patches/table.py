@@ -68,6 +68,7 @@ from .python_sizes.shapes import SHAPE_PATCHES
 from .python_sizes.table import SIZE_PATCHES
 from .tracing_state import REWRITING_PATCHES, STATE_PATCHES, FilteredWarnings, TracedData, print_nothing
 from .whole_operators import gradient_outputs
+from .whole_operators.histograms import HISTOGRAM_PATCHES
 from .whole_operators.spectra import SPECTRA_PATCHES
 
 __all__ = [
@@ -236,8 +237,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     KernelPatch("aten::cov", shape_kernels.cov, "it branches on the values of weights"),
     KernelPatch("aten::ctc_loss.Tensor", shape_kernels.ctc_loss, "its kernel reads the lengths"),
     KernelPatch("aten::ctc_loss.IntList", shape_kernels.ctc_loss, "its kernel reads the lengths"),
-    ShapePatch("aten::histogram.bin_ct", shape_kernels.histogram, "it has no meta kernel"),
-    ShapePatch("aten::histogram.bins_tensor", shape_kernels.histogram_of_edges, "it has no meta kernel"),
+    *HISTOGRAM_PATCHES,
     *(
         ShapePatch(f"aten::{name}", shape_kernels.fake_quantize, "it has no meta kernel")
         for name in (

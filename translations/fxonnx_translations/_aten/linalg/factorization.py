@@ -22,6 +22,7 @@ from ..._torch_compat import Min
 
 __all__ = [
     "LU",
+    "first_failure",
     "householder",
     "householder_product",
     "lu_factors",
@@ -31,6 +32,7 @@ __all__ = [
     "rows_and_columns",
     "smaller",
     "unit_matrix",
+    "zeros",
 ]
 
 
@@ -53,11 +55,11 @@ def smaller(one: Dim, other: Dim) -> Dim:
     return one if one == other else Min(one, other)
 
 
-def _zeros(op: Op, dims: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
+def zeros(op: Op, dims: Sequence[Dim], dtype: ir.DataType) -> ir.Value:
     return op.expand(op.const(0, dtype), dims)
 
 
-def _first_failure(op: Op, info: ir.Value, failed: ir.Value, k: ir.Value) -> ir.Value:
+def first_failure(op: Op, info: ir.Value, failed: ir.Value, k: ir.Value) -> ir.Value:
     """Return LAPACK's info: the 1-based index of the first pivot that failed, or 0."""
     new = op.And(failed, op.Equal(info, op.const(0, INT32)))
     return op.Where(new, op.cast(op.Add(k, op.const([1])), INT32), info)
@@ -82,9 +84,9 @@ def _cholesky(op: Op, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
         updated = body.Sub(rest, body.MatMul(factor, matrix_transpose(body, factor)))
         later = body.Where(body.Greater(columns, k), updated, rest)
         failed = body.Not(body.Greater(pivot, zero))
-        return body.Where(body.Equal(columns, k), factor, later), _first_failure(body, info, failed, k)
+        return body.Where(body.Equal(columns, k), factor, later), first_failure(body, info, failed, k)
 
-    info = _zeros(op, (*dims[:-2], 1, 1), INT32)
+    info = zeros(op, (*dims[:-2], 1, 1), INT32)
     factor, info = loop(op, dims[-1], [matrix, info], step)
     return factor, op.Squeeze(info, [-2, -1])
 
@@ -153,14 +155,14 @@ def lu_factors(op: Op, matrix: ir.Value, *, pivot: bool = True) -> LU:
         updated = body.Sub(rest, body.MatMul(factor, row))
         stored = body.Where(body.And(body.Equal(columns, k), below), factor, rest)
         rest = body.Where(body.Greater(columns, k), updated, stored)
-        return rest, order, pivots, _first_failure(body, info, is_zero, k)
+        return rest, order, pivots, first_failure(body, info, is_zero, k)
 
     batch = dims[:-2]
     states = [
         matrix,
         op.expand(rows, (*batch, dims[-2], 1)),
         op.expand(op.cast(op.Add(positions, op.const([1])), INT32), (*batch, count)),
-        _zeros(op, (*batch, 1, 1), INT32),
+        zeros(op, (*batch, 1, 1), INT32),
     ]
     factors, order, pivots, info = loop(op, count, states, step)
     return LU(factors, order, pivots, op.Squeeze(info, [-2, -1]))
@@ -287,7 +289,7 @@ def householder(op: Op, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
         taus = body.Where(body.Equal(positions, k), body.Squeeze(tau, [-1]), taus)
         return body.Where(body.Equal(columns, k), stored, rest), taus
 
-    packed, taus = loop(op, count, [matrix, _zeros(op, (*dims[:-2], count), dtype)], step)
+    packed, taus = loop(op, count, [matrix, zeros(op, (*dims[:-2], count), dtype)], step)
     return packed, taus
 
 

@@ -21,7 +21,7 @@ def _broadcast(op: Op, matrix: ir.Value, batch: Sequence[Dim]) -> ir.Value:
     return op.expand(matrix, (*batch, *op.dims(matrix)[-2:]))
 
 
-def _batch_of(one: Sequence[Dim], other: Sequence[Dim]) -> tuple[Dim, ...]:
+def batch_of(one: Sequence[Dim], other: Sequence[Dim]) -> tuple[Dim, ...]:
     """Return the broadcast shape of two batches."""
     length = max(len(one), len(other))
     padded = ((1,) * (length - len(one)) + tuple(one), (1,) * (length - len(other)) + tuple(other))
@@ -48,7 +48,7 @@ def _solve_by_substitution(op: Op, factor: ir.Value, right: ir.Value, *, upper: 
 
 
 def _triangular(op: Op, factor: ir.Value, right: ir.Value, *, upper: bool, left: bool, unit: bool) -> ir.Value:
-    batch = _batch_of(op.dims(factor)[:-2], op.dims(right)[:-2])
+    batch = batch_of(op.dims(factor)[:-2], op.dims(right)[:-2])
     if left:
         return _solve_by_substitution(op, factor, _broadcast(op, right, batch), upper=upper, unit=unit)
     turned = matrix_transpose(op, _broadcast(op, right, batch))
@@ -95,7 +95,7 @@ def cholesky_inverse(op: Op, self: ir.Value, upper: bool = False) -> ir.Value:
 
 def solved_by_lu(op: Op, factors: ir.Value, order: ir.Value, right: ir.Value, *, transposed: bool = False) -> ir.Value:
     """Solve A X = right, or with A transposed, by the LU factors of A and their row permutation [*, n, 1]."""
-    batch = _batch_of(op.dims(factors)[:-2], op.dims(right)[:-2])
+    batch = batch_of(op.dims(factors)[:-2], op.dims(right)[:-2])
     right = _broadcast(op, right, batch)
     order = _broadcast(op, order, batch)
     dims = op.dims(right)
