@@ -73,7 +73,8 @@ def _number_tensor(number: Any) -> torch.Tensor:
     """A number as a tensor, as traces have sizes in arithmetic; the tensor of a size remembers the size."""
     if not isinstance(number, torch.SymInt):
         return torch.as_tensor(number)
-    tensor = torch.scalar_tensor(number, dtype=torch.int64)
+    size: Any = number
+    tensor = torch.scalar_tensor(size, dtype=torch.int64)
     vars(tensor)[_NUMBER] = number
     return tensor
 
