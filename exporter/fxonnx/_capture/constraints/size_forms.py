@@ -185,7 +185,9 @@ def _at_multiples(function: Callable[..., Any], *expressions: sympy.Expr) -> Any
     divisors = known_divisors() if any(one.has(FloorDiv) for one in expressions) else {}
     if not divisors:
         return None
-    wholes = {size: sympy.Symbol(f"{size} // {number}", integer=True, positive=True) for size, number in divisors.items()}
+    wholes = {
+        size: sympy.Symbol(f"{size} // {number}", integer=True, positive=True) for size, number in divisors.items()
+    }
     products = {size: number * wholes[size] for size, number in divisors.items()}
     found = function(*(one.xreplace(products) for one in expressions))
     quotients = {wholes[size]: FloorDiv(size, sympy.Integer(number)) for size, number in divisors.items()}
