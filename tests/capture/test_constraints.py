@@ -115,6 +115,20 @@ def written_source(x: torch.Tensor) -> torch.Tensor:
     return columns
 
 
+def written_crop(x: Any) -> Any:
+    """The rows without padding are a view of the padded ones if there is none."""
+    rows = nn.functional.pad(x, (0, (4 - x.shape[1] % 4) % 4))
+    rows[:, : x.shape[1]].reshape(-1).add_(1)
+    return rows * 2
+
+
+def cropped_before_a_write(x: Any) -> Any:
+    rows = nn.functional.pad(x, (0, (4 - x.shape[1] % 4) % 4))
+    cropped = rows[:, : x.shape[1]].flatten()
+    rows.add_(1)
+    return cropped * 2
+
+
 def written_rest(x: torch.Tensor) -> torch.Tensor:
     x = x * 1
     x[1:].transpose(0, 1).flatten().zero_()
@@ -166,6 +180,9 @@ NARROW = [
     pytest.param(lambda x, y: x + 1 if y > 2 else x, (R(4), 5), ({0: "n"}, "k"), ["k >= 3"], (R(5), 3), (R(4), 2), id="int"),
     pytest.param(lambda x: x + 1 if x.shape[0] >= 1 else x, (R(4),), ({0: "n"},), ["n >= 1"], (R(1),), (R(0),), id="empty"),
     pytest.param(lambda x, y: torch.cat([x, y]) if y.numel() else x, (R(4), R(2, 2)[0]), ({}, {0: "n"}), ["n >= 1"], (R(4), R(1)), (R(4), R(0)), id="numel"),
+    pytest.param(written_crop, (R(3, 8),), ({1: "n"},), ["n % 4 == 0"], (R(3, 12),), (R(3, 7),), id="written-crop"),
+    pytest.param(cropped_before_a_write, (R(3, 8),), ({1: "n"},), ["n % 4 == 0"], (R(3, 4),), (R(3, 9),), id="written-rows"),
+    pytest.param(lambda x: nn.functional.pixel_unshuffle(x.transpose(2, 3), 2), (R(1, 3, 4, 6),), ({0: "b", 2: "h"},), ["h % 2 == 0"], (R(3, 3, 8, 6),), (R(1, 3, 5, 6),), id="pixel-unshuffle"),
     pytest.param(lambda x: x.reshape(x.shape[0] // 4, 4), (R(8),), ({0: "n"},), ["n % 4 == 0"], (R(12),), (R(9),), id="floor"),
 ]  # fmt: skip
 

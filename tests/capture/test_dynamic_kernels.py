@@ -47,7 +47,19 @@ def _windows(x: torch.Tensor) -> torch.Tensor:
     return F.silu(x.contiguous().transpose(2, 3)).transpose(2, 3)
 
 
+def _cropped(x: torch.Tensor) -> torch.Tensor:
+    """Images of which some columns are cropped, unless their number is a multiple of 4."""
+    _, height, width, _ = x.shape
+    padded = F.pad(x, (0, 0, 0, (4 - width % 4) % 4, 0, (4 - height % 4) % 4))
+    return padded.roll((1, 1), (1, 2))[:, :height, :width]
+
+
 CASES = (
+    Case("reshape_of_a_crop", lambda x: _cropped(x).reshape(x.shape[0], -1, 3) * 2, (2, "n", "m", 3)),
+    Case("reshape_of_a_crop_to_sizes", lambda x: _cropped(x).reshape(2, x.shape[1] * x.shape[2], 3), (2, "n", "m", 3)),
+    Case("flatten_of_a_crop", lambda x: _cropped(x).flatten(1, 2).sum(-1), (2, "n", "m", 3)),
+    Case("ravel_of_a_crop", lambda x: _cropped(x).ravel() * 2, ("n", 2, "m", 3)),
+    Case("view_of_a_crop", lambda x: _cropped(x).transpose(1, 3).view(2, 3, 1, -1, x.shape[1]), (2, "n", "m", 3)),
     Case("max_pool1d", lambda x: F.max_pool1d(x, 2, ceil_mode=True), (2, 3, "n")),
     Case("max_pool1d_padded", lambda x: F.max_pool1d(x, 3, 2, 1), (3, "n")),
     Case("max_pool1d_indices", lambda x: F.max_pool1d(x, 3, 1, 1, return_indices=True), (2, 3, "n")),

@@ -19,6 +19,7 @@ from transformers.utils import torch_float, torch_int
 import fxonnx
 
 from ..functions import Function
+from ..saved import run_from_file
 
 
 def _causal(length: int) -> Tensor:
@@ -251,3 +252,41 @@ def test_integers_of_transformers_stay_symbolic_in_the_first_attempt() -> None:
     for shape in ((3, 9), (1, 4)):
         x = torch.rand(*shape)
         torch.testing.assert_close(program(x)[0], split(x))
+
+
+def _windows_and_back(x: Tensor) -> Tensor:
+    """Softmax in windows of 4 times 4 elements, as in networks for image restoration."""
+    count, height, width, channels = x.shape
+    windows = x.view(count, height // 4, 4, width // 4, 4, channels).transpose(2, 3).reshape(-1, 16, channels)
+    windows = windows.softmax(1)
+    batch = int(windows.shape[0] / (height * width / 4 / 4))
+    return windows.view(batch, height // 4, width // 4, 4, 4, -1).transpose(2, 3).reshape(batch, height, width, -1)
+
+
+def _padded_if_needed(x: Tensor) -> Tensor:
+    below, right = (4 - x.shape[1] % 4) % 4, (4 - x.shape[2] % 4) % 4
+    return F.pad(x, (0, 0, 0, right, 0, below)) if below or right else x
+
+
+def _mirrored(x: Tensor) -> Tensor:
+    height, width = (x.shape[1] // 4 + 1) * 4, (x.shape[2] // 4 + 1) * 4
+    x = torch.cat([x, x.flip(1)], 1)[:, :height]
+    return torch.cat([x, x.flip(2)], 2)[:, :, :width]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "shapes"),
+    [(_padded_if_needed, ((3, 8, 16, 2), (2, 4, 4, 2))), (_mirrored, ((3, 8, 16, 2), (2, 9, 7, 2), (1, 13, 12, 2)))],
+    ids=["padded", "mirrored"],
+)
+def test_quotients_of_sizes_that_have_to_be_multiples_are_exact(
+    prepare: Callable[[Tensor], Tensor], shapes: tuple[tuple[int, ...], ...]
+) -> None:
+    model = Function(lambda x: _windows_and_back(prepare(x))).eval()
+    with pytest.warns(UserWarning, match="% 4 == 0"):
+        program = fxonnx.export(model, (torch.rand(1, 8, 12, 2),), dynamic_shapes=({0: "b", 1: "h", 2: "w"},))
+    assert not any("int(" in str(one.text) for one in program.record.constraints)
+    run_from_file(program)
+    for shape in shapes:
+        x = torch.rand(*shape)
+        torch.testing.assert_close(program(x)[0], model(x))

@@ -327,6 +327,21 @@ def test_long_forwards_are_not_run() -> None:
     assert not calls
 
 
+def test_sizes_at_which_a_forward_takes_longer_than_the_export_are_skipped() -> None:
+    class Filtered(Doubling):
+        def __init__(self) -> None:
+            super().__init__()
+            self.filters = nn.Sequential(nn.Conv2d(8, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.filters(super().forward(x))
+
+    program = fxonnx.export(Filtered().eval(), (torch.rand(1, 8, 64, 64),), dynamic_shapes=({0: "n"},))
+    status = {run.inputs: (run.status, run.message) for run in program.record.proof.runs}
+    assert status["example"][0] == status["negated"][0] == status["n = 2"][0] == "equal"
+    assert status["n = 17"] == ("skipped", "a forward takes longer than the export")
+
+
 def test_plain_captures_have_no_record_in_the_file() -> None:
     program = fxonnx.export(nn.Linear(2, 2), (X,))
     assert program.record.proof.is_plain

@@ -94,7 +94,8 @@ def prove(capture: Capture, model: Any) -> Proof:
         if len(runs) == limit:
             break
         if variation.is_required or prover.coverage.missing():
-            done = prover.run(variation)
+            is_long = forward * _growth(prover.example, variation) > whole
+            done = _skipped(variation) if is_long else prover.run(variation)
             if done is not None:
                 runs.append(done)
     if capture.refusal is not None and not any(run.status == "equal" and run.inputs == "example" for run in runs):
@@ -103,6 +104,19 @@ def prove(capture: Capture, model: Any) -> Proof:
     if departures and not any(run.status == "equal" for run in runs):
         missing += tuple(unproved(one.line, one.detail) for one in departures)
     return Proof(departures, tuple(runs), missing)
+
+
+def _growth(example: BoundCall, variation: Variation) -> float:
+    """How many times as many elements as the example has the inputs of a variation have."""
+    counts = [
+        sum(leaf.numel() for leaf in pytree.tree_leaves(call) if isinstance(leaf, torch.Tensor))
+        for call in ((example.args, example.kwargs), (variation.args, variation.kwargs))
+    ]
+    return counts[1] / max(counts[0], 1)
+
+
+def _skipped(variation: Variation) -> ProofRun:
+    return ProofRun(variation.label, "skipped", message="a forward takes longer than the export")
 
 
 def obstacle(capture: Capture, model: Any) -> str:
