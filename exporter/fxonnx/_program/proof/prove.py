@@ -191,7 +191,7 @@ class Prover:
 
     def _is_unstable(self, variation: Variation, expected: Outcome, actual: Outcome) -> bool:
         """Whether small changes of inputs or weights change the model's results as much, as where scores tie."""
-        unexplained = expected.values.keys()
+        unexplained = set(expected.values)
         if unexplained != actual.values.keys():
             return False
         for again in self._perturbed_runs(variation):
