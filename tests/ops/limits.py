@@ -126,13 +126,6 @@ FAILURES: tuple[Failure, ...] = (
         _statuses("capture unsupported"),
     ),
     Failure(
-        _names("hash_tensor"),
-        "ONNX does not reach the bits of a float",
-        "onnx",
-        _statuses("unsupported"),
-        _names("float32 float16 bfloat16 float64"),
-    ),
-    Failure(
         _names("resize_"),
         "ONNX tensors have no memory to resize: a view replaces a resize if both sizes are static and equal",
         "onnx",

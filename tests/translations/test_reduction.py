@@ -15,6 +15,11 @@ X, I, B = T(("n", 3, 4)), T(("n", 3), torch.int64, -9, 9), T(("n", 3), torch.boo
 NAN = torch.tensor([[1.0, math.nan, 2.0], [3.0, math.inf, -math.inf]])
 EMPTY = torch.zeros(0, 3)
 
+FLOATS = torch.tensor(
+    [0.0, -0.0, 1.0, -1.5, math.inf, -math.inf, 1e-40, -1e-45, 5e-324, 2.2e-308, 1.7e308, 3.4e38, 6e-8, -123.456],
+    dtype=torch.float64,
+)
+
 CASES = (
     *(
         case
@@ -119,6 +124,15 @@ CASES = (
             f"{dtype}",
         )
         for dtype in (torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool)
+    ),
+    *(
+        Case(
+            "aten.hash_tensor.default",
+            lambda x: (torch.hash_tensor(x), torch.hash_tensor(x[:, None], 1)),
+            (FLOATS.to(dtype),),
+            f"{dtype}",
+        )
+        for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
     ),
     Case(
         "aten.hash_tensor.default", lambda x: torch.hash_tensor(x, 1, keepdim=True), (T((3, 7), torch.int64),), "axis"

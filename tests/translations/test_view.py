@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -27,6 +29,15 @@ CASES = (
     Case("aten.unflatten.int", lambda x: x.unflatten(1, (3, -1)), (T(("n", 12)),)),
     Case("aten.reshape_as.default", lambda x, y: x.reshape_as(y), (X, T(("n", 12)))),
     Case("aten.view.dtype", lambda x: (x.view(torch.int32), (x > 0).view(torch.uint8)), (X,), opset=26),
+    *(
+        Case("aten.view.dtype", partial(torch.Tensor.view, dtype=bits), (T(("n", 5), dtype, -1e4, 1e4),), f"{dtype}")
+        for dtype, bits in (
+            (torch.float32, torch.int32),
+            (torch.float64, torch.int64),
+            (torch.float16, torch.int16),
+            (torch.bfloat16, torch.uint16),
+        )
+    ),
     Case(
         "aten.view.dtype",
         lambda x: (x.view(torch.uint16), x.view(torch.bfloat16)),

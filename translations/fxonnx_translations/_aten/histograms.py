@@ -137,12 +137,12 @@ def _edges_of_points(op: Op, points: ir.Value, bins: Sequence[int], limits: Sequ
     dtype = op.dtype_of(points)
     edges = []
     for axis, count in enumerate(bins):
-        if limits is not None and limits[2 * axis] != limits[2 * axis + 1]:
-            constant = torch.linspace(*limits[2 * axis : 2 * axis + 2], count + 1, dtype=to_torch_dtype(dtype))
-            edges.append(op.const(constant))
+        start, end = (0.0, 0.0) if limits is None else limits[2 * axis : 2 * axis + 2]
+        if start != end:
+            edges.append(op.const(torch.linspace(start, end, count + 1, dtype=to_torch_dtype(dtype))))
             continue
         if limits is not None:
-            low, high = op.const(limits[2 * axis], dtype), op.const(limits[2 * axis + 1], dtype)
+            low, high = op.const(start, dtype), op.const(end, dtype)
         elif 0 in op.dims(points):
             low, high = op.const(0.0, dtype), op.const(1.0, dtype)
         else:

@@ -11,7 +11,8 @@ import onnx_ir as ir
 import torch
 
 from .._builder import dtypes
-from .._builder.dtypes import BOOL, INT32, INT64
+from .._builder.bit_casts import bits_of_float
+from .._builder.dtypes import BOOL, DOUBLE, INT32, INT64
 from .._builder.loops import arange, loop
 from .._builder.numerics import in_float, log_of_sum_of_exponentials
 from .._builder.op import Op, Unsupported
@@ -222,23 +223,21 @@ def all(op: Op, self: ir.Value, dim: Axes = None, keepdim: bool = False) -> ir.V
 _BITWISE_SINCE = 18
 
 
-def _reject_floats(call: OpCall) -> str | None:
+def _reject_symbolic_sizes(call: OpCall) -> str | None:
     if call.opset < _BITWISE_SINCE:
         return f"BitwiseXor is of opset {_BITWISE_SINCE}"
     value = call.arguments["self"]
-    if [size for size in value.shape if not isinstance(size, int)]:
-        return "a symbolic size"
-    return "the bits of floating-point numbers" if value.dtype.is_floating_point or value.dtype.is_complex else None
+    return "a symbolic size" if [size for size in value.shape if not isinstance(size, int)] else None
 
 
-@translates("aten::hash_tensor", accepts=_reject_floats)
+@translates("aten::hash_tensor", accepts=_reject_symbolic_sizes)
 def hash_tensor(op: Op, self: ir.Value, dim: Sequence[int] = (), *, keepdim: bool = False, mode: int = 0) -> ir.Value:
     """aten::hash_tensor(Tensor self, int[1] dim=[], *, bool keepdim=False, int mode=0) -> Tensor
 
     The exclusive or of the elements, in halves.
     """
-    # 64-bit integers keep all bits.
-    value = op.cast(self, INT64)
+    # 64 bits keep all of them; torch hashes floats as float64.
+    value = bits_of_float(op, op.cast(self, DOUBLE)) if op.is_float(self) else op.cast(self, INT64)
     if 0 in op.dims(self):
         return op.expand(op.const(0, op.result.dtype), op.result.shape)
     for axis in axes_of(op, self, dim):

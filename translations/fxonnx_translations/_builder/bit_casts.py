@@ -9,10 +9,24 @@ import onnx_ir as ir
 import torch
 
 from .builder import Unsupported
-from .dtypes import BOOL, FLOAT, FLOAT8, FLOAT8E8M0, INT32, INTEGERS, SUB_BYTE_INTEGERS, UINT8, to_torch_dtype
+from .dtypes import (
+    BOOL,
+    DOUBLE,
+    FLOAT,
+    FLOAT8,
+    FLOAT8E8M0,
+    INT32,
+    INT64,
+    INTEGERS,
+    SUB_BYTE_INTEGERS,
+    UINT8,
+    to_torch_dtype,
+)
 from .op import Op
 
-__all__ = ["bit_cast"]
+__all__ = ["bit_cast", "bits_of_float"]
+
+_BIT_CAST_SINCE = 26
 
 _WHOLE_NUMBERS = INTEGERS | SUB_BYTE_INTEGERS | {BOOL}
 _BIASES = {
@@ -24,12 +38,48 @@ _BIASES = {
 
 
 @dataclass(frozen=True)
-class _Float8:
-    """A float8 type: the bias of the exponent, and the bits of exponent and mantissa."""
+class _Float:
+    """A floating-point type: the bias of the exponent, and the bits of exponent and mantissa."""
 
     bias: int
     exponent: int
     mantissa: int
+
+
+_WIDE_FLOATS = {
+    ir.DataType.FLOAT16: _Float(15, 5, 10),
+    ir.DataType.BFLOAT16: _Float(127, 8, 7),
+    FLOAT: _Float(127, 8, 23),
+    DOUBLE: _Float(1023, 11, 52),
+}
+
+
+def bits_of_float(op: Op, value: ir.Value) -> ir.Value:
+    """Return the bits of a float of more than 8 bits as INT64; NaN has the bits of torch's constant.
+
+    Arithmetic, because ONNX has BitCast from opset 26 on only: a binary search for the exponent, with exact products by powers
+    of two. The quotient q in [1, 2) and the exponent field f of a normal number are together (f - 1 + q) 2**mantissa; a
+    subnormal number has q < 1 and f = 1.
+    """
+    kind = _WIDE_FLOATS[op.dtype_of(value)]
+    wide = op.Cast(value, to=DOUBLE)
+    magnitude = op.Abs(wide)
+    is_small = op.Less(magnitude, 1.0)
+    quotient = op.Where(is_small, op.Mul(magnitude, 2.0 ** (kind.bias - 1)), magnitude)
+    field = op.Where(is_small, op.const(0.0, DOUBLE), op.const(kind.bias - 1.0, DOUBLE))
+    for step in (1 << bit for bit in reversed(range(kind.exponent - 1))):
+        is_larger = op.GreaterOrEqual(quotient, 2.0**step)
+        quotient = op.Where(is_larger, op.Mul(quotient, 2.0**-step), quotient)
+        field = op.Where(is_larger, op.Add(field, float(step)), field)
+    unit = op.const(1 << kind.mantissa, INT64)
+    bits = op.Add(op.Mul(op.Cast(field, to=INT64), unit), op.Cast(op.Mul(quotient, 2.0**kind.mantissa), to=INT64))
+    infinity = ((1 << kind.exponent) - 1) << kind.mantissa
+    bits = op.Where(op.IsInf(wide), op.const(infinity, INT64), bits)
+    width = kind.exponent + kind.mantissa
+    # The sign bit of 64 bits is the smallest number.
+    sign = op.const(-(1 << 63) if width == 63 else 1 << width, INT64)
+    bits = op.Where(_is_negative(op, wide), op.Add(bits, sign), bits)
+    return op.Where(op.IsNaN(wide), op.const(infinity | 1 << (kind.mantissa - 1), INT64), bits)
 
 
 def bit_cast(op: Op, value: ir.Value, dtype: ir.DataType) -> ir.Value:
@@ -45,6 +95,8 @@ def bit_cast(op: Op, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         return value
     if given in _WHOLE_NUMBERS and dtype in _WHOLE_NUMBERS:
         return _reinterpreted(op, value, dtype)
+    if size > 1 and op.opset < _BIT_CAST_SINCE and given in _WIDE_FLOATS and dtype in _WHOLE_NUMBERS:
+        return _reinterpreted(op, bits_of_float(op, value), dtype)
     if size > 1:
         return op.BitCast(value, to=dtype)
     codes = _reinterpreted(op, value, UINT8) if given in _WHOLE_NUMBERS else _codes(op, value)
@@ -76,7 +128,7 @@ def _codes(op: Op, self: ir.Value) -> ir.Value:
     if dtype not in FLOAT8:
         raise Unsupported(f"the bytes of {dtype.name} cannot be computed")
     is_e5 = dtype in (ir.DataType.FLOAT8E5M2, ir.DataType.FLOAT8E5M2FNUZ)
-    kind = _Float8(_BIASES[dtype], 5, 2) if is_e5 else _Float8(_BIASES[dtype], 4, 3)
+    kind = _Float(_BIASES[dtype], 5, 2) if is_e5 else _Float(_BIASES[dtype], 4, 3)
     nan, infinity = torch.tensor([math.nan, math.inf]).to(to_torch_dtype(dtype)).view(torch.uint8).tolist()
     magnitude = op.Abs(value)
     numbers = op.Add(_magnitude_codes(op, magnitude, kind), op.Where(_is_negative(op, value), 128.0, 0.0))
@@ -86,7 +138,7 @@ def _codes(op: Op, self: ir.Value) -> ir.Value:
     return op.Cast(op.Where(op.IsNaN(value), float(nan), numbers), to=UINT8)
 
 
-def _magnitude_codes(op: Op, magnitude: ir.Value, kind: _Float8) -> ir.Value:
+def _magnitude_codes(op: Op, magnitude: ir.Value, kind: _Float) -> ir.Value:
     """Return the bits of exponent and mantissa as FLOAT, by a binary search for the exponent.
 
     With the exponent e of a normal number, counted from the least one, and the quotient q = magnitude / 2**e in [1, 2),

@@ -125,8 +125,9 @@ class ModelRunner:
             TooManyCalls: If the run ends.
         """
         replaced = dict(weights or {})
-        options = {"is_seeded": is_seeded, "is_export": is_export, "limit": limit, "replaced": replaced}
-        return run_uncompiled(partial(self._run, args, kwargs, **options))
+        return run_uncompiled(
+            partial(self._run, args, kwargs, is_seeded=is_seeded, is_export=is_export, limit=limit, replaced=replaced)
+        )
 
     def _run(
         self,
