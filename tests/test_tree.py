@@ -286,4 +286,4 @@ def test_rooms_of_capture_stay_small() -> None:
         "rewriting",
     }
     assert all(len(list(room.glob("*.py"))) <= 13 for room in rooms)
-    assert len(list((ROOT / "translations/fxonnx_translations/_aten").rglob("[!_]*.py"))) <= 33
+    assert len(list((ROOT / "translations/fxonnx_translations/_aten").rglob("[!_]*.py"))) <= 34

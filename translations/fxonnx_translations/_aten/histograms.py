@@ -155,7 +155,7 @@ def _edges_of_points(op: Op, points: ir.Value, bins: Sequence[int], limits: Sequ
 def _histogram_of_points(
     op: Op, points: ir.Value, edges: Sequence[ir.Value], weight: ir.Value | None, density: bool
 ) -> ir.Value:
-    """Add the weight of each point [n, d] to its bin; those outside go to a bin behind the last one, which is dropped."""
+    """Add the weight of each point [n, d] to its bin; those outside go to a bin after the last one, which is dropped."""
     dtype, shape = op.dtype_of(points), op.result.shape
     total: Dim = math.prod(shape)
     place, inside = None, None

@@ -1,7 +1,6 @@
 """Recorder of the guards of a capture, with the lines of the user's code that cause them.
 
-torch does not keep all of this: a guard that narrows the range of a size leaves only the range, and the stack traces
-are dropped at the end of the capture. Guards are therefore recorded as they are added.
+torch keeps only the range of a size that guards narrow, and drops the stack traces: guards are recorded as they are added.
 """
 
 from __future__ import annotations

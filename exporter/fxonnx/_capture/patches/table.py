@@ -66,7 +66,7 @@ from .patch import (
 )
 from .python_sizes.shapes import SHAPE_PATCHES
 from .python_sizes.table import SIZE_PATCHES
-from .tracing_state import REWRITING_PATCHES, STATE_PATCHES, FilteredWarnings, TracedData, print_nothing
+from .tracing_state import REWRITING_PATCHES, STATE_PATCHES, FilteredWarnings, TracedData
 from .whole_operators import gradient_outputs
 from .whole_operators.histograms import HISTOGRAM_PATCHES
 from .whole_operators.spectra import SPECTRA_PATCHES
@@ -453,14 +453,6 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "it would take the function that records errors for code of the model",
         strict=False,
         optional=True,
-    ),
-    Patch(
-        "torch.fx.experimental.symbolic_shapes:_suggest_torch_checks",
-        tracing_state.suggest_checks,
-        "torch logs a warning about a guard that another attempt resolves",
-    ),
-    Patch(
-        "torch.export._trace:print", print_nothing, "torch prints the whole graph when an export fails", PatchKind.SPEED
     ),
     Patch(
         "torch.utils._sympy.reference:PythonReferenceAnalysis.int_truediv",

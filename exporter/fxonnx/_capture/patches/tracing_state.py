@@ -320,6 +320,15 @@ class _Handle:
 
 STATE_PATCHES: tuple[Patch, ...] = (
     Patch(
+        "torch.fx.experimental.symbolic_shapes:_suggest_torch_checks",
+        suggest_checks,
+        "torch logs a warning about a guard that another attempt resolves",
+        PatchKind.SPEED,
+    ),
+    Patch(
+        "torch.export._trace:print", print_nothing, "torch prints the whole graph when an export fails", PatchKind.SPEED
+    ),
+    Patch(
         "torch.export._trace:_override_builtin_ops",
         override_builtins,
         "torch.export replaces the builtins max and min and math.pow for all threads",
