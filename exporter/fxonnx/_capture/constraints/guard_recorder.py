@@ -87,13 +87,7 @@ _LAYOUT = frozenset(
 # Functions of torch whose number of results depends on a size. Whether it is 0 is no shortcut for them.
 _SPLITS = frozenset({"split", "chunk", "unsafe_split", "unsafe_chunk", "unsafe_chunk_py_impl"})
 # Their C++ code compares strides, to return a view where it can.
-_RESHAPES = frozenset(
-    {
-        torch.ops.aten.flatten.using_ints,
-        torch.ops.aten.ravel.default,
-        torch.ops.aten.reshape.default,
-    }
-)
+_RESHAPES = (torch.ops.aten.flatten.using_ints, torch.ops.aten.ravel.default, torch.ops.aten.reshape.default)
 # Code of transformers that branches on sizes of 0 and 1 with equal results: whether to repeat a mask or positions,
 # which of two equivalent kernels to call, and whether a cache is empty.
 _BROADCASTING = re.compile(r"/transformers/(masking_utils\.py|cache_utils\.py|integrations/\w+\.py)$")
