@@ -1,6 +1,6 @@
 """Recorder of the guards of a capture, with the lines of the user's code that cause them.
 
-torch keeps only the range of a size that guards narrow, and drops the stack traces: guards are recorded as they are added.
+torch keeps only the range of a size that guards narrow, and drops stack traces: guards are recorded as they are added.
 """
 
 from __future__ import annotations
