@@ -140,6 +140,10 @@ class PrepareError(ConversionError):
     code = "FX003"
 
 
+NO_DECOMPOSITION = "torch has no decomposition for it"
+"""The reason of an operator without a translation, of which torch has no decomposition."""
+
+
 @public
 @dataclass(frozen=True)
 class UnsupportedOperator:
@@ -162,7 +166,8 @@ class UnsupportedOperator:
     @property
     def is_declined(self) -> bool:
         """Whether it is an operator of torch that can be exported, but not this call of it."""
-        return bool(self.reasons) and self.name.startswith("aten.")
+        declined = [reason for reason in self.reasons if not reason.endswith(NO_DECOMPOSITION)]
+        return bool(declined) and self.name.startswith("aten.")
 
 
 @public

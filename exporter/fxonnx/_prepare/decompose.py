@@ -8,6 +8,7 @@ import torch
 
 from fxonnx_translations._torch_compat import OpOverload
 
+from ..errors import NO_DECOMPOSITION
 from .graph_utils import find_attribute
 from .tracing import TraceError, call_key, decompositions, splice_trace, trace_call
 
@@ -86,7 +87,7 @@ class _Decomposer:
             if not failed:
                 return trace
             reasons.extend(f"it needs {left.target}: {left.meta[REASON_KEY]}" for left in failed[:1])
-        return "; ".join(dict.fromkeys(reasons)) or "torch has no decomposition for it"
+        return "; ".join(dict.fromkeys(reasons)) or NO_DECOMPOSITION
 
 
 def _is_operator(node: torch.fx.Node) -> bool:
