@@ -159,7 +159,9 @@ def _graph(module: torch.fx.GraphModule) -> list[Any]:
 def _captured(monkeypatch: pytest.MonkeyPatch, name: str, *, dynamic: bool, without: tuple[Patch, ...] = ()) -> Any:
     @contextmanager
     def some_patches(*, strict: bool = False, plain: bool = False) -> Iterator[None]:
-        chosen = [patch for patch in CAPTURE_PATCHES if patch not in without and (patch.strict or not strict) and not plain]
+        chosen = [
+            patch for patch in CAPTURE_PATCHES if patch not in without and (patch.strict or not strict) and not plain
+        ]
         with without_function_tables(), applied(chosen):
             yield
 
