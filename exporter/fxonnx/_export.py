@@ -48,14 +48,14 @@ from ._prepare import (
 from ._program import ONNXProgram
 from ._program.call_binding import bind_call
 from ._program.external_data import ExternalData
-from ._program.proof import RefutedError, confirm_assumed_limits, prove, unproved_for_untested
+from ._program.proof import confirm_assumed_limits, prove, unproved_for_untested
 from ._program.record import ExportRecord
 from ._program.saving import check_file
 from ._public import public
 from ._quantize_config import QuantizeConfig, WeightDtype
 from ._targets import Target
 from ._timing import Timer
-from .errors import ArgumentError, CaptureError, RuntimeSessionError
+from .errors import ArgumentError, RuntimeSessionError
 
 __all__ = ["export"]
 
@@ -171,15 +171,12 @@ def export(
     page = Report(type(model).__name__, profile_runtime=shown.profile_runtime)
     attempts = recorded_attempts(page.attempts, shows_log=shown.verbose)
     with _reporting(page, shown, timer), exporting(), rare_collections(), attempts, normal_weights(model):
-        captures = partial(_capture, model, checked, timer, (args, kwargs), shapes, dynamic_scalars)
-
-        def convert(captured: Capture) -> ONNXProgram:
-            captured = replace(captured, attempts=tuple(page.attempts))
-            used = checked if opset_version is not None else _with_opset_of(captured, checked, least, read)
-            _keep_captured(captured, page, shown)
-            return _convert(captured, used, timer, model)
-
-        program = page.program = _proved(captures, convert)
+        captured = _capture(model, checked, timer, (args, kwargs), shapes, dynamic_scalars)
+        captured = replace(captured, attempts=tuple(page.attempts))
+        if opset_version is None:
+            checked = _with_opset_of(captured, checked, least, read)
+        _keep_captured(captured, page, shown)
+        program = page.program = _convert(captured, checked, timer, model)
         page.rows = _verify(program, timer, verify, locate=shown.writes_report)
         _save(program, timer, f, legacy, external_data)
     return _printed(program, shown)
@@ -235,22 +232,6 @@ def _own_examples(model: Any, args: Any, kwargs: Any, *specified: Any) -> tuple[
     return args, kwargs, *specified
 
 
-def _proved(
-    captures: Callable[[CaptureError | None], Capture], convert: Callable[[Capture], ONNXProgram]
-) -> ONNXProgram:
-    """The program of the first capture that the proof does not refute: after a refuted one, plain torch.export's.
-
-    Args:
-        captures: Captures the model, after the error of a refuted capture if there is one.
-        convert: Prepares, lowers and proves a captured program.
-    """
-    try:
-        return convert(captures(None))
-    except RefutedError as error:
-        refuted = CaptureError(error.message, hint=error.hint)
-    return convert(captures(refuted))
-
-
 def _capture(
     model: torch.nn.Module | torch.export.ExportedProgram,
     options: Options,
@@ -258,7 +239,6 @@ def _capture(
     inputs: tuple[Any, Any],
     shapes: tuple[Any, Any, Any],
     dynamic_scalars: Collection[str],
-    refuted: CaptureError | None,
 ) -> Capture:
     """Capture a model.
 
@@ -269,7 +249,6 @@ def _capture(
         inputs: Positional and keyword example inputs.
         shapes: ``dynamic_shapes``, ``dynamic_axes`` and ``more_inputs``.
         dynamic_scalars: The numbers that become graph inputs.
-        refuted: The error of a capture that the proof has refuted.
     """
     dynamic_shapes, dynamic_axes, more_inputs = shapes
     stage, tracing = timer.stage("capture"), in_mode(model, options.training)
@@ -288,7 +267,6 @@ def _capture(
             frozen=options.frozen,
             data_dependent=options.data_dependent,
             legacy=options.legacy,
-            refuted=refuted,
         )
         with unset_fake_temporarily():
             captured = replace(captured, exported_program=unwrap_subclasses(captured.exported_program))

@@ -145,10 +145,10 @@ def test_a_window_larger_than_the_input_is_a_constraint() -> None:
 
 
 def test_take_along_dim_rejects_indices_of_different_rank() -> None:
-    with pytest.raises(fxonnx.CaptureError, match=r"(?s)the model itself fails.*the same number of dimensions"):
+    with pytest.raises(fxonnx.CaptureError, match=r"the indices have 1 axes, the input has 2"):
         fxonnx.export(Function(lambda x: torch.take_along_dim(x, torch.tensor([0]), 1)), (torch.rand(4, 3),))
 
 
 def test_cdist_rejects_different_numbers_of_coordinates() -> None:
-    with pytest.raises(fxonnx.CaptureError, match=r"(?s)the model itself fails.*the same number of columns"):
+    with pytest.raises(fxonnx.CaptureError, match=r"points of 3 and 2 coordinates"):
         fxonnx.export(Function(lambda x: torch.cdist(x, x[:, :2])), (torch.rand(4, 3),))

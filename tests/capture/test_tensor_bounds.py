@@ -75,8 +75,6 @@ INDICES = (
     "y = y[a.item() // 3, [0, 1]] + y[a // 3, x.shape[1] - 1]",
     "y[x.shape[0] - 1, 2] = 9; y[:, x.shape[1] - 2] += 1; y[x.shape[0] - 2] = 1",
     "y[a // 3, x.shape[1] - 1] = 3",
-    "y.narrow(1, a, 2).copy_(x[:, :2] * 3)",
-    "torch.narrow(y, 1, start=a, length=3).zero_()",
 )
 
 

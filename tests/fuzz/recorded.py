@@ -65,7 +65,7 @@ class Recorded:
             return f"{name} is recorded as {onnx.helper.tensor_dtype_to_string(type_.elem_type)}, is {value.dtype}"
         if not type_.HasField("shape"):
             return None
-        dims = [dim.dim_param or dim.dim_value for dim in type_.shape.dim]
+        dims = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in type_.shape.dim]
         if len(dims) != value.ndim:
             return f"{name} is recorded with shape {dims}, has {list(value.shape)}"
         for dim, size in zip(dims, value.shape, strict=True):

@@ -198,7 +198,8 @@ def test_agrees_at_three_sizes_with_few_nodes(network: Network) -> None:
         program = fxonnx.export(model, args, kwargs=kwargs, dynamic_shapes=network.shapes)
     found = [constraint.text for constraint in program.record.constraints if not constraint.is_equality]
     assert tuple(found) == network.constraints
-    assert len(program.model.graph) <= network.ratio * len(static.model.graph)
+    # Each guard has up to a dozen nodes of one element.
+    assert len(program.model.graph) <= network.ratio * len(static.model.graph) + 12 * len(program.record.guards)
     for sizes in network.sizes:
         args, kwargs = call(network, sizes)
         expected = [leaf for leaf in pytree.tree_leaves(model(*args, **kwargs)) if isinstance(leaf, Tensor)]

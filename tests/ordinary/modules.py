@@ -97,7 +97,7 @@ LINEAR = (
         nn.PixelUnshuffle,
         2,
         on=IMAGE,
-        constrained={"4*(height // 2)*(width // 2) == height*width": ({"height": 1}, {"width": 1})},
+        constrained={"height % 2 == 0": ({"height": 1},), "width % 2 == 0": ({"width": 1},)},
     ),
     _row(nn.Softmax2d, on=IMAGE),
     _row(nn.Dropout, 0.3, on=X),

@@ -103,7 +103,6 @@ def capture(
     frozen: Collection[str] = (),
     data_dependent: DataDependent = "error",
     legacy: bool = False,
-    refuted: CaptureError | None = None,
 ) -> Capture:
     """Capture a model with torch.export, leaving the model and the example inputs unchanged.
 
@@ -127,7 +126,6 @@ def capture(
         may_train: Do not warn about a model in training mode.
         frozen: Names or patterns of the tensors whose example values become constants.
         data_dependent: "example" to follow the example where the model branches on the values of its inputs.
-        refuted: The error of a capture that the proof has refuted: plain torch.export is called.
         legacy: Read keyword inputs and the names of ``dynamic_axes`` as the TorchScript exporter of torch.onnx does.
 
     Raises:
@@ -148,7 +146,7 @@ def capture(
         return replace(_capture_program(model, options, strict_shapes), model=model)
     with extended(model), stand_in(model) as module, eager_introspection(module):
         captured = _capture_module(
-            module, args, kwargs, options, dynamic_scalars, strict_shapes, may_train, frozen, data_dependent, refuted
+            module, args, kwargs, options, dynamic_scalars, strict_shapes, may_train, frozen, data_dependent
         )
     return replace(
         captured,
@@ -169,7 +167,6 @@ def _capture_module(
     may_train: bool,
     frozen: Collection[str],
     data_dependent: DataDependent,
-    refuted: CaptureError | None,
 ) -> Capture:
     """Capture a module; see ``capture``."""
     if model.training and not may_train and results_depend_on_mode(model):
@@ -191,13 +188,11 @@ def _capture_module(
     with following_example(is_requested=plan.may_follow_example), recorded_changes() as changes:
         try:
             traced, plan = capture_with_strategies(
-                task.attempt, plan, lambda error: eager_error(error, model, inputs, shapes), refuted
+                task.attempt, plan, lambda error: eager_error(error, model, inputs, shapes)
             )
         except SpecializedDimsError as error:  # not a class that users know
             raise CaptureError(error.message, hint=error.hint) from error
     _warn_about_followed_example(traced.assumptions)
-    if traced.refusal is not None:
-        _warn_about_identity(inputs, labels=[leaf.label for leaf in plan.shapes.leaves])
     shapes = plan.shapes
     if not names_are_labels:
         _warn_about_split_names(shapes.leaves, others)
@@ -257,15 +252,6 @@ def _warn_about_followed_example(assumptions: Sequence[Assumption]) -> None:
         warn_user(
             "the model branches on the values of its inputs; the export is valid for inputs that take the same "
             "branches as the example:\n" + "\n".join(f"  {assumption}" for assumption in followed)
-        )
-
-
-def _warn_about_identity(inputs: BoundInputs, *, labels: Sequence[str]) -> None:
-    """Warn about one tensor in the place of several inputs, which plain torch.export takes for one."""
-    pairs = [f"{labels[index]} is {labels[first]}" for index, first in repeated_tensors(inputs).items()]
-    if pairs:
-        warn_user(
-            f"the export is valid for calls with one tensor for these inputs, as in the example: {', '.join(pairs)}"
         )
 
 

@@ -6,6 +6,7 @@ import traceback
 from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from fxonnx_translations._torch_compat import FakeTensor, UncapturedHigherOrderO
 from .._cost import bytes_of
 from ..errors import CaptureError
 from .constraints.guard_recorder import is_user_file, source_line_of
+from .constraints.specialized_dims import SpecializedDimsError
 from .data_dependence.data_dependent_guards import is_data_dependent
 from .data_dependence.handled_errors import HandledErrors, RecordedErrors
 from .eager_state import copies_of_inputs, preserved_random_states, preserved_state
@@ -27,6 +29,7 @@ __all__ = ["eager_failure", "handled_in_eager_mode", "user_line"]
 # Parameters up to this size are copied for a call of the model.
 _MOST_BYTES = 2**29
 _MOST_LINES = 8
+_PATCHES = str(Path(__file__).parent / "patches")
 
 
 def user_line(error: BaseException) -> str:
@@ -67,8 +70,11 @@ def eager_failure(
         forward: Its ``forward``, which takes them.
     """
     cause = error.__cause__
-    if is_data_dependent(cause):
-        # The model has run up to a guard; in eager mode, what follows may change state that nobody restores.
+    if cause is None and not isinstance(error, SpecializedDimsError):
+        # A construct that fxonnx refuses.
+        return None
+    if is_data_dependent(cause) or _is_from_patches(cause):
+        # After a guard, the model may change state that nobody restores; errors of the patches are clearer themselves.
         return None
     is_small = bytes_of(model.parameters()) <= _MOST_BYTES
     # A debugger would wait for input again.
@@ -90,6 +96,13 @@ def eager_failure(
     found = CaptureError(text, hint=hint or "call model(*args, **kwargs) until it runs, then export")
     found.__cause__ = cause
     return found
+
+
+def _is_from_patches(error: BaseException | None) -> bool:
+    """Whether a shape function or another replacement of fxonnx raised an error; torch._check raises for its caller."""
+    frames = [] if error is None else traceback.extract_tb(error.__traceback__)
+    files = [frame.filename for frame in frames if frame.filename != torch.__file__]
+    return bool(files) and files[-1].startswith(_PATCHES)
 
 
 def _has_values(model: torch.nn.Module, inputs: BoundInputs) -> bool:

@@ -45,7 +45,6 @@ def capture_with_strategies(
     attempt: Callable[[CapturePlan], Outcome],
     plan: CapturePlan,
     own_error: Callable[[CaptureError], CaptureError | None],
-    refuted: CaptureError | None = None,
 ) -> tuple[Capture, CapturePlan]:
     """Capture a model: one attempt after the other, until no strategy has a plan for the next one.
 
@@ -55,7 +54,6 @@ def capture_with_strategies(
         attempt: Captures the model with a plan.
         plan: The first plan.
         own_error: The error of the model itself, if that is the cause of the error of an attempt.
-        refuted: The error of an earlier capture that the proof has refuted; only plain torch.export is left then.
 
     Returns:
         The captured model, and the plan of the last attempt.
@@ -64,8 +62,6 @@ def capture_with_strategies(
         CaptureError: If no attempt captures the model.
     """
     first = plan
-    if refuted is not None:
-        return _plain_capture(attempt, first, refuted, lambda error: None)
     while True:
         decision: Decision = attempt(plan)
         if isinstance(decision, Failure) and decision.has_long_loop:
@@ -96,6 +92,9 @@ def _plain_capture(
     own = own_error(error)
     if own is not None:
         raise own
+    if is_refusal(error):
+        # The proof may not have a run that tells.
+        raise error
     for strict in (False, True):
         change = "plain torch.export, strict mode" if strict else "plain torch.export"
         plan = first.changed(change, strict=strict, plain=True)

@@ -125,8 +125,7 @@ class CaptureTask:
         program: ExportedProgram | None = None
         error: Exception | None = None
         with _applied(plan, self.model) as seen:
-            labels = [leaf.label for leaf in plan.shapes.leaves]
-            inputs, shared = with_separate_inputs(self.model, self.inputs, labels, keeps_identity=plan.plain)
+            inputs, shared = with_separate_inputs(self.model, self.inputs, [leaf.label for leaf in plan.shapes.leaves])
             try:
                 program = export_module(self.model, inputs, plan, seen.transforms)
             except EarlyEnd:
@@ -225,4 +224,8 @@ def _check_example(limits: SizeLimits, leaves: Sequence[Leaf]) -> None:
     inputs: list[Any] = [None] * (1 + max((place.input for place in limits.places), default=-1))
     for place in limits.places:
         inputs[place.input] = by_label.get(place.argument)
-    limits.check_example(inputs)
+    try:
+        limits.check_example(inputs)
+    except CaptureError as error:
+        # With a cause: the model itself may fail on the example.
+        raise CaptureError(error.message, hint=error.hint) from error

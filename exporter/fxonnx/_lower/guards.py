@@ -207,7 +207,7 @@ class _Insertion:
                 builder.symbols.define(value, [0] * place.axis + [size])
         try:
             for constraint in constraints:
-                names = {symbol: by_name.get(symbol.name) for symbol in constraint.expression.free_symbols}
+                names = {symbol: by_name.get(symbol.name, symbol) for symbol in constraint.expression.free_symbols}
                 name, mark = name_of_constraint(constraint), len(builder.created)
                 expression = constraint.expression.xreplace(names)
                 if expression == sympy.true:

@@ -37,7 +37,7 @@ class SharedMemory:
 
 
 def with_separate_inputs(
-    model: torch.nn.Module, inputs: BoundInputs, labels: Sequence[str], *, keeps_identity: bool = False
+    model: torch.nn.Module, inputs: BoundInputs, labels: Sequence[str]
 ) -> tuple[BoundInputs, tuple[SharedMemory, ...]]:
     """Copy inputs that are the same elements of memory as another input, or that share memory with a weight.
 
@@ -48,13 +48,11 @@ def with_separate_inputs(
         model: The model.
         inputs: The example inputs.
         labels: Label of each leaf of the inputs.
-        keeps_identity: Do not copy inputs that are one object, on which the model may depend (``x is y``).
 
     Returns:
         The inputs, and which of them share memory.
     """
     leaves = list(inputs.leaves)
-    seen: set[int] = set()
     tensors = {index: leaf for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
     weights = _weights_by_memory(model) if tensors else {}
     groups: dict[Any, dict[int, str]] = {}
@@ -62,9 +60,6 @@ def with_separate_inputs(
         memory = _memory_of(tensor)
         key = memory if memory in weights else _view(tensor)
         group = groups.setdefault(key, {})
-        if keeps_identity and id(tensor) in seen and memory not in weights:
-            continue
-        seen.add(id(tensor))
         if group or memory in weights:
             leaves[index] = copy_of(tensor).requires_grad_(tensor.requires_grad)
             other = f"the weight {weights[memory][0]!r}" if memory in weights else repr(next(iter(group.values())))

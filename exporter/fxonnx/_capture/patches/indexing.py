@@ -29,10 +29,6 @@ def override_indexing(
     name = getattr(func, "__name__", "")
     if name == "where":
         args, kwargs = _with_condition_of_bools(func, args, kwargs)
-    elif name == "narrow":
-        # A view at the value of a tensor has no operator that writes through it; one at a number has.
-        args = (*args[:1], *(part.item() if _is_bound(part) else part for part in args[1:]))
-        kwargs = {key: part.item() if key == "start" and _is_bound(part) else part for key, part in kwargs.items()}
     if args and isinstance(args[0], Tensor) and name in ("__getitem__", "__setitem__"):
         tensor, index, *value = args
         if _has_mask_of_bytes(index):

@@ -351,7 +351,9 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
             ("apis:vmap_impl", function_transforms.vmap),
         )
     ),
-    Patch("torch:unbind", gradient_outputs.unbind, "the number of its results is a dynamic size", strict=False),
+    TorchFunctionPatch(
+        "torch:unbind", gradient_outputs.unbind, "the number of results is a dynamic size", strict=False
+    ),
     *(
         Patch(target, function_transforms.gradients, "torch.export loses tensors that gradients need", strict=False)
         for target in ("torch.autograd:grad", "torch:Tensor.backward")

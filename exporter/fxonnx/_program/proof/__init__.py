@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .assumed_limits import confirm_assumed_limits
-from .prove import RefutedError, prove
+from .prove import prove
 from .record import PROOF_KEY, Proof, ProofRun, unproved_for_untested
 from .variations import repeated_inputs
 
@@ -11,7 +11,6 @@ __all__ = [
     "PROOF_KEY",
     "Proof",
     "ProofRun",
-    "RefutedError",
     "confirm_assumed_limits",
     "prove",
     "repeated_inputs",

@@ -26,7 +26,7 @@ from .record import CANNOT_RUN, Proof, ProofRun, unproved
 from .runs import CapturedRunner, ModelRunner, Outcome, TooManyCalls
 from .variations import Variation, variations
 
-__all__ = ["Prover", "RefutedError", "obstacle", "prove"]
+__all__ = ["Prover", "obstacle", "prove"]
 
 _MAX_RUNS = 14
 # Calls of loop bodies in one run, and of torch's functions for each of them.
@@ -48,10 +48,6 @@ _EXPORTING = tuple(
     Patch(f"torch.compiler:{name}", lambda original: True, "a model may branch on it, as it did during the capture")
     for name in ("is_exporting", "is_compiling", "is_dynamo_compiling")
 )
-
-
-class RefutedError(CaptureError):
-    """The captured program differs from the model."""
 
 
 def prove(capture: Capture, model: Any) -> Proof:
@@ -280,11 +276,11 @@ class Prover:
             largest = max(largest, row.max_abs or 0.0)
         return largest, ""
 
-    def _error(self, variation: Variation, problem: str) -> RefutedError:
+    def _error(self, variation: Variation, problem: str) -> CaptureError:
         lines = [f"  {one}" for one in dict.fromkeys(self._capture.departures)]
         departs = "\nthe capture departs from torch.export at:\n" + "\n".join(lines) if lines else ""
         inputs = "the example" if variation.label == "example" else f"inputs made of the example: {variation.label}"
-        return RefutedError(
+        return CaptureError(
             f"the captured program does not compute what the model computes, at {inputs}:\n  {problem}{departs}",
             hint=_REMEDY_OF_DEPARTURES if lines else _REMEDY,
         )

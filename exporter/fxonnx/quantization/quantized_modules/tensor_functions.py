@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -272,11 +273,15 @@ def _qscheme(x: AffineTensor) -> torch.qscheme:
     return torch.per_tensor_affine if x.parameters.axis is None else torch.per_channel_affine
 
 
+_SCRIPTED_DTYPES: Mapping[Any, torch.dtype] = MappingProxyType({12: torch.qint8, 13: torch.quint8, 14: torch.qint32})
+"""Numbers of quantized types in scripts."""
+
+
 def _per_tensor(input: Tensor, scale: Any, zero_point: Any, dtype: torch.dtype) -> Any:
     if isinstance(input, list | tuple):
         values = zip(input, scale, zero_point, strict=True)
         return [_per_tensor(x, step, zero, dtype) for x, step, zero in values]
-    return quantize(input, Parameters(scale, zero_point, dtype))
+    return quantize(input, Parameters(scale, zero_point, _SCRIPTED_DTYPES.get(dtype, dtype)))
 
 
 def _per_channel(input: Tensor, scales: Tensor, zero_points: Tensor, axis: int, dtype: torch.dtype) -> AffineTensor:

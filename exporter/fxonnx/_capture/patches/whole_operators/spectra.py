@@ -13,7 +13,7 @@ from fxonnx_translations._torch_compat import check
 
 from ...._own_operators import define_operator
 from ...function_transforms import computes_gradients
-from ..patch import KernelPatch, Patch
+from ..patch import KernelPatch, Patch, TorchFunctionPatch
 
 __all__ = ["SPECTRA_PATCHES"]
 
@@ -152,6 +152,6 @@ SPECTRA_PATCHES: tuple[Patch, ...] = (
         for suffix, function in (("", _of_one_axis), ("2", _of_two_axes), ("n", _of_axes))
     ),
     KernelPatch("aten::istft", _istft_kernel, "its kernel writes one element of all frames after the other"),
-    Patch("torch:istft", _istft, "its C++ function specializes the length", strict=False),
+    TorchFunctionPatch("torch:istft", _istft, "its C++ function specializes the length", strict=False),
 )
 """Rows of the table of patches."""
