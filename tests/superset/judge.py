@@ -55,7 +55,6 @@ def judge(program: Program, exporter: str) -> Verdict:
         program: The program.
         exporter: One of ``EXPORTERS``.
     """
-    logging.disable(logging.CRITICAL)
     with _quiet(), tempfile.TemporaryDirectory() as folder:
         try:
             built = program.load(Path(folder))
@@ -89,9 +88,14 @@ def _line(error: BaseException) -> str:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     texts = io.StringIO()
-    with warnings.catch_warnings(), contextlib.redirect_stderr(texts), contextlib.redirect_stdout(texts):
-        warnings.simplefilter("ignore")
-        yield
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(texts), contextlib.redirect_stdout(texts):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
 
 
 def _leaves(result: Any) -> list[torch.Tensor]:
