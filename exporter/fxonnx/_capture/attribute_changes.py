@@ -190,7 +190,7 @@ def state_changes(
     )
     if any(entry.is_random for entry in named) or _draws(program):
         _reject_created_parameters(model, named, files)
-    # The code of a script is no source file.
+    # The code of a script is not in a source file.
     scripts = [script for module in model.modules() if (script := vars(module).get("_script")) is not None]
     of_scripts = {name for script in scripts for name in changed_attributes(script)}
     read = [entry for entry in named if entry.is_random or entry.name in of_scripts or files.reads(entry.name)]

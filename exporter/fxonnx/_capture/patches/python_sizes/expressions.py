@@ -42,7 +42,7 @@ def _range_of_square_root(original: Callable[..., Any], x: Any) -> Any:
 
 
 def _range_of_root(base: Any, exponent: float) -> Any:
-    """The range of a power that is no whole number: Python has none for negative numbers, at which the model fails."""
+    """The range of a fractional power: Python has none for negative numbers, at which the model fails."""
     base = ValueRanges.wrap(base)
     if exponent <= 0 or exponent.is_integer() or base.upper < 0:
         return None
