@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import platform
 import random
 import zlib
@@ -21,6 +22,7 @@ def seed() -> None:
 
 
 def pytest_configure() -> None:
+    os.environ["FXONNX_FULL_TRACEBACK"] = "1"  # a test that fails shows where
     seed()  # tables of examples are created when their module is imported
     # Collections take a tenth of the time of the suite otherwise: each looks at the objects of torch and of all tests.
     gc.set_threshold(10_000, 20, 20)

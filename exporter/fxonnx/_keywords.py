@@ -12,7 +12,8 @@ from typing import ParamSpec, TypeVar
 from ._callers_autocast import without_autocast
 from ._diagnostics import Diagnostics
 from ._options import ExportOptions
-from .errors import did_you_mean
+from ._tracebacks import shortened
+from .errors import ExportError, did_you_mean
 
 __all__ = ["DIAGNOSTICS", "OPTIONS", "called_by_users", "unknown_keyword"]
 
@@ -56,7 +57,7 @@ def unknown_keyword(name: str, known: Collection[str]) -> TypeError:
 
 
 def called_by_users(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """Run without the caller's autocast; reject unknown keywords with their new place, or with a suggestion."""
+    """Run without the caller's autocast, raise short tracebacks; unknown keywords get their new place or a suggestion."""
     known = inspect.signature(function).parameters.keys()
 
     @functools.wraps(function)
@@ -65,7 +66,10 @@ def called_by_users(function: Callable[_Parameters, _Result]) -> Callable[_Param
             if name in _PLACES:
                 raise TypeError(f"export() got the keyword {name!r}: {_PLACES[name]}")
             raise unknown_keyword(name, known)
-        with without_autocast():
-            return function(*args, **kwargs)
+        try:
+            with without_autocast():
+                return function(*args, **kwargs)
+        except ExportError as error:
+            raise shortened(error)  # noqa: B904 - its cause is its own
 
     return called

@@ -37,6 +37,7 @@ from torch.onnx import OnnxExporterError, errors
 from fxonnx_translations._suggestions import did_you_mean as did_you_mean
 
 from ._public import public
+from ._tracebacks import only_own_lines
 
 __all__ = [
     "ArgumentError",
@@ -92,6 +93,10 @@ class ExportError(OnnxExporterError):
         text = super().__str__()
         return text if self.report is None else f"{text}\nreport: {self.report}"
 
+    def _render_traceback_(self) -> list[str]:
+        """The traceback that IPython and notebooks print: the user's lines and the message."""
+        return only_own_lines(self)
+
     def __reduce__(self) -> tuple[Any, ...]:
         # The default would pass the finished text to __init__, whose parameters differ between the classes.
         return _restored, (type(self), self.args, self.__dict__)
@@ -123,7 +128,7 @@ class ArgumentError(ExportError, ValueError):
 
 @public
 class CaptureError(ExportError):
-    """Capture with torch.export failed; ``__cause__`` is torch's error."""
+    """Capture with torch.export failed; ``__context__`` is torch's error."""
 
     code = "FX002"
 

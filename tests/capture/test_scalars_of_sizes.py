@@ -94,3 +94,20 @@ def test_written_scalars_are_unknown() -> None:
     program = fxonnx.export(model, (torch.rand(2, 13),), dynamic_shapes={"x": {1: "n"}})
     for x in (torch.ones(2, 13), torch.zeros(2, 13), torch.ones(2, 1)):
         torch.testing.assert_close(program(x)[0], model(x))
+
+
+@pytest.mark.parametrize("digits", [1, 3, -1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_to_digits_is_exact(dtype: torch.dtype, digits: int) -> None:
+    class Rounded(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 0 + round(x.sum().item(), digits)
+
+    generator = torch.Generator().manual_seed(0)
+    integers = torch.randint(-(10**4), 10**4, (60,), generator=generator, dtype=dtype)
+    halves = (integers[:30] + 0.5) / 10**digits
+    numbers = torch.cat([halves, halves.nextafter(halves * 2), integers / 1000, torch.tensor([0, 2.675, 5e15, -1e30])])
+    model = Rounded()
+    program = fxonnx.export(model, (torch.ones(1, dtype=dtype),))
+    for number in numbers.to(dtype):
+        assert torch.equal(program(number[None])[0], model(number[None])), number.item()

@@ -13,8 +13,14 @@ from typing import Any
 
 import torch
 from torch.export import Dim, ExportedProgram
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from fxonnx_translations._torch_compat import dynamo_config, get_proxy_mode, shape_config
+from fxonnx_translations._torch_compat import (
+    DataDependentOutputException,
+    dynamo_config,
+    get_proxy_mode,
+    shape_config,
+)
 
 from .._callers_autocast import callers_autocast, under_autocast
 from .._extensions import active_extensions, tracing
@@ -70,12 +76,17 @@ _QUANTIZED_HINT = (
     "a part of the model is quantized in a form that cannot be captured; quantize the float model with PT2E instead: "
     "prepare_pt2e and convert_pt2e of torchao.quantization.pt2e"
 )
+_NUMBER_HINT = (
+    "the function takes plain numbers, and this one is computed from a tensor: compute with torch instead, or name the "
+    "input that it depends on in frozen=[...], which makes it a constant"
+)
 _UNHASHABLE = "unhashable type: non-nested SymInt"
 _HINTS = {
     **dict.fromkeys(_QUANTIZED, _QUANTIZED_HINT),
     ".__new__() takes ": "remove __new__ from the NamedTuple that forward returns, or let it accept all of its fields",
     "is not differentiable with respect to argument": "export within torch.no_grad(), as the model is called",
     _UNHASHABLE: ("a size is the key of a dictionary or set: convert it with int(...), which makes it static"),
+    **dict.fromkeys(("of type SymFloat", "SymFloat.__format__", "Rational instance"), _NUMBER_HINT),
     "of type SymInt which has no callable": (
         "NumPy has this function for numbers only, not for dynamic sizes: call the function of Python's math instead, "
         "or convert the size with int(...), which makes it static"
@@ -93,7 +104,12 @@ _LIMITS = re.compile(
     r"|doesn't work unless it is captured completely with torch\.compile"
 )
 _RETURNED = re.compile(r"Found <class '([^']+)'> in output, which is not a known type")
-_CPP_STACK = ("Exception raised from ", "frame #", "<omitting python frames>")
+_ADVICE = (
+    *("For more ", "For extended logs", "For C++ stack", "If you suspect", "consider using data-dependent friendly"),
+    *("Exception raised from ", "frame #", "<omitting python frames>"),
+)
+# torch's symbols for dynamic sizes (s58), and for values of tensors (u0, zuf1).
+_SYMBOLS = re.compile(r"\b(s|u|zuf|zf)\d+\b")
 
 
 def export_module(
@@ -348,6 +364,8 @@ def explained_error(error: Exception, model: torch.nn.Module, plan: CapturePlan)
         if returned is not None:
             problem = f"forward returns an object of the class {returned[1]}, which is not a tensor"
             hint = "return tensors in tuples, lists or dicts, or register the class: torch.export.register_dataclass"
+        elif isinstance(error, GuardOnDataDependentSymNode | DataDependentOutputException):
+            problem = f"{_needed(error)}\n{shown}"
         else:
             problem = f"torch.export cannot capture the model: {type(error).__name__}\n{shown}"
         found = CaptureError(problem, hint=hint)
@@ -370,15 +388,25 @@ def is_limit(error: BaseException | None) -> bool:
 def _described(error: BaseException) -> tuple[str, str | None]:
     """torch's message without its debugging advice, the user's line of code, and a hint for known causes."""
     lines: list[str] = []
-    for line in str(error).partition("The error above occurred when calling torch.export")[0].splitlines():
-        if line.lstrip().startswith("Caused by: (") or line.startswith(
-            ("For more ", "For extended logs", "For C++ stack", "If you suspect", *_CPP_STACK)
-        ):
+    is_guard = isinstance(error, GuardOnDataDependentSymNode | DataDependentOutputException)
+    for line in (
+        "" if is_guard else str(error).partition("The error above occurred when calling torch.export")[0].splitlines()
+    ):
+        if line.lstrip().startswith("Caused by: (") or line.startswith(_ADVICE):
             continue
+        line = _SYMBOLS.sub(lambda found: "a size" if found[0].startswith("s") else "a value", line)
         if line.strip() or (lines and lines[-1].strip()):
             lines.append(line)
     shown = "\n".join(f"  {line}".rstrip() for line in lines[:MESSAGE_LINES]).rstrip()
     location = user_line(error)
-    place = f"\n  at: {location}" if location else ""
+    place = f"  at: {location}" if location else ""
     hint = next((hint for marker, hint in _HINTS.items() if marker in shown), None)
-    return f"{shown}{place}", hint
+    return "\n".join(text for text in (shown, place) if text), hint
+
+
+def _needed(error: BaseException) -> str:
+    """What the model needs during the capture that only the value of a tensor tells."""
+    kind = (
+        "a number" if "specialized" in str(error) or isinstance(error, DataDependentOutputException) else "a condition"
+    )
+    return f"{kind} that is computed from a tensor must be known during the capture"

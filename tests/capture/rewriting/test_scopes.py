@@ -241,7 +241,7 @@ REFUSED = [
     (local_names, r"locals\(\) of local variables cannot be captured"),
     (local_expression, r"eval\(\) of local variables cannot be captured"),
     (assignment_in_condition, "its condition assigns a variable"),
-    (assignment_in_any, "Could not guard on data-dependent"),
+    (assignment_in_any, "a condition that is computed from a tensor must be known"),
 ]
 
 

@@ -201,9 +201,43 @@ class _Emitter:
 
     def round_half_to_even(self, expr: sympy.Expr) -> ir.Value:
         number, digits = expr.args
-        if digits != 0:
-            raise TypeError(f"the size expression {expr} rounds to digits, which has no exact ONNX form")
-        return self._op("Round", self.double(self.emit(number)))
+        value = self.double(self.emit(number))
+        if digits == 0:
+            return self._op("Round", value)
+        if not digits.is_Integer or abs(int(digits)) > _MOST_DIGITS:
+            raise TypeError(f"rounding to a number of digits has an ONNX form for at most {_MOST_DIGITS} digits")
+        power = 10 ** abs(int(digits))
+        if digits > 0:
+            scaled = self._op("Mul", value, [float(power)])
+            rest = self._product_error(value, power, scaled)
+        else:
+            scaled = self._op("Div", value, [float(power)])
+            product = self._op("Mul", scaled, [float(power)])
+            rest = self._op("Sub", self._op("Sub", value, product), self._product_error(scaled, power, product))
+        # Python rounds the decimal digits of the exact number: a half after scaling is one only if nothing was rounded.
+        half = self._op("Equal", self._op("Abs", self._op("Sub", scaled, self._op("Round", scaled))), [0.5])
+        direction = self._op("Mul", self._op("Sign", rest), [0.5])
+        is_more = self._op("And", half, self._op("Not", self._op("Equal", direction, [0.0])))
+        nearest = self._op("Where", is_more, self._op("Add", scaled, direction), self._op("Round", scaled))
+        result = self._op("Div" if digits > 0 else "Mul", nearest, [float(power)])
+        # Numbers from 2**52 on are integers, whose scaled values may be inexact.
+        return self._op("Where", self._op("Less", self._op("Abs", scaled), [2.0**52]), result, value)
+
+    def _product_error(self, value: ir.Value, factor: int, product: ir.Value) -> ir.Value:
+        """``value * factor - product`` without rounding, for a double and an integer that is a double (Dekker 1971)."""
+
+        def split(number: ir.Value) -> tuple[ir.Value, ir.Value]:
+            scaled = self._op("Mul", number, [_SPLITTER])
+            high = self._op("Sub", scaled, self._op("Sub", scaled, number))
+            return high, self._op("Sub", number, high)
+
+        high, low = split(value)
+        upper = _SPLITTER * factor - (_SPLITTER * factor - factor)
+        lower = factor - upper
+        error = self._op("Sub", self._op("Mul", high, [upper]), product)
+        for part, other in ((high, lower), (low, upper), (low, lower)):
+            error = self._op("Add", error, self._op("Mul", part, [other]))
+        return error
 
     def unwrap(self, expr: sympy.Expr) -> ir.Value:
         return self.emit(expr.args[0])
@@ -244,6 +278,11 @@ class _Emitter:
             result = self._op("Where", self.emit(condition), *self.same_type([self.emit(branch), result]))
         return result
 
+
+_MOST_DIGITS = 22
+"""Powers of 10 up to this one are exact in float64."""
+_SPLITTER = 2.0**27 + 1
+"""Factor that splits a float64 into two halves of 26 bits."""
 
 _COMPARISONS: Mapping[type, str] = {
     sympy.Eq: "Equal",

@@ -57,6 +57,8 @@ _TORCH = str(Path(torch.__file__).parent) + "/"
 _OWN = str(Path(__file__).parents[2]) + "/"
 _SYMPY = str(Path(sympy.__file__).parent) + "/"
 _LIBRARY = sysconfig.get_path("stdlib")
+# What people type is in no file: at the prompts of IPython and Python, in doctests.
+_INPUTS = ("<ipython-input-", "<stdin>", "<python-input-", "<console>", "<input>", "<doctest ")
 # Code that implements symbolic numbers; the first frame outside of it is the one that evaluates a condition.
 _PATCHES = _OWN + "_capture/patches/patch.py"
 _DATA_DEPENDENCE = _OWN + "_capture/data_dependence/"
@@ -223,7 +225,9 @@ class GuardLog:
 
 def is_user_file(filename: str) -> bool:
     """Whether a file is user code: not part of torch, sympy, fxonnx or Python's standard library."""
-    if filename.startswith((_TORCH, _OWN, _SYMPY, "<")):
+    if filename.startswith("<"):
+        return filename.startswith(_INPUTS)
+    if filename.startswith((_TORCH, _OWN, _SYMPY)):
         return False
     return not filename.startswith(_LIBRARY) or "site-packages" in filename
 

@@ -11,6 +11,7 @@ import builtins
 import math
 import pickle
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import FunctionType, ModuleType
@@ -318,7 +319,17 @@ class _Handle:
                 del table[name]
 
 
+def is_python_assert(original: Callable[..., bool], environment: Any) -> bool:
+    """``ShapeEnv._is_python_assert``: whether a condition is that of an ``assert``, which ``python -O`` leaves out."""
+    return not sys.flags.optimize and original(environment)
+
+
 STATE_PATCHES: tuple[Patch, ...] = (
+    Patch(
+        "torch.fx.experimental.symbolic_shapes:ShapeEnv._is_python_assert",
+        is_python_assert,
+        "it compiles an assert, which python -O leaves out, and raises StopIteration",
+    ),
     Patch(
         "torch.fx.experimental.symbolic_shapes:_suggest_torch_checks",
         suggest_checks,
