@@ -86,7 +86,7 @@ class _AsksForNumber(torch.nn.Module):
 
 
 def _refused() -> CaptureError:
-    with pytest.raises(CaptureError, match="(condition|number) that is computed from a tensor must be known") as error:
+    with pytest.raises(CaptureError, match=r"(condition|number) that is computed from a tensor must be known") as error:
         fxonnx.export(_AsksForNumber(), (torch.ones(2, 3),))
     return error.value
 

@@ -57,7 +57,7 @@ def unknown_keyword(name: str, known: Collection[str]) -> TypeError:
 
 
 def called_by_users(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """Run without the caller's autocast, raise short tracebacks; unknown keywords get their new place or a suggestion."""
+    """Run without the caller's autocast, with short tracebacks; unknown keywords get their place or a suggestion."""
     known = inspect.signature(function).parameters.keys()
 
     @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""Tracebacks of errors as users see them: their own lines and the message, without the frames of exporters and of torch."""
+"""Tracebacks of errors as users see them: their own lines and the message, without the frames of fxonnx and torch."""
 
 from __future__ import annotations
 

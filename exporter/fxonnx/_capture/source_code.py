@@ -109,7 +109,7 @@ def running_definition(function: FunctionType) -> Definition:
     if not source_lines(code, function.__globals__):
         raise CaptureError(
             f"{function.__qualname__} has no source code, from which its control flow would be captured\n{place}",
-            hint="define the function in a file, in a notebook or in IPython; a file must still exist during the export",
+            hint="define the function in a file that still exists during the export, in a notebook or in IPython",
         )
     raise CaptureError(
         f"the source code of {function.__qualname__} is not the code that runs: the file has changed since its import, "

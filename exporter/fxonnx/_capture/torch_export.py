@@ -405,7 +405,7 @@ def _described(error: BaseException) -> tuple[str, str | None]:
 
 
 def _needed(error: BaseException) -> str:
-    """What the model needs during the capture that only the value of a tensor tells."""
+    """The reason why the capture needs the value of a tensor."""
     kind = (
         "a number" if "specialized" in str(error) or isinstance(error, DataDependentOutputException) else "a condition"
     )
