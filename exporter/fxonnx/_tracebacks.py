@@ -7,6 +7,8 @@ import sys
 import traceback
 from types import TracebackType
 
+from ._user_files import is_user_file
+
 __all__ = ["VARIABLE", "only_own_lines", "shortened"]
 
 VARIABLE = "FXONNX_FULL_TRACEBACK"
@@ -38,7 +40,7 @@ def only_own_lines(error: BaseException) -> list[str]:
         for (frame, _), summary in zip(
             traceback.walk_tb(error.__traceback__), traceback.extract_tb(error.__traceback__), strict=True
         )
-        if _is_own(frame.f_code.co_filename) and not frame.f_globals.get("__name__", "").startswith(_PROMPTS)
+        if is_user_file(frame.f_code.co_filename) and not frame.f_globals.get("__name__", "").startswith(_PROMPTS)
     ]
     lines = [line for text in traceback.format_list(frames) for line in text.splitlines()]
     message = "".join(traceback.format_exception_only(type(error), error)).rstrip()
@@ -50,12 +52,6 @@ def _own_frames(entry: TracebackType | None) -> TracebackType | None:
     if entry is None:
         return None
     rest = _own_frames(entry.tb_next)
-    if not _is_own(entry.tb_frame.f_code.co_filename):
+    if not is_user_file(entry.tb_frame.f_code.co_filename):
         return rest
     return TracebackType(rest, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-
-
-def _is_own(filename: str) -> bool:
-    from ._capture.constraints.guard_recorder import is_user_file
-
-    return is_user_file(filename)

@@ -27,9 +27,10 @@ from fxonnx_translations._torch_compat import (
 
 from .._context_values import assigned
 from .._cost import bytes_of, export_seconds, forward_seconds
+from .._user_files import is_user_file
 from ..errors import CaptureError, kind_of
 from .attribute_uses import SourceFiles
-from .constraints.guard_recorder import SourceLine, is_user_file, source_line_of
+from .constraints.guard_recorder import SourceLine, source_line_of
 from .eager_state import preserved_random_states
 from .generators import GENERATORS, state_of
 from .inputs.example_inputs import BoundInputs

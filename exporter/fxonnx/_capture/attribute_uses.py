@@ -10,7 +10,8 @@ from functools import cached_property
 from types import CodeType
 from typing import Any
 
-from .constraints.guard_recorder import SourceLine, is_user_file, source_line_of
+from .._user_files import is_user_file
+from .constraints.guard_recorder import SourceLine, source_line_of
 
 __all__ = ["SourceFiles"]
 

@@ -14,8 +14,9 @@ import torch
 from fxonnx_translations._torch_compat import FakeTensor, UncapturedHigherOrderOpError
 
 from .._cost import bytes_of
+from .._user_files import is_user_file
 from ..errors import CaptureError
-from .constraints.guard_recorder import is_user_file, source_line_of
+from .constraints.guard_recorder import source_line_of
 from .constraints.specialized_dims import SpecializedDimsError
 from .data_dependence.data_dependent_guards import is_data_dependent
 from .data_dependence.handled_errors import HandledErrors, RecordedErrors

@@ -20,7 +20,7 @@ import torch
 
 from fxonnx_translations._torch_compat import FakeTensor, recording_mode
 
-from .constraints.guard_recorder import is_user_file
+from .._user_files import is_user_file
 from .departures import Departure, DepartureKind, record_departure
 
 __all__ = ["UNHASHABLE_SIZE", "sizes_in_source", "text_of_number", "text_of_tensor"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .constraints.guard_recorder import is_user_file
+from .._user_files import is_user_file
 
 __all__ = ["CachePlace", "codes_of", "reachable_caches", "reachable_functions"]
 

@@ -24,10 +24,11 @@ from fxonnx_translations._torch_compat import (
 
 from .._callers_autocast import callers_autocast, under_autocast
 from .._extensions import active_extensions, tracing
+from .._user_files import is_user_file
 from ..errors import CaptureError
 from .attempts import timed_attempt
 from .attribute_changes import noted_changes
-from .constraints.guard_recorder import is_user_file, recorded_guards
+from .constraints.guard_recorder import recorded_guards
 from .constraints.size_forms import canonical_sizes
 from .constraints.specialized_dims import specialized_dims_error
 from .data_dependence.data_dependent_guards import is_data_dependent

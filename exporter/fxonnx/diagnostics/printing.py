@@ -9,8 +9,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from .._capture.constraints.guard_recorder import is_user_file
 from .._sequence_types import type_text
+from .._user_files import is_user_file
 
 __all__ = ["graph_text", "timing_table"]
 

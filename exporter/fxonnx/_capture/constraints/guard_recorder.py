@@ -9,12 +9,10 @@ import linecache
 import math
 import re
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any
 
@@ -28,6 +26,10 @@ from fxonnx_translations._torch_compat import FloorDiv, Mod, TracingContext, Val
 
 from ..._context_values import assigned
 from ..._extensions import active_extensions
+from ..._user_files import OWN as _OWN
+from ..._user_files import SYMPY as _SYMPY
+from ..._user_files import TORCH as _TORCH
+from ..._user_files import is_user_file
 from .constraint_solver import normal_forms
 from .truncations import truncates_at
 
@@ -53,12 +55,6 @@ __all__ = [
     "user_line",
 ]
 
-_TORCH = str(Path(torch.__file__).parent) + "/"
-_OWN = str(Path(__file__).parents[2]) + "/"
-_SYMPY = str(Path(sympy.__file__).parent) + "/"
-_LIBRARY = sysconfig.get_path("stdlib")
-# What people type is in no file: at the prompts of IPython and Python, in doctests.
-_INPUTS = ("<ipython-input-", "<stdin>", "<python-input-", "<console>", "<input>", "<doctest ")
 # Code that implements symbolic numbers; the first frame outside of it is the one that evaluates a condition.
 _PATCHES = _OWN + "_capture/patches/patch.py"
 _DATA_DEPENDENCE = _OWN + "_capture/data_dependence/"
@@ -221,15 +217,6 @@ class GuardLog:
                     related = related or guard.line
                 found = guard.line or found
         return alone or related or found
-
-
-def is_user_file(filename: str) -> bool:
-    """Whether a file is user code: not part of torch, sympy, fxonnx or Python's standard library."""
-    if filename.startswith("<"):
-        return filename.startswith(_INPUTS)
-    if filename.startswith((_TORCH, _OWN, _SYMPY)):
-        return False
-    return not filename.startswith(_LIBRARY) or "site-packages" in filename
 
 
 def source_line_of(filename: str, number: int, function: str) -> SourceLine:

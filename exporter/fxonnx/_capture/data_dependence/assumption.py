@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from ..._public import public
-from ..constraints.guard_recorder import SourceLine, is_user_file, source_line_of
+from ..._user_files import is_user_file
+from ..constraints.guard_recorder import SourceLine, source_line_of
 from ..departures import Departure, DepartureKind
 
 __all__ = ["Assumption", "AssumptionKind", "AssumptionLog", "asking_frame"]

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from fxonnx_translations._torch_compat import arange, check, pytree, scan, sym_float, sym_max, sym_min
 
 from ..._context_values import assigned
-from ..constraints.guard_recorder import is_user_file
+from ..._user_files import is_user_file
 from ..data_dependence.handled_errors import record_raised
 from ..departures import DepartureKind, record_departure
 from .patch import Patch, PatchKind

@@ -14,8 +14,8 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from fxonnx_translations._torch_compat import DataDependentOutputException, UncapturedHigherOrderOpError
 
+from ..._user_files import is_user_file
 from ...errors import CaptureError
-from ..constraints.guard_recorder import is_user_file
 from ..constraints.specialized_dims import SpecializedDimsError
 from ..departures import Departure, DepartureKind
 from ..patches import Patch, applied, rewriting_patches

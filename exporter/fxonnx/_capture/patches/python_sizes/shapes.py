@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...constraints.guard_recorder import is_user_file
+from ...._user_files import is_user_file
 from ..patch import Patch, ValuePatch, is_tracing
 
 __all__ = ["SHAPE_PATCHES"]

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from ...constraints.guard_recorder import is_user_file
+from ...._user_files import is_user_file
 from ...inputs.pytree_objects import slot_names
 from ..source.transformer import PREFIX
 from .growing_lists import GrowingList
