@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
+from types import CodeType
+from typing import Any
 
 import sympy
 import torch
 
-__all__ = ["OWN", "SYMPY", "TORCH", "is_user_file"]
+__all__ = ["OWN", "SYMPY", "TORCH", "is_user_code", "is_user_file"]
 
 TORCH = str(Path(torch.__file__).parent) + "/"
 OWN = str(Path(__file__).parent) + "/"
@@ -16,6 +19,9 @@ SYMPY = str(Path(sympy.__file__).parent) + "/"
 _LIBRARY = sysconfig.get_path("stdlib")
 # Code that people type is in no file: at the prompts of IPython and Python, in doctests.
 _INPUTS = ("<ipython-input-", "<stdin>", "<python-input-", "<console>", "<input>", "<doctest ")
+# Functions that libraries generate, and Python's own modules.
+_GENERATED = ("<frozen ", "<eval_with_key>", "<lambdifygenerated", "<__array_function__", "<attrs generated")
+_LIBRARIES = frozenset({"fxonnx", "fxonnx_translations", "sympy", "torch"})
 
 
 def is_user_file(filename: str) -> bool:
@@ -25,3 +31,18 @@ def is_user_file(filename: str) -> bool:
     if filename.startswith((TORCH, OWN, SYMPY)):
         return False
     return not filename.startswith(_LIBRARY) or "site-packages" in filename
+
+
+def is_user_code(code: CodeType, namespace: Mapping[str, Any]) -> bool:
+    """Whether code is the user's: in a file of the user, or text that the user executes.
+
+    Args:
+        code: The code.
+        namespace: The globals of its function or frame.
+    """
+    if not code.co_filename.startswith("<"):
+        return is_user_file(code.co_filename)
+    module = namespace.get("__name__")
+    return not code.co_filename.startswith(_GENERATED) and (
+        not isinstance(module, str) or module.partition(".")[0] not in _LIBRARIES
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -72,6 +73,13 @@ def called(function: Any) -> Any:
     return function
 
 
+def executed(function: Any) -> Any:
+    """The function as ``exec`` defines it from text: in no file, and in no module."""
+    namespace: dict[str, Any] = {"torch": torch}
+    exec(inspect.getsource(function), namespace)
+    return namespace[function.__name__]
+
+
 def rewritten(function: Any) -> Any:
     return lambda x: function(x, x.sum())
 
@@ -104,7 +112,7 @@ def vectorized(function: Any) -> Any:
     return lambda x: torch.vmap(lambda column: function(x)[:, 0] * column, in_dims=1, out_dims=1)(x)
 
 
-WAYS = [called, rewritten, scripted, scripted_module, in_branch, checkpointed, vectorized]
+WAYS = [called, executed, rewritten, scripted, scripted_module, in_branch, checkpointed, vectorized]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)

@@ -20,7 +20,7 @@ import torch
 
 from fxonnx_translations._torch_compat import FakeTensor, recording_mode
 
-from .._user_files import is_user_file
+from .._user_files import is_user_code
 from .departures import Departure, DepartureKind, record_departure
 
 __all__ = ["UNHASHABLE_SIZE", "sizes_in_source", "text_of_number", "text_of_tensor"]
@@ -56,7 +56,7 @@ def _record_text(frame: FrameType, detail: str) -> None:
     """Record the text of a value if user code asks for it, except for the message of a check."""
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
         frame = frame.f_back  # other patches of the same method
-    if is_user_file(frame.f_code.co_filename) and not _is_message(frame):
+    if is_user_code(frame.f_code, frame.f_globals) and not _is_message(frame):
         record_departure(DepartureKind.INTROSPECTION, detail, frame)
 
 

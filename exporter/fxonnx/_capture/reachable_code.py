@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .._user_files import is_user_file
+from .._user_files import is_user_code
 
 __all__ = ["CachePlace", "codes_of", "reachable_caches", "reachable_functions"]
 
@@ -128,7 +128,6 @@ class _Search:
         self._classes: set[type] = set()
         self._pending: list[FunctionType] = []
         self._found: dict[CodeType, FunctionType] = {}
-        self._is_user_file: dict[str, bool] = {}
 
     def add_module(self, module: torch.nn.Module) -> None:
         """Add the methods, hooks and attributes of a module of the model."""
@@ -161,7 +160,7 @@ class _Search:
             for function in pending:
                 code = function.__code__
                 is_distant = depth >= _INSTALLED_DEPTH and "site-packages" in code.co_filename
-                if code not in self._found and not is_distant and self._is_user_code(code.co_filename):
+                if code not in self._found and not is_distant and is_user_code(code, function.__globals__):
                     self._found[code] = function
                     self._read(function)
             depth += 1
@@ -225,11 +224,6 @@ class _Search:
             self._pending.append(function)
         else:
             self._methods.setdefault(name, []).append(function)
-
-    def _is_user_code(self, file: str) -> bool:
-        if file not in self._is_user_file:
-            self._is_user_file[file] = is_user_file(file)
-        return self._is_user_file[file]
 
 
 _CALLABLES = frozenset({FunctionType, MethodType, partial})

@@ -29,7 +29,7 @@ from ..._extensions import active_extensions
 from ..._user_files import OWN as _OWN
 from ..._user_files import SYMPY as _SYMPY
 from ..._user_files import TORCH as _TORCH
-from ..._user_files import is_user_file
+from ..._user_files import is_user_code, is_user_file
 from .constraint_solver import normal_forms
 from .truncations import truncates_at
 
@@ -62,7 +62,7 @@ _DATA_DEPENDENCE = _OWN + "_capture/data_dependence/"
 _HELPERS = _OWN + "_capture/rewriting/operators/helpers.py"
 _MACHINERY = (
     *(_TORCH + name for name in ("fx/experimental/", "__init__.py", "_dynamo/")),
-    *(_SYMPY, __file__, _PATCHES, _DATA_DEPENDENCE, _HELPERS, "<"),
+    *(_SYMPY, __file__, _PATCHES, _DATA_DEPENDENCE, _HELPERS),
 )
 # Interpreter of user code: of the functions of torch.cond, and of all code in strict mode.
 _DYNAMO = _TORCH + "_dynamo/symbolic_convert.py"
@@ -459,7 +459,10 @@ def _evaluating_frame(frame: FrameType | None) -> FrameType | None:
         if name == _DYNAMO:
             code = getattr(frame.f_locals.get("self"), "f_code", None)
             return None if code is None or is_user_file(code.co_filename) else frame
-        if not name.startswith(_MACHINERY):
+        is_machinery = name.startswith(_MACHINERY) or (
+            name[0] == "<" and not is_user_code(frame.f_code, frame.f_globals)
+        )
+        if not is_machinery:
             return frame
         frame = frame.f_back
     return None

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from fxonnx_translations._torch_compat import arange, check, pytree, scan, sym_float, sym_max, sym_min
 
 from ..._context_values import assigned
-from ..._user_files import is_user_file
+from ..._user_files import is_user_code
 from ..data_dependence.handled_errors import record_raised
 from ..departures import DepartureKind, record_departure
 from .patch import Patch, PatchKind
@@ -86,8 +86,8 @@ def hash_of_size(original: Callable[..., int], self: torch.SymInt) -> int:
     it computes by shape, and computes it anew for shapes that cannot be hashed.
     """
     # The caller of the function that the patch defines.
-    caller = sys._getframe(2).f_code
-    is_guard = is_user_file(caller.co_filename) and "TypeError" not in caller.co_names
+    frame = sys._getframe(2)
+    is_guard = is_user_code(frame.f_code, frame.f_globals) and "TypeError" not in frame.f_code.co_names
     return hash(int(self)) if is_guard and free_unbacked_symbols(self) else record_raised(original, self)
 
 
@@ -424,8 +424,9 @@ def layout_of_tensor(original: Callable[..., bool], self: torch.Tensor, *args: A
     """``Tensor.is_contiguous``: the capture has one answer for all sizes, but axes of size 1 have other ones."""
     answer = original(self, *args, **kwargs)
     frame = sys._getframe(2)
-    is_of_user = is_user_file(frame.f_code.co_filename) and any(isinstance(size, torch.SymInt) for size in self.shape)
-    if is_of_user and (args or kwargs or not _is_always_contiguous(self)):
+    is_of_user = is_user_code(frame.f_code, frame.f_globals)
+    is_dynamic = any(isinstance(size, torch.SymInt) for size in self.shape)
+    if is_of_user and is_dynamic and (args or kwargs or not _is_always_contiguous(self)):
         record_departure(DepartureKind.INTROSPECTION, "is_contiguous", frame)
     return answer
 

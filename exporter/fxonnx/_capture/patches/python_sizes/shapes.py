@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...._user_files import is_user_file
+from ...._user_files import is_user_code
 from ..patch import Patch, ValuePatch, is_tracing
 
 __all__ = ["SHAPE_PATCHES"]
@@ -36,8 +36,10 @@ class _Shape(tuple[Any, ...]):
 
 def _with_numel(found: Any, depth: int) -> Any:
     """A shape for user code, whose frame is the one after this many other frames."""
-    is_shape = is_tracing() and isinstance(found, torch.Size)
-    return _Shape(found) if is_shape and is_user_file(sys._getframe(depth + 1).f_code.co_filename) else found
+    if not (is_tracing() and isinstance(found, torch.Size)):
+        return found
+    frame = sys._getframe(depth + 1)
+    return _Shape(found) if is_user_code(frame.f_code, frame.f_globals) else found
 
 
 def _shape_of_tensor(original: Any) -> property:
