@@ -346,6 +346,14 @@ CALLS: dict[str, _Row] = {
         lambda: linear()()(X, X), "args: got 2 positional arguments, but the model was exported with 1"
     ),
     "shape": _argument(lambda: linear()()(X.T), r"input: expected shape \[2, 3\], got \[3, 2\]"),
+    "size": _argument(
+        lambda: linear()()(torch.rand(5, 3)),
+        r'expected shape \[2, 3\], got \[5, 3\]\nhint: .* export with dynamic_shapes={"input": {0: "input_0"}}',
+    ),
+    "rtol": _argument(
+        lambda: linear()().verify(rtol="a"), "rtol: expected a number of at least 0, got 'a'\nhint: rtol=1e-3"
+    ),
+    "atol": _argument(lambda: linear()().verify(atol=-1), "atol: expected a number of at least 0, got -1"),
     "dtype": _argument(lambda: linear()()(X.double()), r"expected dtype torch\.float32, .*\nhint: convert the values"),
     "dim": _argument(lambda: dims({"input": {0: "n"}})().verify(sizes=[{"m": 3}]), "sizes: unknown dim 'm'\nhint: the"),
     "other weights": (

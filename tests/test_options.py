@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import threading
 import warnings
 from dataclasses import fields
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -128,32 +128,21 @@ def test_diagnostics_true_is_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert {path.suffix for path in tmp_path.iterdir()} == {".html", ".md"}
 
 
-def test_former_members_of_the_program() -> None:
-    program = fxonnx.export(nn.Linear(3, 2).eval(), (X[0, 0, :4, :3],), dynamic_shapes=({0: "n"},))
-    paths = {
-        **{name: f"record.{name}" for name in vars(fxonnx.ExportRecord)["__annotations__"]},
-        **{name: f"record.{name}" for name, one in vars(fxonnx.ExportRecord).items() if isinstance(one, property)},
-        **{name: f"interface.{name}" for name in ("adapters", "applied_weights", "session_factory", "states")},
-        "graph_inputs": "interface.bind",
-        "call_in_float": "quantization.call_in_float",
-        "float_model": "quantization.float_model",
-        "quantization_report": "quantization.report",
-    }
-    # They are new.
-    del paths["matches"], paths["quantization"], paths["guards"]
-    for name, path in paths.items():
-        with pytest.warns(
-            DeprecationWarning, match=rf"^ONNXProgram\.{name} is deprecated: use ONNXProgram\.{path}$"
-        ) as caught:
-            former = getattr(program, name)
-        assert caught[0].filename == __file__
-        assert callable(former) or former == attrgetter(path)(program)
-        assert name not in dir(program)
-    with pytest.warns(
-        DeprecationWarning, match=r"^ONNXProgram\.check is deprecated: use fxonnx\.check\(program\.model"
-    ):
-        assert program.check("onnxruntime") == []
-    with pytest.raises(AttributeError, match="'ONNXProgram' object has no attribute 'exmaple_inputs'"):
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("run", "program(*args, **kwargs)"),
+        ("check", "fxonnx.check(program.model)"),
+        ("constraints", "program.record.constraints"),
+        ("graph_inputs", "program.interface.bind"),
+        ("float_model", "program.quantization.float_model"),
+    ],
+)
+def test_names_that_people_look_for(name: str, place: str) -> None:
+    program = fxonnx.export(nn.Linear(3, 2).eval(), (X[0, 0, :4, :3],))
+    with pytest.raises(AttributeError, match=rf"no attribute '{name}'; it is {re.escape(place)}$"):
+        getattr(program, name)
+    with pytest.raises(AttributeError, match=r"'ONNXProgram' object has no attribute 'exmaple_inputs'$"):
         _ = program.exmaple_inputs
 
 

@@ -142,25 +142,3 @@ def test_types(tmp_path: Path) -> None:
     marked = {number for number, line in enumerate(scripts[1].read_text().splitlines(), 1) if "# error" in line}
     assert found == marked, printed
     assert "correct.py" not in printed, printed
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("Change", "GraphChange"),
-        ("Finding", "TargetFinding"),
-        ("Issue", "ExportIssue"),
-        ("Row", "OutputComparison"),
-        ("Rung", "AssumptionKind"),
-    ],
-)
-def test_renamed_names_are_deprecated(old: str, new: str) -> None:
-    with pytest.warns(DeprecationWarning, match=rf"^fxonnx\.{old} is deprecated: use fxonnx\.{new}$"):
-        assert getattr(fxonnx, old) is getattr(fxonnx, new)
-    assert old not in fxonnx.__all__
-
-
-def test_the_rung_of_an_assumption_is_its_kind() -> None:
-    assumption = fxonnx.Assumption(None, True, fxonnx.AssumptionKind.CHECK)
-    with pytest.warns(DeprecationWarning, match=r"^Assumption\.rung is deprecated: use Assumption\.kind$"):
-        assert assumption.rung is fxonnx.AssumptionKind.CHECK

@@ -199,15 +199,6 @@ _MODULES = {
 }
 """Public name to the module that defines it, for all names that are not in ``errors``."""
 
-_RENAMED = {
-    "Change": "GraphChange",
-    "Finding": "TargetFinding",
-    "Issue": "ExportIssue",
-    "Row": "OutputComparison",
-    "Rung": "AssumptionKind",
-}
-"""Deprecated public name to the name that replaces it."""
-
 if not TYPE_CHECKING:  # a type checker would accept any attribute of a module with __getattr__
 
     def __getattr__(name: str) -> object:
@@ -216,12 +207,6 @@ if not TYPE_CHECKING:  # a type checker would accept any attribute of a module w
 
         if name in ("genai", "huggingface"):
             return _imported(name)
-        if name in _RENAMED:
-            import warnings
-
-            new = _RENAMED[name]
-            warnings.warn(f"fxonnx.{name} is deprecated: use fxonnx.{new}", DeprecationWarning, stacklevel=2)
-            return getattr(sys.modules[__name__], new)
         if name not in __all__:
             # With name and obj the interpreter suggests a similar name.
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])

@@ -15,7 +15,7 @@ from fxonnx_translations._builder.sub_byte import as_codes
 from ._display import TableList
 from ._public import public
 from ._warnings import warn_user
-from .errors import VerificationError
+from .errors import ArgumentError, VerificationError
 
 __all__ = [
     "NEGATIVE_ZERO",
@@ -294,6 +294,14 @@ class Tolerance:
 
     rtol: float | None
     atol: float | None
+
+    def __post_init__(self) -> None:
+        for name, value in (("rtol", self.rtol), ("atol", self.atol)):
+            if value is None or (isinstance(value, int | float) and 0 <= value < math.inf):
+                continue
+            raise ArgumentError(
+                name, f"expected a number of at least 0, got {value!r}", hint=f"{name}=1e-3, for example"
+            )
 
     def difference(self, expected: torch.Tensor, actual: torch.Tensor) -> tuple[float | None, str]:
         """Return the largest absolute difference, and the description of a difference beyond the tolerance, or "".

@@ -6,8 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
-from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
@@ -21,8 +19,6 @@ from .._lower.inlining import inlined
 from .._lower.metadata import MetadataLevel
 from .._public import public
 from .._sequence_types import type_text
-from .._targets.check import check
-from .._warnings import warn_user
 from ..errors import SaveError
 from . import saving, verification
 from .adapters import AdapterSource, adapter_names, adapter_values, write_adapter
@@ -48,23 +44,25 @@ from .weights import WeightMap, build_weight_map, replace_weights, temporary_wei
 __all__ = ["ONNXProgram", "weights_of"]
 
 
-_MOVED = MappingProxyType(
+_PLACES = MappingProxyType(
     {
+        **dict.fromkeys(("run", "predict", "infer", "forward"), "program(*args, **kwargs)"),
+        "check": "fxonnx.check(program.model)",
         **{
-            name: f"record.{name}"
+            name: f"program.record.{name}"
             for name in (
-                *("assumptions", "capture", "constraints", "example_inputs", "forward", "frozen_arguments", "fusions"),
+                *("assumptions", "capture", "constraints", "example_inputs", "frozen_arguments", "fusions"),
                 *("near_misses", "options", "patterns", "proof", "rewrites", "timings"),
             )
         },
-        **{name: f"interface.{name}" for name in ("adapters", "applied_weights", "session_factory", "states")},
-        "graph_inputs": "interface.bind",
-        "call_in_float": "quantization.call_in_float",
-        "float_model": "quantization.float_model",
-        "quantization_report": "quantization.report",
+        **{name: f"program.interface.{name}" for name in ("adapters", "applied_weights", "session_factory", "states")},
+        "graph_inputs": "program.interface.bind",
+        "call_in_float": "program.quantization.call_in_float",
+        "float_model": "program.quantization.float_model",
+        "quantization_report": "program.quantization.report",
     }
 )
-"""Deprecated member to its new path."""
+"""Members that users look for to their places."""
 
 
 @public
@@ -90,14 +88,9 @@ class ONNXProgram:
     if not TYPE_CHECKING:  # a type checker would accept any attribute
 
         def __getattr__(self, name: str) -> Any:
-            """A member under its former name."""
-            if name == "check":
-                warn_user("ONNXProgram.check is deprecated: use fxonnx.check(program.model, ...)", DeprecationWarning)
-                return partial(check, self.model)
-            if name not in _MOVED:
-                raise AttributeError(f"'ONNXProgram' object has no attribute {name!r}", name=name, obj=self)
-            warn_user(f"ONNXProgram.{name} is deprecated: use ONNXProgram.{_MOVED[name]}", DeprecationWarning)
-            return attrgetter(_MOVED[name])(self)
+            """Raise an AttributeError that says where the member is."""
+            hint = f"; it is {_PLACES[name]}" if name in _PLACES else ""
+            raise AttributeError(f"'ONNXProgram' object has no attribute {name!r}{hint}", name=name, obj=self)
 
     @property
     def exported_program(self) -> torch.export.ExportedProgram:

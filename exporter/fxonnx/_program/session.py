@@ -208,8 +208,19 @@ def as_tensor(value: Any, graph_input: ir.Value) -> torch.Tensor:
             isinstance(dim, int) and dim != size for dim, size in zip(expected, sizes, strict=True)
         ):
             text = ", ".join(map(str, expected))
-            raise ArgumentError(name, f"expected shape [{text}], got {list(sizes)}")
+            raise ArgumentError(
+                name, f"expected shape [{text}], got {list(sizes)}", hint=_dynamic(name, expected, sizes)
+            )
     return contiguous(tensor)
+
+
+def _dynamic(name: str, expected: Sequence[int | str], sizes: Sequence[int]) -> str | None:
+    """The dims that an export has to declare as dynamic for other sizes than the example's; None for another rank."""
+    if len(expected) != len(sizes) or not name.isidentifier():
+        return None
+    axes = [axis for axis, (dim, size) in enumerate(zip(expected, sizes, strict=True)) if dim not in (size, str(dim))]
+    dims = ", ".join(f'{axis}: "{name}_{axis}"' for axis in axes)
+    return f'the size of the example is part of the model: export with dynamic_shapes={{"{name}": {{{dims}}}}}'
 
 
 def _with_values(tensor: torch.Tensor, name: str) -> torch.Tensor:

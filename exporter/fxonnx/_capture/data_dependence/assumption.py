@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import sys
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,12 +56,6 @@ class Assumption:
     answer: Any
     kind: AssumptionKind
     condition: str = ""
-
-    @property
-    def rung(self) -> AssumptionKind:
-        """Deprecated: ``kind``."""
-        warnings.warn("Assumption.rung is deprecated: use Assumption.kind", DeprecationWarning, stacklevel=2)
-        return self.kind
 
     @property
     def departure(self) -> Departure:
