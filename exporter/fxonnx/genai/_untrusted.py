@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ _LIMITS: tuple[tuple[re.Pattern[str], int], ...] = (
     (re.compile(r"^(r|lora_r)$"), 2**14),
 )
 """Keys of configurations to the largest number, which bounds the time in which a model is built."""
+_COUNT_OF_LAYERS = re.compile(r"(num_)?((hidden|encoder|decoder)_)?layers|n_layers?|depth")
+"""Keys whose value is no index of a layer, which may be counted from the end."""
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 _PARAMETERS_PER_BYTE = 8
 _SMALL = 2**26
@@ -65,7 +68,11 @@ def check_checkpoint(
 
 def _check_configuration(path: Path, argument: str, hint: str | None) -> None:
     """Check the settings of a configuration and of those in it."""
-    remaining = [("", read_settings(path, argument))]
+    settings = read_settings(path, argument)
+    names = settings.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ArgumentError(argument, f"{path} has architectures = {names!r}, which is not a list of names")
+    remaining: list[tuple[str, Any]] = [("", settings)]
     while remaining:
         key, value = remaining.pop()
         if isinstance(value, dict):
@@ -107,6 +114,8 @@ def _check_number(path: Path, argument: str, key: str, value: int) -> None:
     limit = next((limit for form, limit in _LIMITS if form.search(key)), None)
     if limit is not None and value > limit:
         raise ArgumentError(argument, f"{path} has {key} = {value}, which is more than {limit}")
+    if value < 0 and _COUNT_OF_LAYERS.fullmatch(key):
+        raise ArgumentError(argument, f"{path} has {key} = {value}")
 
 
 def _check_modules(path: Path, argument: str, _hint: str | None) -> None:
@@ -190,6 +199,11 @@ def loading(place: Any, argument: str = "model", *, hint: str | None = None) -> 
         yield
     except ExportError:
         raise
+    except pickle.UnpicklingError as error:
+        problem = f"{place} cannot be loaded: its weights are pickled with objects that could execute code"
+        raise ArgumentError(
+            argument, problem, hint="convert the weights to safetensors where you trust them"
+        ) from error
     except Exception as error:
         is_described = isinstance(error, (OSError, ValueError, ImportError)) and str(error)
         reason = str(error) if is_described else f"{type(error).__name__}: {error}"
