@@ -133,16 +133,16 @@ def _cut_archive() -> list[Call]:
 
 
 def _bomb(target: str, nested: bool) -> None:
-    """Write zeros of 2 GiB into an archive, or into an archive in it."""
+    """Write an archive, or one that has it, with an entry whose size is 2 GiB for its reader, which allocates it."""
     content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        with archive.open("ok/data/zeros", "w", force_zip64=True) as file:
-            for _ in range(64):
-                file.write(bytes(2**25))
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("ok/data/zeros", bytes(2**16))
+    data = bytearray(content.getvalue())
+    struct.pack_into("<I", data, data.index(b"PK\x01\x02") + 24, 2**31)
     if nested:
-        rewritten(target, None, ("data/weights/weights.pt", content.getvalue()))
+        rewritten(target, None, ("data/weights/weights.pt", bytes(data)))
     else:
-        Path(target).write_bytes(content.getvalue())
+        Path(target).write_bytes(data)
 
 
 def _large(*, nested: bool) -> Callable[[], list[Call]]:
@@ -478,7 +478,7 @@ _SAFETENSORS: dict[str, Row] = {
     ),
     "index-null-byte": (
         _weights("model.safetensors.index.json", b'{"weight_map": {"w": "a\\u0000"}}'),
-        r"embedded null byte",
+        r"names a file outside of its directory: weights/a\\x00",
     ),
     "index-deep": (_weights("model.safetensors.index.json", _DEEP.encode()), r"is not an index of safetensors files"),
     "index-outside": (

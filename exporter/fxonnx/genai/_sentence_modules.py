@@ -127,7 +127,7 @@ def _pooling(directory: Path) -> Pooling:
             f"{path} leaves out the prompt before each text, whose length the exported model does not know",
             hint="pass pooling= to include the prompt",
         )
-    if mode in _POOLING_MODES:
+    if isinstance(mode, str) and mode in _POOLING_MODES:
         return _POOLING_MODES[mode]
     if mode is None and len(chosen) == 1 and chosen[0] in _POOLING_SETTINGS:
         return _POOLING_SETTINGS[chosen[0]]

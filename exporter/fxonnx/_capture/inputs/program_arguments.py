@@ -73,12 +73,14 @@ def check_program_shapes(program: ExportedProgram, leaves: Sequence[Leaf]) -> No
         ArgumentError: If a spec makes a dynamic dim static, or gives it another range.
     """
     for leaf in leaves:
-        shape = leaf.value.shape if isinstance(leaf.value, torch.Tensor) else ()
-        symbolic = {axis: size.node.expr for axis, size in enumerate(shape) if isinstance(size, torch.SymInt)}
-        for axis in sorted(axis for axis in leaf.fixed if axis in symbolic):  # type: ignore[type-var]
-            raise _error("dynamic_shapes", f"{leaf.label} axis {axis} is dynamic in the ExportedProgram, not static")
-        for axis, spec in leaf.dims.items():
-            known = program.range_constraints.get(symbolic.get(axis))  # type: ignore[arg-type, call-overload]
+        shape: Sequence[Any] = leaf.value.shape if isinstance(leaf.value, torch.Tensor) else ()
+        for axis, size in enumerate(shape):
+            if not isinstance(size, torch.SymInt):
+                continue
+            if axis in leaf.fixed:
+                problem = f"{leaf.label} axis {axis} is dynamic in the ExportedProgram, not static"
+                raise _error("dynamic_shapes", problem)
+            spec, known = leaf.dims.get(axis), program.range_constraints.get(size.node.expr)
             if known is None or type(spec) is not Dim:
                 continue
             ranges = [(max(int(spec.min), _LOWEST), spec.max), (max(int(known.lower), _LOWEST), known.upper)]
