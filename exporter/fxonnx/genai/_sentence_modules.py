@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .._checkpoint_files import read_json
+from .._program.checkpoint_files import read_json
 from ..errors import ArgumentError
 from ._untrusted import loading, read_settings
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .._checkpoint_files import check_places, read_json, relative_place
+from .._program.checkpoint_files import check_places, read_json, relative_place
 from ..errors import ArgumentError, ExportError
 
 __all__ = ["check_checkpoint", "check_size", "loading", "read_settings"]
