@@ -132,6 +132,27 @@ def _cut_archive() -> list[Call]:
     return _read_pt2()
 
 
+def _bomb(target: str, nested: bool) -> None:
+    """Write an archive, or one that has it, with an entry whose size is 2 GiB for its reader, which allocates it."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("ok/data/zeros", bytes(2**16))
+    data = bytearray(content.getvalue())
+    struct.pack_into("<I", data, data.index(b"PK\x01\x02") + 24, 2**31)
+    if nested:
+        rewritten(target, None, ("data/weights/weights.pt", bytes(data)))
+    else:
+        Path(target).write_bytes(data)
+
+
+def _large(*, nested: bool) -> Callable[[], list[Call]]:
+    def build() -> list[Call]:
+        _bomb("bad.pt2", nested)
+        return _read_pt2()
+
+    return build
+
+
 _ENUM = json.dumps([{"__enum__": True, "fqn": f"{HOSTILE_MODULE}:X", "name": "A"}])
 _FACTORY = {"default_factory_module": HOSTILE_MODULE, "default_factory_name": "X", "dict_context": ["a"]}
 _FILE = ("filename", {"as_string": "marker"}), ("shared", {"as_bool": True}), ("size", {"as_int": 4})
@@ -179,6 +200,8 @@ _PT2: dict[str, Row] = {
         r"module.X, which is not a built-in class",
     ),
     "pt2-compiled": (_compiled, r"compiled code, which would be executed"),
+    "pt2-bomb": (_large(nested=False), r"bad.pt2 is refused: archive: [\d,]+ bytes that decompress to 2,147,483,648"),
+    "pt2-nested-bomb": (_large(nested=True), r"refused: ok/data/weights/weights.pt: [\d,]+ bytes that decompress"),
     "pt2-cut": (_cut_archive, r"cannot be loaded as an exported program"),
 }
 
@@ -455,7 +478,7 @@ _SAFETENSORS: dict[str, Row] = {
     ),
     "index-null-byte": (
         _weights("model.safetensors.index.json", b'{"weight_map": {"w": "a\\u0000"}}'),
-        r"embedded null byte",
+        r"names a file outside of its directory: weights/a\\x00",
     ),
     "index-deep": (_weights("model.safetensors.index.json", _DEEP.encode()), r"is not an index of safetensors files"),
     "index-outside": (
@@ -491,6 +514,10 @@ def _torch_pickle(path: Path) -> None:
 
 
 _CALIBRATION: dict[str, Row] = {
+    "calibration-bomb": (
+        _calibration("c.npz", lambda path: _bomb(str(path), nested=False)),
+        r"c.npz cannot be loaded: archive: [\d,]+ bytes that decompress to 2,147,483,648",
+    ),
     "calibration-object": (_calibration("c.pt", _torch_pickle), r"c.pt cannot be loaded"),
     "calibration-pickle": (
         _calibration("c.pt", lambda path: path.write_bytes(pickle.dumps(Bomb()))),

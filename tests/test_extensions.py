@@ -46,6 +46,7 @@ def imported(path: Path) -> Iterator[str]:
 PRIVATE_NAMES = {
     "_warnings",  # texts with the line of the caller
     "_program.atomic_file",  # locks, by which leftovers of killed processes are known
+    "_program.checkpoint_files",  # links and indices that lead out of a checkpoint
     "_program.checkpoints",  # the safetensors files of a checkpoint
     "_program.saving",  # whether a file references the data of another one
     "_capture.inputs.pytree_objects",  # the parts of caches, and their names

@@ -1,20 +1,42 @@
-"""How results show themselves: text in a terminal, tables in notebooks."""
+"""How results show themselves: text in a terminal, tables in notebooks; texts of files without control characters."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any, ClassVar, TypeVar
 
-__all__ = ["Displayed", "Table", "TableList", "TableTuple", "html_table", "text_table"]
+__all__ = ["Displayed", "Table", "TableList", "TableTuple", "html_table", "printable", "text_table"]
 
 _Item = TypeVar("_Item")
 _CELL = "text-align: left; vertical-align: top"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that a terminal or page obeys instead of showing them: control characters, line separators, overrides of
+the direction of text. No encoding has half of a surrogate pair, of which the name of a file may consist."""
+_CONTROL_IN_LINES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""The same without line breaks and tabs."""
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """A text in which control characters are escaped as in a string of Python.
+
+    Names in files may have any characters: those of a terminal move its cursor, clear it or write its clipboard.
+
+    Args:
+        text: A name, or a text that contains names.
+        lines: Whether the text consists of lines, whose breaks and tabs are kept.
+    """
+    return (_CONTROL_IN_LINES if lines else _CONTROL).sub(_escape_sequence, text)
+
+
+def _escape_sequence(match: re.Match[str]) -> str:
+    return ascii(match.group())[1:-1]
 
 
 def text_table(lines: Iterable[Sequence[str]]) -> str:
     """Lines of cells in aligned columns, indented by two spaces."""
-    cells = list(lines)
+    cells = [[printable(cell) for cell in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join(
         "  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
@@ -46,7 +68,7 @@ def _cell(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return escape(text).replace("\n", "<br/>")
+    return escape(printable(text, lines=True)).replace("\n", "<br/>")
 
 
 class Displayed:

@@ -91,7 +91,8 @@ def export(
     """Export a model to ONNX.
 
     Args:
-        model: An ``nn.Module``, left unchanged, or an ``ExportedProgram``, used as it is.
+        model: An ``nn.Module``, left unchanged, or an ``ExportedProgram``, used as it is: example inputs and dims
+            beside it must be its own.
         args: Positional example inputs; a bare tensor is one argument. By default, and without ``kwargs``, those of an
             ``ExportableModule``.
         f: Path or binary file to save the model to, if any.

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from ._context_values import assigned
+from ._display import printable
 
 __all__ = ["collecting_warnings", "ignoring_warnings", "warn_user"]
 
@@ -43,6 +44,7 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """
     if message.startswith(_ignored.get()):
         return
+    message = printable(message, lines=True)
     collected = _collected.get()
     if collected is not None:
         collected.append(message)

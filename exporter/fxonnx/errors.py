@@ -36,6 +36,7 @@ from torch.onnx import OnnxExporterError, errors
 
 from fxonnx_translations._suggestions import did_you_mean as did_you_mean
 
+from ._display import printable
 from ._public import public
 from ._tracebacks import only_own_lines
 
@@ -82,12 +83,12 @@ class ExportError(OnnxExporterError):
     code: ClassVar[str] = "FX000"
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        self.message = message
-        self.hint = hint
+        self.message = printable(message, lines=True)
+        self.hint = None if hint is None else printable(hint, lines=True)
         self.report: Path | None = None
-        text = f"error[{self.code}]: {message}"
+        text = f"error[{self.code}]: {self.message}"
         # Not super(): some of these classes also derive from errors of torch.onnx, which compose their own text.
-        OnnxExporterError.__init__(self, text if hint is None else f"{text}\nhint: {hint}")
+        OnnxExporterError.__init__(self, text if hint is None else f"{text}\nhint: {self.hint}")
 
     def __str__(self) -> str:
         text = super().__str__()

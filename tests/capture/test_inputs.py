@@ -99,7 +99,7 @@ def test_the_graph_is_not_decomposed() -> None:
 
 def test_an_exported_program_is_not_traced_again() -> None:
     program = torch.export.export(Optional().eval(), (x(3),))
-    captured = capture(program, "ignored", "ignored")  # type: ignore[arg-type]
+    captured = capture(program)
     assert captured.exported_program is program
     assert (captured.dim_names, captured.dim_aliases) == ({}, {})
 

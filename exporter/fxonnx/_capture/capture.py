@@ -35,6 +35,7 @@ from .inputs.input_names import input_paths, output_paths
 from .inputs.input_table import InputTable
 from .inputs.list_inputs import reject_tensor_lists, stack_lists
 from .inputs.more_inputs import Examples, add_examples
+from .inputs.program_arguments import check_program_arguments, check_program_shapes
 from .inputs.scalars import frozen_arguments, scalars_to_tensors, with_dynamic_ints
 from .introspection import eager_introspection
 from .observers import reject_enabled_observers
@@ -107,8 +108,8 @@ def capture(
     """Capture a model with torch.export, leaving the model and the example inputs unchanged.
 
     Args:
-        model: An ``nn.Module``; or an ``ExportedProgram``, which is not traced again: ``args`` and ``kwargs`` are then
-            ignored, and ``dynamic_shapes`` and ``dynamic_axes`` only name dims.
+        model: An ``nn.Module``; or an ``ExportedProgram``, which is not traced again: ``args`` and ``kwargs`` must
+            then be inputs that it takes, and ``dynamic_shapes`` and ``dynamic_axes`` only name dims.
         args: Positional example inputs; a bare tensor is one argument.
         kwargs: Keyword example inputs.
         dynamic_shapes: Specs by name of ``forward``'s parameters, or in their order. The leaves are, per tensor, a dict
@@ -143,6 +144,7 @@ def capture(
                 "an ExportedProgram is already captured",
                 hint="pass the nn.Module, or export its program again",
             )
+        check_program_arguments(model, args, kwargs)
         return replace(_capture_program(model, options, strict_shapes), model=model)
     with extended(model), stand_in(model) as module, eager_introspection(module):
         captured = _capture_module(
@@ -279,6 +281,7 @@ def _capture_program(program: ExportedProgram, options: _ShapeOptions, strict_sh
     if not (options.dynamic_shapes or options.dynamic_axes):
         return Capture(program, {}, {}, translate_guards(program, None, {}, None), output_paths=output_paths(program))
     shapes, axes, _ = options.read(program_inputs(program), user_input_names(program))
+    check_program_shapes(program, shapes.leaves)
     shapes = replace(shapes, shared=() if axes is not None and axes.legacy else shared_dims(shapes.leaves))
     names, aliases = names_of_dims(program, shapes, axes, options.output_names)
     limits = translate_guards(program, shapes, names, None)

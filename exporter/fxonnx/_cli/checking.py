@@ -8,11 +8,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
+
+from .._display import printable
+from .._json_text import parse_json
 from .._lower.guards import GUARDS_KEY
 from .._model_files import load_model
 from .._program.proof import PROOF_KEY, Proof
 from .._targets import PROFILES
 from .._targets.check import TargetFinding, check
+from ..errors import ArgumentError
 
 __all__ = ["CheckResult", "run_check"]
 
@@ -46,7 +51,7 @@ def run_check(path: Path, target: Any) -> CheckResult:
     model = load_model(path)
     proof = model.metadata_props.get(PROOF_KEY)
     described = [] if proof is None else str(Proof.of_metadata(proof)).splitlines()
-    guards = json.loads(model.metadata_props.get(GUARDS_KEY, "[]"))
+    guards = _guards(model)
     findings = check(model, target)
     profile = PROFILES[target]
     nodes = sum(1 for graph in model.graphs() for _ in graph) + sum(len(each) for each in model.functions.values())
@@ -67,6 +72,19 @@ def run_check(path: Path, target: Any) -> CheckResult:
         f"{path}: {_summary(findings, target)}; table: {profile.kernels.source}",
     ]
     return CheckResult("\n".join(lines), record)
+
+
+def _guards(model: ir.Model) -> list[str]:
+    """The guards that the model records.
+
+    Raises:
+        ArgumentError: If the entry is not a list of texts.
+    """
+    try:
+        found = parse_json(model.metadata_props.get(GUARDS_KEY, "[]"))
+        return [printable(text) for text in found]
+    except (ValueError, TypeError) as error:
+        raise ArgumentError("model", f"its metadata {GUARDS_KEY} is not a record of fxonnx: {error!r}") from error
 
 
 def _summary(findings: Sequence[TargetFinding], target: str) -> str:
@@ -91,12 +109,12 @@ def _grouped(findings: Sequence[TargetFinding]) -> list[str]:
     for (severity, problem, remedy), members in groups.items():
         operators = ", ".join(dict.fromkeys(member.op_type for member in members if member.op_type)) or "the model"
         count = f" ({_nodes(len(members))})" if len(members) > 1 else ""
-        lines.append(f"{severity}: {operators}{count}: {problem}")
+        lines.append(printable(f"{severity}: {operators}{count}: {problem}"))
         places = [_place(member) for member in members if member.node]
-        lines += [f"  at: {place}" for place in places[:_PLACES]]
+        lines += [f"  at: {printable(place)}" for place in places[:_PLACES]]
         if len(places) > _PLACES:
             lines.append(f"  and {len(places) - _PLACES} more, which --json lists")
-        lines.append(f"  do: {remedy}")
+        lines.append(f"  do: {printable(remedy)}")
     return lines
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .choices import choice
-from .messages import print_answer, print_json, progress, readable_messages, size_text
+from .messages import print_answer, print_json, print_text, progress, readable_messages, size_text
 
 __all__ = ["app"]
 
@@ -157,8 +157,8 @@ def export_command(
     if profile:
         Console().print(exported.stages())
     if calibration is not None or dynamic_activations:
-        typer.echo(program.quantization.report())
-    typer.echo(str(exported))
+        print_text(str(program.quantization.report()))
+    print_text(str(exported))
 
 
 @app.command("hf")
@@ -343,7 +343,7 @@ def verify_command(
         if result.error is not None and not as_json:
             raise result.error
     if result.error is not None:
-        typer.echo(str(result.error), err=True)
+        print_text(str(result.error), err=True)
     print_answer(as_json, {"model": model, "source": source} | result.record(), str(result))
     raise typer.Exit(int(result.error is not None))
 
@@ -474,7 +474,7 @@ def demo_command(
     table.add_row("kernel tables list every node for", ", ".join(result.targets))
     Console().print(table)
     if output is not None:
-        typer.echo(f"wrote {output}")
+        print_text(f"wrote {output}")
 
 
 def _names(text: str | None) -> list[str] | None:

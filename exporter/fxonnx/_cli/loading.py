@@ -63,7 +63,7 @@ def load_model(text: str) -> LoadedModel:
 def _from_file(path: Path) -> LoadedModel:
     import torch
 
-    from .._archives import UnsafeContentError
+    from .._archives import UnsafeContentError, check_archive_size
     from .._capture.patches import loading_patches  # imports torch
 
     if not is_file(path, "SOURCE"):
@@ -72,6 +72,7 @@ def _from_file(path: Path) -> LoadedModel:
     logger = logging.getLogger("torch.export")
     logger.addFilter(logged)
     try:
+        check_archive_size(path)
         # Unpickling arbitrary objects can run arbitrary code.
         with loading_patches():
             return LoadedModel(torch.export.load(path))
@@ -220,9 +221,12 @@ def _load_calibration(path: Path) -> list[Any]:
     import numpy as np
     import torch
 
+    from .._archives import check_archive_size
+
     if path.suffix not in (".pt", ".npz"):
         raise ArgumentError("--calibration", f"{path} is neither a .pt nor a .npz file")
     try:
+        check_archive_size(path)
         if path.suffix == ".pt":
             batches = torch.load(path, weights_only=True)
         else:

@@ -14,9 +14,10 @@ from typing import Any, TextIO
 import typer
 from rich.console import Console
 
+from .._display import printable
 from .progress import showing_progress
 
-__all__ = ["error_record", "print_answer", "print_json", "progress", "readable_messages", "size_text"]
+__all__ = ["error_record", "print_answer", "print_json", "print_text", "progress", "readable_messages", "size_text"]
 
 
 @contextmanager
@@ -45,9 +46,9 @@ def readable_messages(debug: bool, *, as_json: bool = False, exit_code: int = 1)
         from ..errors import ArgumentError, ExportError  # imports torch
 
         if isinstance(error, ExportError):
-            typer.echo(str(error), err=True)
+            print_text(str(error), err=True)
         else:
-            typer.echo(f"error: {type(error).__name__}: {error}\nhint: --debug shows the traceback", err=True)
+            print_text(f"error: {type(error).__name__}: {error}\nhint: --debug shows the traceback", err=True)
         if as_json:
             print_json({"error": error_record(error)})
         raise typer.Exit(2 if isinstance(error, ArgumentError) else exit_code) from error
@@ -67,12 +68,17 @@ def print_answer(as_json: bool, record: Mapping[str, Any], text: str) -> None:
     if as_json:
         print_json(record)
     else:
-        typer.echo(text)
+        print_text(text)
+
+
+def print_text(text: str, *, err: bool = False) -> None:
+    """Print a text, which may have names from files, on stdout or stderr."""
+    typer.echo(printable(text, lines=True), err=err)
 
 
 def print_json(record: Mapping[str, Any]) -> None:
     """Print a record as one JSON object on stdout; dataclasses become objects, numbers that are not finite null."""
-    typer.echo(json.dumps(_plain(record), indent=1, default=str))
+    typer.echo(json.dumps(_plain(record), indent=1, default=str).replace("\x7f", "\\u007f"))
 
 
 def _plain(value: Any) -> Any:
@@ -106,7 +112,7 @@ def _print_warning(
     line: str | None = None,
 ) -> None:
     """Print a warning without its location, which is a line of this package or of typer."""
-    typer.echo(f"warning: {message}", err=True)
+    print_text(f"warning: {message}", err=True)
 
 
 def size_text(count: int) -> str:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from .._display import printable
 from .._progress import Unit, observing_counts
 
 __all__ = ["bytes_text", "showing_progress"]
@@ -35,13 +36,13 @@ def showing_progress(console: Console, stages: Sequence[str] = ()) -> Iterator[C
             # Sessions of other stages also write models.
             if current.partition(" ")[0] in _STAGES[unit] and total != 0:
                 text = _described(current, unit, done, total)
-                progress.update(task, description=escape(text), completed=done, total=total)
+                progress.update(task, description=escape(printable(text)), completed=done, total=total)
 
         def on_stage(stage: str) -> None:
             nonlocal current
             current = stage
             number = f" ({stages.index(stage) + 1} of {len(stages)})" if stage in stages else ""
-            progress.reset(task, total=None, description=escape(f"{stage}{number}"))
+            progress.reset(task, total=None, description=escape(printable(f"{stage}{number}")))
 
         with observing_counts(on_count):
             yield on_stage

@@ -177,6 +177,7 @@ def write_adapter(path: str | os.PathLike[str], values: Mapping[str, torch.Tenso
             with AtomicFile(destination) as file:
                 file.file.write(written.read_bytes())
                 file.commit()
+                file.remove_leftovers()
     except OSError as error:
         raise SaveError(f"{path} cannot be written: {error.strerror or error}") from error
 

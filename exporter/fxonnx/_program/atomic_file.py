@@ -13,7 +13,7 @@ from typing import BinaryIO
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["AtomicFile", "lock_file"]
+__all__ = ["AtomicFile", "lock_file", "remove_leftovers"]
 
 
 class AtomicFile:
@@ -67,16 +67,26 @@ class AtomicFile:
         _sync_directory(self.path.parent)
 
     def remove_leftovers(self) -> None:
-        """Remove temporary files of killed saves to the same path."""
-        for name in glob.glob(f".{glob.escape(self.path.name)}.{'[0-9a-f]' * 8}.tmp", root_dir=self.path.parent):
-            leftover = self.path.with_name(name)
-            try:
-                with leftover.open("rb") as file:
-                    if lock_file(file, wait=False):
-                        leftover.unlink()
-            except OSError:
-                # Another process removed it first, or it is not ours to remove.
-                continue
+        """Remove temporary files of killed saves to the same path, and of external data beside it."""
+        remove_leftovers(self.path.parent, f"{glob.escape(self.path.name)}*")
+
+
+def remove_leftovers(directory: Path, names: str) -> None:
+    """Remove temporary files of killed processes; those of running ones are locked.
+
+    Args:
+        directory: The directory that was to be written to.
+        names: Pattern of the names of the files that were to be written.
+    """
+    for name in glob.glob(f".{names}.{'[0-9a-f]' * 8}.tmp", root_dir=directory):
+        leftover = directory / name
+        try:
+            with leftover.open("rb") as file:
+                if lock_file(file, wait=False):
+                    leftover.unlink()
+        except OSError:
+            # Another process removed it first, or it is not ours to remove.
+            continue
 
 
 def lock_file(file: BinaryIO | int, *, wait: bool) -> bool:

@@ -22,6 +22,7 @@ from .._inner_tensors import unwrapped
 from .._json_text import parse_json
 from .._paths import is_file, path_of
 from ..errors import ArgumentError, did_you_mean, kind_of
+from .checkpoint_files import check_places, relative_place
 
 __all__ = ["DTYPES", "FileTensor", "StoredTensor", "StoredWeight", "Weights", "read_weight_sources"]
 
@@ -148,6 +149,7 @@ def _read_checkpoint(path: Path) -> dict[str, StoredWeight | torch.Tensor]:
 def _files(path: Path) -> list[Path]:
     exists = is_file(path, "weights")
     if path.is_dir():
+        check_places(path, "weights")
         files = sorted(path.glob("*.safetensors"))
         if not files:
             raise ArgumentError("weights", f"{path} has no .safetensors files")
@@ -158,14 +160,12 @@ def _files(path: Path) -> list[Path]:
     if path.suffix != ".json":
         return [path]
     try:
-        shards = parse_json(path.read_bytes())["weight_map"].values()
-        files = [path.parent / shard for shard in dict.fromkeys(shards)]
+        shards = dict.fromkeys(parse_json(path.read_bytes())["weight_map"].values())
+        if not all(isinstance(shard, str) for shard in shards):
+            raise TypeError("expected names of files")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise ArgumentError("weights", f"{path} is not an index of safetensors files: it has no weight_map") from error
-    for shard, file in zip(dict.fromkeys(shards), files, strict=True):
-        if Path(shard).is_absolute() or ".." in Path(shard).parts:
-            raise ArgumentError("weights", f"{path} names a file outside of its directory: {file}")
-    return files
+    return [relative_place(path, shard, "weights") for shard in shards]
 
 
 def _header(path: Path) -> dict[str, StoredTensor]:

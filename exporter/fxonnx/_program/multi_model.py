@@ -14,10 +14,11 @@ import onnx_ir as ir
 from fxonnx_translations._builder.initializers import TorchTensor, storage_key
 
 from .._lower.metadata import MetadataLevel
+from .._paths import path_of
 from .._progress import Counter
 from .._public import public
 from ..errors import ArgumentError, SaveError
-from .atomic_file import AtomicFile
+from .atomic_file import AtomicFile, remove_leftovers
 from .external_data import lay_out_external_data
 from .metadata_level import check_level
 from .onnx_program import ONNXProgram
@@ -32,6 +33,8 @@ from .protobuf_layout import (
 from .saving import check_destination, check_values, external_data_files, may_reference
 
 __all__ = ["save_all"]
+
+_DATA = "weights.*.data"
 
 
 @public
@@ -56,12 +59,13 @@ def save_all(
         ArgumentError: If ``programs`` is empty, or a name is not a plain file name.
         SaveError: If a file cannot be written; existing files are then unchanged.
     """
-    root = Path(directory)
+    root = path_of(directory, "directory")
     if not programs:
         raise ArgumentError("programs", "expected at least one program, got none")
     for name, program in programs.items():
-        if not name or Path(name).name != name:
+        if not isinstance(name, str) or not name or Path(name).name != name:
             raise ArgumentError("programs", f"{name!r} is not a file name without a directory")
+        path_of(name, "programs")
         check_destination(root / f"{name}.onnx")
         check_level(metadata, program.record.options.metadata)
         check_values(value.const_value for value in program.model.graph.initializers.values())
@@ -87,7 +91,7 @@ def _save(programs: Mapping[str, ONNXProgram], root: Path, metadata: MetadataLev
     before = {
         file
         for path in paths
-        for file in (*external_data_files(path), *root.glob("weights.*.data"))
+        for file in (*external_data_files(path), *root.glob(_DATA))
         if may_reference(path, file.name)
     }
     # The models without their weights are small, and are laid out when the weights are on the disk.
@@ -111,6 +115,7 @@ def _save(programs: Mapping[str, ONNXProgram], root: Path, metadata: MetadataLev
         for model_file in models:
             model_file.commit()
             model_file.remove_leftovers()
+    remove_leftovers(root, _DATA)
     for old in before - {data}:
         others = (file for file in root.iterdir() if file.suffix not in (".data", ".safetensors"))
         if not any(may_reference(file, old.name) for file in others):

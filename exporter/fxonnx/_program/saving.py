@@ -237,7 +237,6 @@ def _save_to_path(path: Path, render: Callable[..., ModelLayout], format: Extern
                 write_model(model_file.file, layout, written)
                 model_file.sync()
                 data_file.commit()
-                data_file.remove_leftovers()
             with _removed_on_failure(data):
                 model_file.commit()
         else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import onnx_ir as ir
 
-from .._display import TableList
+from .._display import TableList, printable
 from .._model_files import load_model, origin_of
 from .._public import public
 from ..errors import ArgumentError, did_you_mean
@@ -61,7 +61,9 @@ class TargetFinding:
     def __str__(self) -> str:
         place = ", ".join(text for text in (self.module, self.location) if text)
         subject = f"{self.op_type} {self.node}".strip() or "model"
-        return f"{self.severity}: {subject}: {self.problem}{f' (at {place})' if place else ''}; {self.remedy}"
+        return printable(
+            f"{self.severity}: {subject}: {self.problem}{f' (at {place})' if place else ''}; {self.remedy}"
+        )
 
 
 class TargetFindings(TableList[TargetFinding]):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from .._display import Displayed, html_table
+from .._display import Displayed, html_table, printable
 from .._model_files import load_model, origin_of, weight_values
 from .._public import public
 from .._sequence_types import type_text
@@ -55,9 +55,10 @@ class GraphChange:
     second: str
 
     def __str__(self) -> str:
-        if not self.first:
-            return f"+ {self.name}: {self.second}"
-        return f"- {self.name}: {self.first}" if not self.second else f"  {self.name}: {self.first} -> {self.second}"
+        name, first, second = map(printable, (self.name, self.first, self.second))
+        if not first:
+            return f"+ {name}: {second}"
+        return f"- {name}: {first}" if not second else f"  {name}: {first} -> {second}"
 
 
 @public

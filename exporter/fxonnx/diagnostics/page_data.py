@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from .._display import printable
 from .._model_files import origin_of, weight_values
 from .module_tree import ModuleTree, elements_of, nested_nodes, type_of
 
@@ -53,8 +54,18 @@ def page_data(graphs: Mapping[str, ir.Graph | ir.Function], trees: Mapping[str, 
     """
     texts = _Texts()
     data = [_graph(graph, trees[name], texts) for name, graph in graphs.items()]
-    text = json.dumps({"graphs": data, "texts": texts.listed()}, ensure_ascii=False, separators=(",", ":"))
+    content = _printable({"graphs": data, "texts": texts.listed()})
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")  # the end of the element, or a comment
+
+
+def _printable(data: Any) -> Any:
+    """The data with printable texts and keys."""
+    if isinstance(data, str):
+        return printable(data, lines=True)
+    if isinstance(data, dict):
+        return {printable(key, lines=True): _printable(each) for key, each in data.items()}
+    return [_printable(each) for each in data] if isinstance(data, list) else data
 
 
 def _graph(graph: ir.Graph | ir.Function, tree: ModuleTree, texts: _Texts) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from .._display import printable
 from .._sequence_types import type_text
 from .._user_files import is_user_file
 
@@ -41,7 +42,7 @@ def graph_text(model: ir.Model) -> str:
         lines += _nodes(function, "  ")
         lines.append(f"  return {', '.join(f'%{value.name}' for value in function.outputs)}")
         lines.append("}")
-    return "\n".join(lines)
+    return printable("\n".join(lines), lines=True)
 
 
 def _nodes(graph: ir.Graph | ir.Function, indent: str) -> Iterator[str]:
@@ -63,7 +64,7 @@ def _nodes(graph: ir.Graph | ir.Function, indent: str) -> Iterator[str]:
 def _typed(value: ir.Value) -> str:
     dtype = value.dtype.name if value.dtype is not None else "?"
     dims = "?" if value.shape is None else ", ".join(map(str, value.shape))
-    return f"%{value.name} : {type_text(value, f'{dtype}[{dims}]')}"
+    return printable(f"%{value.name} : {type_text(value, f'{dtype}[{dims}]')}")
 
 
 def _is_users(name: str) -> bool:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .._diagnostics import Report
+from .._display import printable
 from .._program.value_comparison import Comparison
 from ..errors import ExportError, SaveError, VerificationError
 from .artifacts import artifact_path
@@ -65,6 +66,6 @@ def write_page(path: Path, text: str) -> None:
         SaveError: If it cannot be written.
     """
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(printable(text, lines=True), encoding="utf-8")
     except OSError as error:
         raise SaveError(f"the report cannot be written to {path}: {error.strerror}") from error

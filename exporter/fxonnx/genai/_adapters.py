@@ -15,6 +15,7 @@ import torch
 from .. import ONNXProgram
 from ..errors import ArgumentError, ExportError, did_you_mean
 from ._loading import LanguageModel
+from ._untrusted import check_checkpoint, loading
 
 __all__ = ["ADAPTER_PATTERN", "Adapters", "load_adapters", "save_adapters"]
 
@@ -86,12 +87,10 @@ def load_adapters(
 
 def _with_adapter(peft: Any, model: Any, name: str, directory: Path) -> Any:
     """The model of PEFT with one more adapter, in the dtype of the base model."""
-    try:
+    with loading(directory, "adapters"):
         if not isinstance(model, peft.PeftModel):
             return peft.PeftModel.from_pretrained(model, directory, adapter_name=name, autocast_adapter_dtype=False)
         model.load_adapter(directory, adapter_name=name, autocast_adapter_dtype=False)
-    except (ValueError, KeyError, RuntimeError, OSError) as error:
-        raise ArgumentError("adapters", f"{directory} cannot be loaded: {error}") from error
     return model
 
 
@@ -101,6 +100,7 @@ def _checked(name: str, directory: Path) -> Path:
     if not (directory / "adapter_config.json").is_file():
         hint = did_you_mean(directory.name, (other.name for other in directory.parent.glob("*") if other.is_dir()))
         raise ArgumentError("adapters", f"{directory} has no adapter_config.json", hint=hint)
+    check_checkpoint(directory, "adapters")
     return directory
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
 from ..errors import ArgumentError, did_you_mean, kind_of
 from ..quantization.packed_weights import read_packed_format
@@ -19,8 +17,9 @@ from ._chat_template import ChatTemplate, with_chat_template
 from ._dequantization import check_quantization, check_unused, dequantized_checkpoint
 from ._extra import import_extra
 from ._families import AUTO_CLASSES, Family, family_of
-from ._meta import runs, without_weights
-from ._sentence_modules import model_directory, sentence_length
+from ._meta import model_on_meta, runs, without_weights
+from ._sentence_modules import has_sentence_modules, model_directory, sentence_length
+from ._untrusted import check_checkpoint, check_size, loading, read_settings
 
 __all__ = ["LanguageModel", "load_language_model"]
 
@@ -82,6 +81,8 @@ def load_language_model(
     transformers = import_extra("transformers")
     if isinstance(model, (str, os.PathLike)):
         directory = Path(model)
+        if has_sentence_modules(directory):
+            check_checkpoint(directory)
         checkpoint = _checkpoint(model_directory(directory))
         config = _config(transformers, checkpoint)
         family = family_of(config, next(iter(config.architectures or ()), ""), directory, is_embedding)
@@ -92,7 +93,8 @@ def load_language_model(
             found.model_max_length = min(found.model_max_length, sentence_length(checkpoint))
         packed = read_packed_format(checkpoint, "model")
         if not with_weights and family == "decoder" and packed is None:
-            made = without_weights(checkpoint, config, transformers.AutoModelForCausalLM, dtype)
+            with loading(checkpoint):
+                made = without_weights(checkpoint, config, transformers.AutoModelForCausalLM, dtype)
             if made is not None and runs(made):
                 made.generation_config = _generation_config(transformers, checkpoint, made.generation_config)
                 return LanguageModel(made, found, directory, family)
@@ -131,31 +133,30 @@ def _checkpoint(directory: Path) -> Path:
             f"{directory} has no config.json",
             hint="pass a directory that save_pretrained or a download of the model has written",
         )
+    check_checkpoint(directory)
     return directory
 
 
 def _config(transformers: Any, directory: Path) -> Any:
     try:
         # Unless it is told not to, transformers asks in a terminal whether to run code of the checkpoint.
-        return transformers.AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+        with loading(directory):
+            return transformers.AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except ArgumentError as error:
         own = _own_code(directory)
-        if own is not None:
-            raise ArgumentError(
-                "model",
-                f"{directory} has a model of type {own!r} with code of its own, which is not run",
-                hint="load the model yourself with trust_remote_code=True and export it with fxonnx.export",
-            ) from error
-        raise ArgumentError("model", f"{directory} cannot be loaded: {error}") from error
+        if own is None:
+            raise
+        raise ArgumentError(
+            "model",
+            f"{directory} has a model of type {own!r} with code of its own, which is not run",
+            hint="load the model yourself with trust_remote_code=True and export it with fxonnx.export",
+        ) from error
 
 
 def _own_code(directory: Path) -> str | None:
     """The type of a model whose classes are files of the checkpoint; else None."""
-    try:
-        settings = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    except ValueError:
-        return None
-    return str(settings.get("model_type")) if isinstance(settings, dict) and settings.get("auto_map") else None
+    settings = read_settings(directory / "config.json")
+    return str(settings.get("model_type")) if settings.get("auto_map") else None
 
 
 def _from_directory(
@@ -178,14 +179,14 @@ def _from_directory(
     logging.disable_progress_bar()
     options = {"config": config, "dtype": dtype, "ignore_mismatched_sizes": True, "output_loading_info": True}
     try:
-        if state is None:
-            loaded, report = auto_class.from_pretrained(directory, local_files_only=True, **options)
-        else:
-            model_class = auto_class._model_mapping[type(config)]
-            loaded, report = model_class.from_pretrained(None, state_dict=state, **options)
-            loaded.generation_config = _generation_config(transformers, directory, loaded.generation_config)
-    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
-        raise ArgumentError("model", f"{directory} cannot be loaded: {error}") from error
+        with loading(directory):
+            check_size(directory, model_on_meta(config, auto_class, dtype))
+            if state is None:
+                loaded, report = auto_class.from_pretrained(directory, local_files_only=True, **options)
+            else:
+                model_class = auto_class._model_mapping[type(config)]
+                loaded, report = model_class.from_pretrained(None, state_dict=state, **options)
+                loaded.generation_config = _generation_config(transformers, directory, loaded.generation_config)
     finally:
         if shows_progress:
             logging.enable_progress_bar()
@@ -214,7 +215,8 @@ def _check_weights(directory: Path, family: Family, report: Mapping[str, Any]) -
 def _generation_config(transformers: Any, directory: Path, default: Any) -> Any:
     if not (directory / "generation_config.json").is_file():
         return default
-    return transformers.GenerationConfig.from_pretrained(directory, local_files_only=True)
+    with loading(directory):
+        return transformers.GenerationConfig.from_pretrained(directory, local_files_only=True)
 
 
 def _tokenizer(transformers: Any, tokenizer: Any) -> Any:
@@ -227,7 +229,6 @@ def _tokenizer(transformers: Any, tokenizer: Any) -> Any:
             f"{directory} has no tokenizer: none of {', '.join(_TOKENIZER_FILES)}",
             hint="pass tokenizer=, a tokenizer or its directory",
         )
-    try:
-        return transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise ArgumentError("tokenizer", f"the tokenizer in {directory} cannot be loaded: {error}") from error
+    check_checkpoint(directory, "tokenizer")
+    with loading(f"the tokenizer in {directory}", "tokenizer"):
+        return transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)

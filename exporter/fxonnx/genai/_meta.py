@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from ..quantization.scaled_weights import scales_of_weights
 
-__all__ = ["has_weights", "input_device", "runnable", "runs", "without_weights"]
+__all__ = ["has_weights", "input_device", "model_on_meta", "runnable", "runs", "without_weights"]
 
 
 def has_weights(model: torch.nn.Module) -> bool:
@@ -39,6 +39,19 @@ def input_device(model: Any) -> torch.device:
     return torch.device(model.device) if has_weights(model) else torch.device("cpu")
 
 
+def model_on_meta(config: Any, loader: Any, dtype: torch.dtype) -> Any:
+    """Make a model without any values.
+
+    Args:
+        config: Its configuration.
+        loader: The class of the model, or an auto class.
+        dtype: dtype of the parameters.
+    """
+    make = loader.from_config if hasattr(loader, "_model_mapping") else loader._from_config
+    with torch.device("meta"):
+        return make(config, dtype=dtype)
+
+
 def without_weights(directory: Path, config: Any, loader: Any, dtype: torch.dtype = torch.float32) -> Any:
     """Make a model without the values of its parameters.
 
@@ -55,9 +68,7 @@ def without_weights(directory: Path, config: Any, loader: Any, dtype: torch.dtyp
     stored = _stored_shapes(directory)
     if not stored or getattr(config, "quantization_config", None) is not None:
         return None
-    make = loader.from_config if hasattr(loader, "_model_mapping") else loader._from_config
-    with torch.device("meta"):
-        model = make(config, dtype=dtype).eval()
+    model = model_on_meta(config, loader, dtype).eval()
     if dtype != torch.float32 and (model._keep_in_fp32_modules or model._keep_in_fp32_modules_strict):
         return None
     computed = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,7 +11,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from .._program.checkpoint_files import read_json
 from ..errors import ArgumentError
+from ._untrusted import loading, read_settings
 
 __all__ = [
     "POOLINGS",
@@ -51,7 +52,7 @@ def sentence_length(directory: Path) -> int:
         directory: The directory of the model.
     """
     path = directory / "sentence_bert_config.json"
-    length = json.loads(path.read_text()).get("max_seq_length") if path.is_file() else None
+    length = read_settings(path).get("max_seq_length") if path.is_file() else None
     return length if isinstance(length, int) else sys.maxsize
 
 
@@ -88,7 +89,7 @@ def load_sentence_modules(
 
 def _modules(directory: Path) -> list[tuple[str, Path]]:
     """Class name and directory of each module."""
-    entries = json.loads((directory / _MODULES).read_text())
+    entries = read_json(directory / _MODULES, "model")
     return [(entry["type"].rpartition(".")[2], directory / entry["path"]) for entry in entries]
 
 
@@ -117,7 +118,7 @@ _POOLING_MODES: Mapping[str, Pooling] = MappingProxyType(
 
 def _pooling(directory: Path) -> Pooling:
     path = directory / "config.json"
-    settings = json.loads(path.read_text())
+    settings = read_settings(path)
     chosen = [name for name, value in settings.items() if name.startswith("pooling_mode_") and value is True]
     mode = settings.get("pooling_mode")
     if settings.get("include_prompt") is False:
@@ -126,7 +127,7 @@ def _pooling(directory: Path) -> Pooling:
             f"{path} leaves out the prompt before each text, whose length the exported model does not know",
             hint="pass pooling= to include the prompt",
         )
-    if mode in _POOLING_MODES:
+    if isinstance(mode, str) and mode in _POOLING_MODES:
         return _POOLING_MODES[mode]
     if mode is None and len(chosen) == 1 and chosen[0] in _POOLING_SETTINGS:
         return _POOLING_SETTINGS[chosen[0]]
@@ -207,16 +208,18 @@ class Normalize(nn.Module):
 
 
 def _dense(directory: Path, dtype: torch.dtype) -> Dense:
-    settings = json.loads((directory / "config.json").read_text())
-    name = settings.get("activation_function", "torch.nn.modules.linear.Identity").rpartition(".")[2]
+    settings = read_settings(directory / "config.json")
+    name = str(settings.get("activation_function", "torch.nn.modules.linear.Identity")).rpartition(".")[2]
     activation = getattr(nn, name, None)
     weights = directory / "model.safetensors"
     if not (isinstance(activation, type) and issubclass(activation, nn.Module)):
         raise ArgumentError("model", f"{directory / 'config.json'} has an unknown activation {name}")
-    state = _state(weights) if weights.is_file() else torch.load(directory / "pytorch_model.bin", weights_only=True)
-    linear = nn.Linear(settings["in_features"], settings["out_features"], bias=settings.get("bias", True))
-    linear.load_state_dict({key.removeprefix("linear."): value for key, value in state.items()})
-    return Dense(linear.to(dtype), activation())
+    with loading(directory):
+        state = _state(weights) if weights.is_file() else torch.load(directory / "pytorch_model.bin", weights_only=True)
+        sizes = settings["in_features"], settings["out_features"]
+        linear = nn.Linear(*sizes, bias=settings.get("bias", True), device="meta")
+        linear.load_state_dict({key.removeprefix("linear."): value for key, value in state.items()}, assign=True)
+        return Dense(linear.to(dtype), activation())
 
 
 def _state(path: Path) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -26,6 +25,7 @@ from ._loading import LanguageModel
 from ._padded_steps import ignores_padding
 from ._parts import Part, Request, export_parts, rounded_parts, save_parts
 from ._sizes import decoder_calls
+from ._untrusted import read_settings
 from ._vision_towers import Gemma3, LightOnOcr, Mistral3, Pixtral, Qwen, Qwen2_5, Qwen3, VisionTower
 
 __all__ = ["export_vision_language"]
@@ -230,7 +230,7 @@ def _image_settings(loaded: LanguageModel) -> Mapping[str, Any]:
     for name in ("preprocessor_config.json", "processor_config.json"):
         path = loaded.directory / name
         if path.is_file():
-            settings: dict[str, Any] = json.loads(path.read_text())
+            settings = read_settings(path)
             found: dict[str, Any] = settings.get("image_processor", settings)
             return found
     return {}

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentError
+from ..genai._untrusted import check_checkpoint, loading, read_settings
 from ._diffusion_components import TEXT_ENCODERS, check_denoiser, denoiser_of
 from ._extra import import_extra
 from ._source import is_hub_id
@@ -87,8 +88,9 @@ def _load(directory: Path) -> Any:
     """
     diffusers, transformers = import_extra("diffusers", "diffusers"), import_extra("transformers")
     encoders = {}
-    try:
-        index = json.loads((directory / INDEX).read_text(encoding="utf-8"))
+    check_checkpoint(directory)
+    index = read_settings(directory / INDEX)
+    with loading(directory):
         for name in TEXT_ENCODERS:
             if (index.get(name) or [None])[0] == "transformers":
                 encoders[name], report = getattr(transformers, index[name][1]).from_pretrained(
@@ -99,8 +101,6 @@ def _load(directory: Path) -> Any:
         return diffusers.DiffusionPipeline.from_pretrained(
             directory, local_files_only=True, torch_dtype=torch.float32, **encoders
         )
-    except (OSError, ValueError, KeyError, AttributeError, ImportError) as error:
-        raise ArgumentError("model", f"{directory} cannot be loaded: {error}") from error
 
 
 def prepared_pipeline(pipeline: Any, dtype: torch.dtype, *, merges_adapters: bool) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError
+from ..genai._untrusted import check_checkpoint, read_settings
 from ._diffusers import INDEX
 from ._extra import import_extra
 from ._sessions import OpenSession, Session, on_cpu, replace_forward
@@ -35,7 +35,8 @@ def load_pipeline(root: Path, opened: OpenSession) -> Any:
         ArgumentError: If a file is missing.
     """
     diffusers = import_extra("diffusers", "diffusers")
-    index = json.loads((root / INDEX).read_text(encoding="utf-8"))
+    check_checkpoint(root, "directory")
+    index = read_settings(root / INDEX, "directory")
     pipeline_class = getattr(diffusers, index["_class_name"])
     names = inspect.signature(pipeline_class).parameters
     return pipeline_class(**{name: _part(root, name, index[name], opened) for name in names if name in index})

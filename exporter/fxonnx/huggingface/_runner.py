@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError, did_you_mean
+from ..genai._untrusted import check_checkpoint, loading
 from ._diffusers import INDEX
 from ._diffusion_runner import load_pipeline
 from ._extra import import_extra
@@ -102,7 +103,9 @@ def _config(root: Path) -> Any:
     if not (root / "config.json").is_file():
         hint = did_you_mean(root.name, (each.name for each in root.parent.glob("*"))) if root.parent.is_dir() else None
         raise ArgumentError("directory", f"{root} has no config.json", hint=hint)
-    return transformers.AutoConfig.from_pretrained(root, local_files_only=True, trust_remote_code=False)
+    check_checkpoint(root, "directory")
+    with loading(root, "directory"):
+        return transformers.AutoConfig.from_pretrained(root, local_files_only=True, trust_remote_code=False)
 
 
 def _files(root: Path, suffix: str | None) -> dict[str, Path]:

@@ -15,7 +15,8 @@ import torch
 
 from ..errors import ArgumentError, kind_of
 from ..genai._dequantization import check_quantization, check_unused, dequantized_checkpoint
-from ..genai._meta import without_weights
+from ..genai._meta import model_on_meta, without_weights
+from ..genai._untrusted import check_checkpoint, check_size, loading
 from ._extra import import_extra
 from ._tasks import TASKS, Task, check_class, check_modalities, model_classes, task_by_name, task_of
 
@@ -23,6 +24,7 @@ __all__ = ["Source", "find_checkpoint", "is_hub_id", "load_source", "without_pro
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _DOWNLOADED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.py", "*.spm", "*.tiktoken")
+_TRUST = "code in a checkpoint is run only with trust_remote_code=True"
 _PROCESSORS = ("AutoTokenizer", "AutoImageProcessor", "AutoFeatureExtractor")
 _PROCESSOR_FILES = {
     "AutoTokenizer": ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt"),
@@ -90,23 +92,24 @@ def load_source(
         check_quantization(model)
         return Source(_in_float32(model), found, _processors(processor, None), None)
     directory = find_checkpoint(model, revision, token)
-    try:
+    check_checkpoint(directory, trust_remote_code=trust_remote_code, hint=_TRUST)
+    with loading(directory, hint=_TRUST if _has_code(directory) else None):
         config = transformers.AutoConfig.from_pretrained(
             directory, local_files_only=True, trust_remote_code=trust_remote_code
         )
-    except (OSError, ValueError, KeyError) as error:
-        hint = "code in a checkpoint is run only with trust_remote_code=True" if _has_code(directory) else None
-        raise ArgumentError("model", f"{directory} cannot be loaded: {error}", hint=hint) from error
     architecture = next(iter(getattr(config, "architectures", None) or ()), None)
     found = task_of(config, architecture) if task is None else task_by_name(task)
     loader = _loader(config, found, architecture, trust_remote_code)
     needs_weights = found.form == "image-text" or config.model_type == "speecht5"  # to compare, or join a vocoder's
     with_weights = with_weights or trust_remote_code or needs_weights
-    loaded = None if with_weights else without_weights(directory, config, loader)
+    loaded = None
+    if not with_weights:
+        with loading(directory):
+            loaded = without_weights(directory, config, loader)
     if loaded is None:
         loaded = _load(directory, config, found, loader, trust_remote_code)
     check_modalities(found, loaded, is_requested=task is not None)
-    return Source(loaded, found, _processors(processor, directory), directory)
+    return Source(loaded, found, _processors(processor, directory, trust_remote_code), directory)
 
 
 def is_hub_id(model: str | os.PathLike[str]) -> bool:
@@ -189,18 +192,17 @@ def _load(directory: Path, config: Any, task: Task, loader: Any, trust_remote_co
     own_code: dict[str, Any] = {"trust_remote_code": True} if is_auto and trust_remote_code else {}
     options = {"config": config, "dtype": torch.float32, "ignore_mismatched_sizes": True, "output_loading_info": True}
     state = None if own_code else dequantized_checkpoint(directory, config, torch.float32)
-    try:
-        with without_progress():
-            if state is None:
-                loaded, report = loader.from_pretrained(directory, local_files_only=True, **options, **own_code)
-            else:
-                model_class = model_classes(loader.__name__, config)[0]
-                loaded, report = model_class.from_pretrained(None, state_dict=state, **options)
-                if (directory / "generation_config.json").is_file():
-                    generation = import_extra("transformers").GenerationConfig
-                    loaded.generation_config = generation.from_pretrained(directory, local_files_only=True)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ArgumentError("model", f"{directory} cannot be loaded: {error}") from error
+    with loading(directory), without_progress():
+        if not own_code:
+            check_size(directory, model_on_meta(config, loader, torch.float32))
+        if state is None:
+            loaded, report = loader.from_pretrained(directory, local_files_only=True, **options, **own_code)
+        else:
+            model_class = model_classes(loader.__name__, config)[0]
+            loaded, report = model_class.from_pretrained(None, state_dict=state, **options)
+            if (directory / "generation_config.json").is_file():
+                generation = import_extra("transformers").GenerationConfig
+                loaded.generation_config = generation.from_pretrained(directory, local_files_only=True)
     check_unused(directory, report["unexpected_keys"])
     check_quantization(loaded)
     for name, found, expected in sorted(report["mismatched_keys"])[:1]:
@@ -224,29 +226,35 @@ def _in_float32(model: Any) -> Any:
     return model
 
 
-def _processors(processor: Any, directory: Path | None) -> tuple[Any, ...]:
+def _processors(processor: Any, directory: Path | None, trust_remote_code: bool = False) -> tuple[Any, ...]:
     """The processors of a directory, or of an object, which may hold several."""
     if isinstance(processor, (str, os.PathLike)):
         directory, processor = Path(processor), None
+        check_checkpoint(directory, "processor", trust_remote_code=trust_remote_code, hint=_TRUST)
     if processor is not None:
         parts = [getattr(processor, name, None) for name in ("tokenizer", "image_processor", "feature_extractor")]
         given: Iterable[Any] = processor if isinstance(processor, (tuple, list)) else (processor,)
         return tuple(part for part in parts if part is not None) or tuple(given)
     if directory is None:
         return ()
-    return tuple(_stored_processors(directory))
+    return tuple(_stored_processors(directory, trust_remote_code))
 
 
-def _stored_processors(directory: Path) -> Iterator[Any]:
+def _stored_processors(directory: Path, trust_remote_code: bool) -> Iterator[Any]:
     transformers = import_extra("transformers")
     for name in _PROCESSORS:
         if not any((directory / file).is_file() for file in _PROCESSOR_FILES[name]):
             continue
+        options = {"local_files_only": True, "trust_remote_code": trust_remote_code}
         try:
-            yield getattr(transformers, name).from_pretrained(directory, local_files_only=True)
-        except (OSError, ValueError, KeyError, ImportError, AttributeError):
+            with loading(directory):
+                found = getattr(transformers, name).from_pretrained(directory, **options)
+        except ArgumentError as error:
             # preprocessor_config.json belongs to one of the two; the other class does not know its type.
-            continue
+            if isinstance(error.__cause__, (OSError, ValueError, KeyError, ImportError, AttributeError)):
+                continue
+            raise
+        yield found
 
 
 @contextmanager

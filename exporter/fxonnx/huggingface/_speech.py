@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import ArgumentError, kind_of
+from ..genai._untrusted import check_checkpoint, loading
 from ._component import Component, Inputs, with_forward
 from ._cross_attention import TRANSLATIONS, present_of_both, reusing_cache
 from ._extra import import_extra
@@ -40,12 +42,10 @@ def load_vocoder(vocoder: Any) -> Any:
     transformers = import_extra("transformers")
     hint = "pass a SpeechT5HifiGan, or its directory: vocoder=, --vocoder"
     if isinstance(vocoder, (str, os.PathLike)):
-        try:
-            with without_progress():
-                vocoder = transformers.SpeechT5HifiGan.from_pretrained(vocoder)
-        except (OSError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise ArgumentError("vocoder", f"{vocoder} cannot be loaded: {reason}", hint=hint) from error
+        if os.path.isdir(vocoder):
+            check_checkpoint(Path(vocoder), "vocoder")
+        with loading(vocoder, "vocoder", hint=hint), without_progress():
+            vocoder = transformers.SpeechT5HifiGan.from_pretrained(vocoder)
     if not isinstance(vocoder, transformers.SpeechT5HifiGan):
         problem = "SpeechT5 requires one, which makes sound of its spectrogram"
         raise ArgumentError("vocoder", problem if vocoder is None else f"got {kind_of(vocoder)}", hint=hint)

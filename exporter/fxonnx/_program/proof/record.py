@@ -14,6 +14,7 @@ from ..._capture.constraints.guard_recorder import SourceLine
 from ..._capture.departures import Departure, DepartureKind
 from ..._capture.patches import PatchKind
 from ..._capture.patches.installed.missing import MissingTarget
+from ..._display import printable
 from ..._json_text import parse_json
 from ..._lower.metadata import relative_file
 from ..._public import public
@@ -153,7 +154,7 @@ def _run_of(content: Mapping[str, Any]) -> ProofRun:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"expected a text, got {type(value).__name__}")
-    return value
+    return printable(value)
 
 
 def _relative(line: str) -> str:
