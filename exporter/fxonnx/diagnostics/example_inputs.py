@@ -42,7 +42,7 @@ def example_inputs(report: Report) -> ExampleInputs:
     further = report.shapes[2] if isinstance(report.shapes[2], Sequence) else ()
     for number, pair in enumerate(further):
         if isinstance(pair, tuple) and len(pair) == 2:
-            rows += [(f"more_inputs[{number}] {path}", *row) for path, *row in _rows(report.model, *pair)]
+            rows += [(f"more_inputs[{number}] {path}", kind, dims) for path, kind, dims in _rows(report.model, *pair)]
     return ExampleInputs(tuple(rows), "\n".join(shapes))
 
 
