@@ -79,7 +79,7 @@ def on_page_context(context: Any, page: Any, config: Any, **_: Any) -> Any:
     from mkdocs.utils import get_relative_url
 
     link = get_relative_url("changelog.html", page.url)
-    config["copyright"] = f'fxonnx {version("fxonnx")} · <a href="{link}">What changed</a>'
+    config["copyright"] = f'fxonnx {version("fxonnx")} · <a href="{link}">Changes</a>'
     return context
 
 

@@ -40,7 +40,7 @@ def release_notes(text: str, version: str) -> str:
 
 
 def cut(text: str, version: str, date: str) -> str:
-    """The changelog with the section "Unreleased" as that of a version, and an empty new one."""
+    """The changelog with the section "Unreleased" as the section of a version, and an empty new one."""
     return text.replace("## [Unreleased]\n", f"## [Unreleased]\n\n## [{version}] - {date}\n", 1)
 
 

@@ -66,7 +66,7 @@ def installed_export(folder: Path, *install: str, cwd: Path | None = None) -> st
 
     Args:
         folder: An empty directory; "site" in it gets the packages.
-        *install: Arguments of ``pip install``. Dependencies are those of the running interpreter.
+        *install: Arguments of ``pip install``. Dependencies come from the running interpreter.
         cwd: The directory in which pip runs.
 
     Returns:
@@ -79,7 +79,7 @@ def installed_export(folder: Path, *install: str, cwd: Path | None = None) -> st
 
 
 def prepare(root: Path, version: str, date: str) -> None:
-    """Write the version into the files that have it, and make a section of what the changelog has as "Unreleased"."""
+    """Write the version into the files that have it, and make a section of "Unreleased" in the changelog."""
     for name, place in VERSIONED.items():
         text, count = re.subn(place, version, (root / name).read_text(), count=1, flags=re.MULTILINE)
         if not count:
@@ -118,7 +118,7 @@ def _refuse(root: Path, version: str) -> None:
     try:
         written = str(Version(version))
     except InvalidVersion:
-        raise ReleaseError(f"{version!r} is no version; write one as 0.1.0a1") from None
+        raise ReleaseError(f"{version!r} is not a version; write it as 0.1.0a1") from None
     if written != version:
         raise ReleaseError(f"write the version {version!r} as {written}")
     if changed := _run("git", "status", "--porcelain", cwd=root):
@@ -130,7 +130,7 @@ def _refuse(root: Path, version: str) -> None:
     except ValueError as error:
         raise ReleaseError(str(error)) from None
     if address := re.search(r'"(https://[^"/]+\.invalid\b[^"]*)"', (root / "pyproject.toml").read_text()):
-        raise ReleaseError(f"{address[1]} is no address; write the project's to [project.urls] in pyproject.toml")
+        raise ReleaseError(f"{address[1]} is not an address; write the project's to [project.urls] in pyproject.toml")
 
 
 @contextmanager

@@ -92,7 +92,7 @@ def test_recurrent_layers() -> None:
 
 
 def test_activations_and_their_peak() -> None:
-    """Views have no memory of their own, and keep that of their input alive; branches count as well."""
+    """Views have no memory of their own, and keep the memory of their input alive; branches count as well."""
     model = onnx.parser.parse_model(
         """<ir_version: 10, opset_import: ["": 20]>
         main (float[n, 4] x, bool c) => (float[n, 4] z) <float[n, 4] a, float[4] v, float[4] w, float[n, 4] b> {
@@ -116,7 +116,7 @@ def test_activations_and_their_peak() -> None:
 
 
 def test_sizes_that_are_not_known_are_counted() -> None:
-    """Dims of a file are any text; what takes no time to evaluate is."""
+    """Dims of a file are any text: only short ones are evaluated."""
     model = ir.from_proto(
         onnx.parser.parse_model(
             """<ir_version: 10, opset_import: ["": 20, "com.vend": 1]>

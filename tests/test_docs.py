@@ -88,7 +88,7 @@ OPTIONS = (
 
 
 def test_rows_of_the_page_for_users_of_other_tools_name_real_options() -> None:
-    """Left: parameters of torch.onnx.export; right: those of fxonnx, and options of ``fxonnx hf``."""
+    """Left: parameters of torch.onnx.export; right: parameters of fxonnx, and options of ``fxonnx hf``."""
     page = (DOCS / "how-to/coming-from.md").read_text().partition("\n```python")[0]
     sections = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE))
     assert list(sections) == ["torch.onnx", "optimum", "coremltools"]

@@ -1,4 +1,4 @@
-"""make release: what it refuses, what it writes, and that a failed check leaves the checkout as it was."""
+"""make release: refusals, written files, and a checkout that stays as it was after a failed check."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ def test_a_failed_check_leaves_the_checkout_as_it_was(checkout: Path) -> None:
     assert not (checkout / "build").exists()
 
 
-def test_what_is_refused(checkout: Path) -> None:
+def test_refusals(checkout: Path) -> None:
     for version, match in (
-        ("one", "'one' is no version; write one as 0.1.0a1"),
+        ("one", "'one' is not a version; write it as 0.1.0a1"),
         ("0.1.0-alpha.1", "write the version '0.1.0-alpha.1' as 0.1.0a1"),
     ):
         with pytest.raises(ReleaseError, match=re.escape(match)):
@@ -105,7 +105,9 @@ def test_what_is_refused(checkout: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", checkout)
     git(checkout, "commit", "--quiet", "--all", "--message=Address")
     if "fxonnx.invalid" in (ROOT / "pyproject.toml").read_text():
-        with pytest.raises(ReleaseError, match=r"https://fxonnx\.invalid/fxonnx is no address; .*\[project\.urls\]"):
+        with pytest.raises(
+            ReleaseError, match=r"https://fxonnx\.invalid/fxonnx is not an address; .*\[project\.urls\]"
+        ):
             release(checkout, "0.1.0a2", no_check)
 
 

@@ -290,7 +290,7 @@ def test_search_marks_the_picture(page: Page, reports: Path) -> None:
     assert page.evaluate("selected.type") == "Gelu"
     assert crumbs(page) == "model / blocks / 0"
     first = found(page)
-    assert {one.partition(" ")[0] for one in first} == {"Gelu", "module"}  # the layer reads what Gelu computes
+    assert {one.partition(" ")[0] for one in first} == {"Gelu", "module"}  # the layer reads the result of Gelu
     assert focused(page) == "search"
     page.press("Enter", "Enter")
     drawn(page)

@@ -139,8 +139,6 @@ def test_no_code_is_cut(site: Path) -> None:
 
 def test_every_page_names_the_version_and_links_to_the_changes(site: Path) -> None:
     pages = [page for page in site.rglob("*.html") if page.name != "404.html"]
-    links = {
-        page: re.search(r'fxonnx [\d.a-z]+ · <a href="([^"]+)">What changed</a>', page.read_text()) for page in pages
-    }
+    links = {page: re.search(r'fxonnx [\d.a-z]+ · <a href="([^"]+)">Changes</a>', page.read_text()) for page in pages}
     assert all(link and (page.parent / link[1]).is_file() for page, link in links.items())
     assert "[Unreleased]" in (site / "changelog.html").read_text()

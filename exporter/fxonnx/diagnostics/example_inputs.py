@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from fxonnx_translations._torch_compat import pytree
 
 from .._capture.inputs.pytree_objects import flatten_objects
 from .._diagnostics import Report
