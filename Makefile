@@ -15,7 +15,7 @@ TORCHVISION_2.15 = 0.29.2
 TORCHVISION = $(TORCHVISION_$(basename $(TORCH)))
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $(CONSTRAINTS)
 
-.PHONY: demo quick test nightly matrix fuzz superset lint docs api bench optimum optimum-page optimum-runtimes web
+.PHONY: demo quick test nightly matrix fuzz superset lint docs api release bench optimum optimum-page optimum-runtimes web
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/fxonnx demo
@@ -79,6 +79,12 @@ docs: $(VENV)/.installed-docs
 REF ?=
 api: $(VENV)/.installed-docs
 	$(VENV)/bin/python -m tests.api_changes $(REF)
+
+# Versions, changelog, wheel and sdist, checked and installed, and the tag, all of it here: make release VERSION=0.1.0a1
+VERSION ?=
+release: $(VENV)/.installed-test
+	$(PIP) --editable '.[release]'
+	$(VENV)/bin/python -m tests.release $(VERSION)
 
 # Takes about an hour and a half, most of it in torch.onnx; writes benchmarks/RESULTS.md.
 bench: $(VENV)/.installed-test

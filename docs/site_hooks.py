@@ -17,9 +17,11 @@ __all__ = [
     "notebook_text",
     "on_config",
     "on_files",
+    "on_page_context",
     "on_page_markdown",
     "on_page_read_source",
     "on_post_build",
+    "published",
 ]
 
 
@@ -60,13 +62,34 @@ def notebook_text(notebook: Mapping[str, Any]) -> str:
 
 
 def on_config(config: Any) -> Any:
-    """Show the version, and list the pages of ``docs/errors`` in the navigation, in the order of their codes."""
-    config["copyright"] = f"fxonnx {version('fxonnx')}"
+    """Set the addresses, and list the pages of ``docs/errors`` in the navigation, in the order of their codes."""
+    if address := published("Repository"):
+        config["repo_url"], config["edit_uri"] = address, "edit/main/docs/"
+    if address := published("Documentation"):
+        config["site_url"] = f"{address}/"
     errors = Path(config["docs_dir"], "errors")
     pages = [*errors.glob("index.md"), *sorted(errors.glob("FX*.md"))]
     entry = next(entry for entry in config["nav"] if isinstance(entry, dict) and "Error codes" in entry)
     entry["Error codes"] = ["errors/index.md", *(f"errors/{page.name}" for page in pages)]
     return config
+
+
+def on_page_context(context: Any, page: Any, config: Any, **_: Any) -> Any:
+    """Show the version at the end of each page, with a link to the changes."""
+    from mkdocs.utils import get_relative_url
+
+    link = get_relative_url("changelog.html", page.url)
+    config["copyright"] = f'fxonnx {version("fxonnx")} · <a href="{link}">Changes</a>'
+    return context
+
+
+def published(key: str) -> str | None:
+    """An address in ``[project.urls]`` of pyproject.toml; None as long as the project has none."""
+    import tomllib  # the documentation needs Python 3.11, the tests of this file do not
+
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    address: str = project["urls"][key]
+    return None if ".invalid/" in address else address
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -160,6 +183,12 @@ def matrix() -> str:
     return _table(rows[0], (row.values() for row in rows))
 
 
+def changelog() -> str:
+    """``CHANGELOG.md`` without its title."""
+    text = (Path(__file__).parent.parent / "CHANGELOG.md").read_text()
+    return text.partition("\n\n")[2].replace("(docs/", "(")
+
+
 def operators() -> str:
     """The tables of ``translations/SUPPORT.md``, with the names of operators as code."""
     page = (Path(__file__).parent.parent / "translations" / "SUPPORT.md").read_text()
@@ -194,6 +223,7 @@ def _parameter(parameter: Any) -> tuple[str, str, str]:
 
 GENERATED: Mapping[str, Callable[[], str]] = MappingProxyType(
     {
+        "changelog": changelog,
         "commands": commands,
         "examples": examples,
         "matrix": matrix,

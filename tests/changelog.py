@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-__all__ = ["CHANGELOG", "entries", "release_notes"]
+__all__ = ["CHANGELOG", "cut", "entries", "release_notes"]
 
 CHANGELOG = Path(__file__).parent.parent / "CHANGELOG.md"
 
@@ -37,6 +37,11 @@ def release_notes(text: str, version: str) -> str:
     if not sections[version]:
         raise ValueError(f"the section {version} of CHANGELOG.md is empty")
     return f"{sections[version]}\n"
+
+
+def cut(text: str, version: str, date: str) -> str:
+    """The changelog with the section "Unreleased" as the section of a version, and an empty new one."""
+    return text.replace("## [Unreleased]\n", f"## [Unreleased]\n\n## [{version}] - {date}\n", 1)
 
 
 def entries(text: str, headings: tuple[str, ...]) -> str:

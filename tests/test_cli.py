@@ -407,7 +407,7 @@ try:
 finally:
     assert "torch" not in sys.modules
 """
-    for option, text in (("--help", "Export PyTorch models to ONNX."), ("--version", "fxonnx 0.1.0")):
+    for option, text in (("--help", "Export PyTorch models to ONNX."), ("--version", f"fxonnx {fxonnx.__version__}")):
         done = subprocess.run([sys.executable, "-c", code, option], check=True, capture_output=True, text=True)
         assert text in done.stdout
 

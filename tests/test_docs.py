@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import textwrap
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import signature
@@ -22,6 +23,7 @@ from fxonnx._capture.patches.table import CAPTURE_PATCHES, LOADING_PATCHES, VALU
 from fxonnx._capture.strategies import STRATEGIES
 from fxonnx._cli.commands import app
 from fxonnx._prepare.patterns import PATTERNS
+from fxonnx.huggingface import export as huggingface_export
 
 from .models.torchvision_shim import import_torchvision
 
@@ -58,6 +60,51 @@ def quoted(page: Path) -> list[str]:
     """The lines of the outputs that a page quotes, as patterns: ``...`` stands for any text of a line."""
     blocks = re.findall(r"^```text\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     return [re.escape(line).replace(r"\.\.\.", ".*") for block in blocks for line in block.splitlines()]
+
+
+def code_of(path: Path) -> Iterator[str]:
+    """The lines of code that the site shows from a page, a notebook or an example."""
+    if path.suffix == ".py":
+        yield from path.read_text().splitlines()
+    elif path.suffix == ".ipynb":
+        cells = json.loads(path.read_text())["cells"]
+        yield from "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code").splitlines()
+    else:
+        blocks = re.findall(r"^```(?:python|bash)[^\n]*\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
+        yield from "".join(blocks).splitlines()
+
+
+def test_code_is_as_wide_as_its_column() -> None:
+    """tests/test_site.py measures the column, of which docs/assets/site.css sets the width, in a window of 1400 pixels."""
+    paths = [*DOCS.rglob("*.md"), *DOCS.glob("gallery/*.ipynb"), *ROOT.glob("examples/*.py")]
+    wide = [f"{short(path)}: {line}" for path in paths for line in code_of(path) if len(line) > 118]
+    assert wide == []
+
+
+OPTIONS = (
+    *(fxonnx.export, fxonnx.torch_onnx_export, fxonnx.ONNXProgram.save, fxonnx.QuantizeConfig, fxonnx.ExportOptions),
+    *(fxonnx.Diagnostics, huggingface_export),
+)
+
+
+def test_rows_of_the_page_for_users_of_other_tools_name_real_options() -> None:
+    """Left: parameters of torch.onnx.export; right: parameters of fxonnx, and options of ``fxonnx hf``."""
+    page = (DOCS / "how-to/coming-from.md").read_text().partition("\n```python")[0]
+    sections = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE))
+    assert list(sections) == ["torch.onnx", "optimum", "coremltools"]
+    rows = {name: re.findall(r"^\| (.+) \| (.+) \|$", text, re.MULTILINE)[1:] for name, text in sections.items()}
+    assert all(len(found) >= 15 for found in rows.values())
+    had = {name for left, _ in rows["torch.onnx"] for name in re.findall(r"\b(\w+)=", left)}
+    assert had <= set(signature(torch.onnx.export).parameters)
+    ours = {name for one in OPTIONS for name in signature(one).parameters}
+    now = {name for found in rows.values() for _, right in found for name in re.findall(r"\b(\w+)=", right)}
+    # Of torch.export.Dim, of onnxruntime.InferenceSession, and an input of a program.
+    assert now - ours == {"min", "max", "x"}
+    command = next(one for one in app.registered_commands if one.name == "hf")
+    assert command.callback is not None
+    options = {f"--{name.replace('_', '-')}" for name in signature(command.callback).parameters} | {"--no-verify"}
+    named = {name for _, right in rows["optimum"] for name in re.findall(r"(--[\w-]+)", right)}
+    assert named - {"--opset"} <= options
 
 
 def test_messages_are_quoted() -> None:

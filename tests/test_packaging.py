@@ -5,6 +5,7 @@ from __future__ import annotations
 import email
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,22 +19,12 @@ from packaging.requirements import Requirement
 
 import fxonnx
 
+from .release import build, installed_export
+
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("exporter", "translations", "tests", "benchmarks", "docs", "examples", "recipe", ".ci", ".github")
 NOT_COPIED = ("__pycache__", "*.egg-info", "node_modules", "*.onnx", "*.onnx.data")
 NAME = f"fxonnx-{fxonnx.__version__}"
-
-SCRIPT = """
-import sys
-import torch
-import fxonnx
-import fxonnx_translations
-
-assert fxonnx.__file__.startswith(sys.argv[1]) and fxonnx_translations.__file__.startswith(sys.argv[1])
-x = torch.rand(2, 4)
-program = fxonnx.export(torch.nn.Linear(4, 3).eval(), (x,), "model.onnx", verify=True)
-print(fxonnx.__version__, len(program.model.graph))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +40,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (copy / "tests" / "web" / "node_modules").mkdir()
     for left in ("tests/web/node_modules/index.js", "tests/model.onnx", "benchmarks/results/local.json"):
         (copy / left).touch()
-    # No isolation: the build must not need the network.
-    subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--outdir", "dist"], cwd=copy, check=True, capture_output=True
-    )
+    build(copy, copy / "dist")
     return copy / "dist"
 
 
@@ -72,7 +60,7 @@ def test_wheel_and_sdist_contain_typing_marks_license_and_readme(built: Path) ->
     assert modules <= files
     dagre = f"{templates}/dagre.LICENSE.txt"
     assert {dagre, f"{NAME}.dist-info/licenses/exporter/{dagre}"} <= files
-    assert (ROOT / "README.md").read_text().strip() in metadata
+    assert_links_are_absolute(metadata)
     assert 'Requires-Dist: typer; extra == "cli"' in metadata
     for version in ("3.10", "3.11", "3.12", "3.13"):
         assert f"Classifier: Programming Language :: Python :: {version}\n" in metadata
@@ -89,6 +77,21 @@ def test_wheel_and_sdist_contain_typing_marks_license_and_readme(built: Path) ->
         "translations/fxonnx_translations/py.typed",
     ):
         assert f"{NAME}/{name}" in names
+
+
+def assert_links_are_absolute(metadata: str) -> None:
+    """The description is README.md, and its links are files of this version in the repository."""
+    urls = dict(re.findall(r"^Project-URL: (\w+), (\S+)$", metadata, re.MULTILINE))
+    assert {"Repository", "Documentation", "Changelog"} <= set(urls)
+    tag = f"v{fxonnx.__version__}"
+    found = re.findall(r"(!?)\[[^\]]+\]\(([^)]+)\)", metadata.partition("\n\n")[2])
+    assert len(found) > 20
+    for mark, link in found:
+        kind, path = re.fullmatch(rf"{re.escape(urls['Repository'])}/(raw|blob)/{re.escape(tag)}/(.+)", link).groups()
+        assert kind == ("raw" if mark else "blob")
+        assert (ROOT / path.partition("#")[0]).is_file()
+    relative = re.sub(rf"{re.escape(urls['Repository'])}/(raw|blob)/{re.escape(tag)}/", "", metadata)
+    assert (ROOT / "README.md").read_text().strip() in relative
 
 
 def test_the_sdist_has_the_suite_with_the_files_that_it_reads(built: Path, tmp_path: Path) -> None:
@@ -154,15 +157,21 @@ def test_the_citation_has_the_version_and_the_license_of_the_package() -> None:
 
 
 def test_the_installed_wheel_exports(built: Path, tmp_path: Path) -> None:
-    site = tmp_path / "site"
-    install = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--quiet", "--target", str(site)]
-    subprocess.run([*install, str(built / f"{NAME}-py3-none-any.whl")], check=True, capture_output=True)
-    environment = os.environ | {"PYTHONPATH": str(site)}
-
-    def run(*command: str) -> str:
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    assert run(sys.executable, "-c", SCRIPT, str(site)) == f"{fxonnx.__version__} 1"
+    assert installed_export(tmp_path, str(built / f"{NAME}-py3-none-any.whl")) == f"{fxonnx.__version__} 1"
     assert (tmp_path / "model.onnx").is_file()
-    assert run(sys.executable, str(site / "bin" / "fxonnx"), "--version") == f"fxonnx {fxonnx.__version__}"
+    site = tmp_path / "site"
+    command = [sys.executable, str(site / "bin" / "fxonnx"), "--version"]
+    environment = os.environ | {"PYTHONPATH": str(site)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"fxonnx {fxonnx.__version__}"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_first_command_of_a_page_works_in_the_unpacked_sdist(page: str, built: Path, tmp_path: Path) -> None:
+    with tarfile.open(built / f"{NAME}.tar.gz") as sdist:
+        sdist.extractall(tmp_path)
+    unpacked = tmp_path / NAME
+    block = re.findall(r"^```bash\n(.*?)^```", (unpacked / page).read_text(), re.MULTILINE | re.DOTALL)[0]
+    command = shlex.split(block.splitlines()[0], comments=True)
+    assert command[:4] == ["python", "-m", "pip", "install"]
+    assert installed_export(tmp_path, *command[4:], cwd=unpacked) == f"{fxonnx.__version__} 1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email.message
 import html
 import json
 import re
@@ -177,18 +178,82 @@ def test_a_failed_capture_shows_the_code_and_the_graph_before(tmp_path: Path) ->
             Asks().eval(), (torch.rand(2, 3),), diagnostics=fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path)
         )
     page = page_of(tmp_path)
-    assert Outline(page).sections == ["error", "summary", "stages", "captured"]
+    assert Outline(page).sections == ["error", "inputs", "summary", "stages", "captured"]
     assert "The export failed." in page
     assert re.search(r'class="named">\s*\d+ +return y \* {True', page)
     assert "torch.ops.aten.relu" in page
     assert "Traceback (most recent call last)" in page
 
 
+def test_a_failed_export_shows_its_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The arguments as they were passed, and the page about the error: linked once the project has an address."""
+
+    class Mixed(Asks):
+        def forward(self, x: torch.Tensor, scales: dict[str, Any], flag: bool = True) -> torch.Tensor:
+            return super().forward(x) * scales["a"][0]
+
+    args, shapes = (torch.rand(2, 3), {"a": [torch.rand(3), 2.5]}), {"x": {0: torch.export.Dim("batch", max=8)}}
+    options = fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path)
+    entries = ["Repository, https://example.org", "Documentation, https://example.org/docs"]
+    found = email.message.Message()
+    for entry in entries:
+        found["Project-URL"] = entry
+    monkeypatch.setattr("fxonnx.diagnostics.html_page.metadata", lambda name: found)
+    with pytest.raises(fxonnx.CaptureError):
+        fxonnx.export(Mixed().eval(), args, kwargs={"flag": False}, dynamic_shapes=shapes, diagnostics=options)
+    page = page_of(tmp_path)
+    assert '<a href="https://example.org/docs/errors/FX002.html">' in page
+    rows = ["x float32 [2, 3]", "scales['a'][0] float32 [3]", "scales['a'][1] float 2.5", "flag bool False"]
+    text = re.sub(r"(<[^>]+>|\s)+", " ", page)
+    assert " ".join(rows) in html.unescape(text)
+    assert "dynamic_shapes = {'x': {0: Dim('batch', min=0, max=8" in html.unescape(text)
+    (markdown,) = tmp_path.glob("*.md")
+    assert "| x | float32 | [2, 3] |" in markdown.read_text()
+    assert "dynamic_shapes = {'x': {0: Dim('batch', min=0, max=8" in markdown.read_text()
+
+
+def test_arguments_that_are_refused_are_shown_as_well(tmp_path: Path) -> None:
+    inner: list[Any] = []
+    inner.append(inner)
+    for number, (model, args, text) in enumerate(
+        (
+            (nn.Linear(3, 3), [torch.rand(2, 3)], "input[0] float32 [2, 3]"),
+            (nn.Linear(3, 3), (inner,), "input list"),
+            (nn.Linear(3, 3), (torch.rand(2, 3), object()), "args[1] object"),
+            (torch.jit.script(nn.Linear(3, 3)), (torch.rand(2, 4),), "float32 [2, 4]"),
+        )
+    ):
+        options = fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path / str(number))
+        with pytest.raises(fxonnx.ExportError):
+            fxonnx.export(model, args, diagnostics=options)
+        page = html.unescape(re.sub(r"(<[^>]+>|\s)+", " ", page_of(tmp_path / str(number))))
+        assert text in page, number
+        assert "Causes and remedies: docs/errors/FX00" in page
+        assert "dynamic_shapes = None" in page
+
+
+def test_constants_come_after_the_modules(tmp_path: Path) -> None:
+    class Reshapes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.rand(3))
+            self.layer = nn.Linear(3, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x * self.scale).reshape(-1, 2, 2)
+
+    program = fxonnx.export(Reshapes().eval(), (torch.rand(2, 3),), dynamic_shapes=({0: "batch"},))
+    page = fxonnx.report(program, tmp_path / "page.html").read_text().partition('id="graph"')[2]
+    text = re.sub(r"<[^>]+>", "", page)
+    places = [text.index(part) for part in ("scale: FLOAT[3]", "layer.bias: ", "Gemm mul", "= [0, 2, 2]")]
+    assert places == sorted(places)
+
+
 def test_a_failed_translation_shows_the_captured_graph(tmp_path: Path) -> None:
     with pytest.raises(fxonnx.UnsupportedOperatorError, match="report: "):
         fxonnx.export(Lacks(), (torch.rand(3, 3),), diagnostics=fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path))
     page = page_of(tmp_path)
-    assert Outline(page).sections == ["error", "summary", "stages", "captured"]
+    assert Outline(page).sections == ["error", "inputs", "summary", "stages", "captured"]
     assert re.search(r'class="named">.*_standard_gamma_grad', page)
     assert "torch.ops.aten.sigmoid" in page
 
@@ -266,7 +331,7 @@ def test_time_of_modules(tmp_path: Path) -> None:
     text = re.sub(r"(<[^>]+>|\s)+", " ", page_of(tmp_path / "pages"))
     assert "Time in ONNX Runtime" in text
     assert re.search(r"Conv \d\.\d{3} ms \d+ %", text)
-    assert re.search(r"hidden Linear .{1,60}? \d\.\d{3} ms 144 parameters", text)
+    assert re.search(r"hidden Linear .{1,60}? \d\.\d{3} ms 32\.8 kFLOPs 16\.0 KiB activations 144 parameters", text)
     result = CliRunner().invoke(
         app, ["report", str(tmp_path / "m.onnx"), "--profile-runtime", "-o", str(tmp_path / "p.html")]
     )

@@ -261,6 +261,58 @@ def test_zoom_and_pan(page: Page) -> None:
     assert page.evaluate("selected") is None  # a drag does not select
 
 
+def test_the_picture_opens_fitted(page: Page, tmp_path: Path) -> None:
+    """All of it is in sight, however long the chain of nodes is."""
+    program = fxonnx.export(nn.Sequential(*(nn.ReLU() for _ in range(40))).eval(), (torch.rand(2, 3),))
+    page.open(fxonnx.report(program, tmp_path / "page.html"))
+    page.click("document.getElementById('picture-tab')")
+    assert len(drawn(page)) == 42
+    outside = "box.top < at.top || box.bottom > at.bottom || box.left < at.left || box.right > at.right"
+    boxes = "all('.box', canvas).map(box => box.getBoundingClientRect())"
+    assert page.evaluate(f"(at => {boxes}.filter(box => {outside}).length)(canvas.getBoundingClientRect())") == 0
+
+
+def found(page: Page) -> set[str]:
+    """The labels of the boxes that the search marks."""
+    return set(page.evaluate("all('.box.found', canvas).map(box => box.getAttribute('aria-label'))"))
+
+
+def test_search_marks_the_picture(page: Page, reports: Path) -> None:
+    page.click("document.getElementById('picture-tab')")
+    drawn(page)
+    page.press("/")
+    page.write("gelu")
+    assert page.evaluate("isPictureShown()")
+    assert found(page) == {"module blocks"}
+    assert page.evaluate("getComputedStyle(canvas.querySelector('.box[aria-label=\"module stem\"]')).opacity") == "0.4"
+    page.press("Enter")  # the first match, in its module
+    assert any(one.startswith("Gelu ") for one in drawn(page))
+    assert page.evaluate("selected.type") == "Gelu"
+    assert crumbs(page) == "model / blocks / 0"
+    first = found(page)
+    assert {one.partition(" ")[0] for one in first} == {"Gelu", "module"}  # the layer reads the result of Gelu
+    assert focused(page) == "search"
+    page.press("Enter", "Enter")
+    drawn(page)
+    assert crumbs(page) == "model / blocks / 1"
+    page.press("Shift+Enter", "Shift+Enter")
+    drawn(page)
+    assert crumbs(page) == "model / blocks / 0"
+    page.press("Escape")
+    assert not found(page)
+    assert page.evaluate("getComputedStyle(canvas.querySelector('.box')).opacity") == "1"
+    page.write("stem.weight")
+    page.evaluate("show(viewAt(graphs[0], null, ''))")
+    drawn(page)
+    assert found(page) == {"module stem"}
+    page.open(reports / "functions.html")
+    page.click("document.getElementById('picture-tab')")
+    calls = drawn(page)
+    page.press("/")
+    page.write("gelu")
+    assert found(page) == {one for one in calls if one.startswith("module ")}
+
+
 def test_subgraphs_are_entered(page: Page) -> None:
     page.click("document.getElementById('picture-tab')")
     (branch,) = (one for one in drawn(page) if one.startswith("If "))

@@ -36,6 +36,24 @@ MEASURE = """<body><script>
 })();
 </script></body>"""
 
+# Loads each page in the same way, and lists the blocks of code that are wider than their column.
+CUT = """<body><script>
+(async () => {
+  const cut = [];
+  for (const page of PAGES) {
+    const frame = document.createElement("iframe");
+    frame.style.width = "WIDTHpx";
+    frame.src = page;
+    await new Promise(resolve => { frame.onload = resolve; document.body.appendChild(frame); });
+    for (const code of frame.contentDocument.querySelectorAll("pre, pre > code")) {
+      if (code.scrollWidth > code.clientWidth) cut.push(`${page}: ${code.textContent.slice(0, 60)}`);
+    }
+    frame.remove();
+  }
+  document.title = JSON.stringify(cut);
+})();
+</script></body>"""
+
 SEARCH = """<body><iframe src="index.html" style="width: 1280px"></iframe><script>
 const frame = document.querySelector("iframe");
 frame.onload = () => {
@@ -111,3 +129,16 @@ def test_no_page_scrolls_sideways(site: Path, width: int) -> None:
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
 def test_search_works_from_disk(site: Path) -> None:
     assert shown(site, SEARCH)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+def test_no_code_is_cut(site: Path) -> None:
+    pages = sorted(str(page.relative_to(site)) for page in site.rglob("*.html"))
+    assert shown(site, CUT.replace("PAGES", json.dumps(pages)).replace("WIDTH", "1400")) == []
+
+
+def test_every_page_names_the_version_and_links_to_the_changes(site: Path) -> None:
+    pages = [page for page in site.rglob("*.html") if page.name != "404.html"]
+    links = {page: re.search(r'fxonnx [\d.a-z]+ · <a href="([^"]+)">Changes</a>', page.read_text()) for page in pages}
+    assert all(link and (page.parent / link[1]).is_file() for page, link in links.items())
+    assert "[Unreleased]" in (site / "changelog.html").read_text()

@@ -67,7 +67,10 @@ class Report:
     """The subject of the report, as far as it is known.
 
     Attributes:
-        title: Class of the model.
+        model: The model.
+        args: Positional example inputs.
+        kwargs: Keyword example inputs.
+        shapes: ``dynamic_shapes``, ``dynamic_axes`` and ``more_inputs``.
         exported_program: The captured program, set as soon as it exists.
         program: The exported program, set as soon as it exists.
         rows: The comparison of the outputs, if they were verified.
@@ -75,7 +78,10 @@ class Report:
         attempts: The calls of torch.export, filled during the capture.
     """
 
-    title: str
+    model: Any
+    args: Any
+    kwargs: Any
+    shapes: tuple[Any, Any, Any]
     exported_program: torch.export.ExportedProgram | None = None
     program: Any = None
     rows: tuple[OutputComparison, ...] = ()

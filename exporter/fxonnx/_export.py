@@ -169,7 +169,7 @@ def export(
     least = least_default_opset(model)
     checked, shown, legacy = read(least), read_diagnostics(diagnostics), legacy_of(rare)
     timer, shapes = Timer(shown.on_stage), (dynamic_shapes, legacy.dynamic_axes, more_inputs)
-    page = Report(type(model).__name__, profile_runtime=shown.profile_runtime)
+    page = Report(model, args, kwargs, shapes, profile_runtime=shown.profile_runtime)
     attempts = recorded_attempts(page.attempts, shows_log=shown.verbose)
     with _reporting(page, shown, timer), exporting(), rare_collections(), attempts, normal_weights(model):
         captured = _capture(model, checked, timer, (args, kwargs), shapes, dynamic_scalars)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import linecache
 import re
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
+from importlib.metadata import metadata, version
 from typing import Any
 
 import onnx_ir as ir
@@ -20,6 +20,8 @@ from .._program import ONNXProgram
 from .._program.value_comparison import Comparison
 from .._sequence_types import type_text
 from ..errors import ExportError
+from .costs import GraphCosts, ModelCosts
+from .example_inputs import ExampleInputs
 from .module_tree import module_tree
 from .page_data import page_data
 from .partial_graph import partial_graph
@@ -47,6 +49,7 @@ class PageSubject:
         error: The error of a failed export.
         comparison: The comparison with the model, if there is one.
         profile: The time of each module and operator in ONNX Runtime, if it was measured.
+        inputs: The example inputs and dynamic shapes of a failed export.
     """
 
     title: str
@@ -58,6 +61,7 @@ class PageSubject:
     error: ExportError | None = None
     comparison: Comparison | None = None
     profile: RuntimeProfile | None = None
+    inputs: ExampleInputs | None = None
 
 
 def render_page(subject: PageSubject) -> str:
@@ -74,16 +78,20 @@ def render_page(subject: PageSubject) -> str:
         lstrip_blocks=True,
     )
     environment.filters["size"] = _size
+    environment.filters["operations"] = _operations
     # Scripts and styles are included as they are: Jinja would read the braces of a script as its own.
     environment.globals["source"] = lambda name: Markup(loader.get_source(environment, name)[0])
     program, model, comparison = subject.program, subject.model, subject.comparison
     graphs = {} if model is None else _graphs(model)
     trees = {name: module_tree(graph) for name, graph in graphs.items()}
+    model_costs = None if model is None else ModelCosts(model, program)
+    costs = {} if model_costs is None else {name: model_costs.of(graph) for name, graph in graphs.items()}
     title = subject.title or ("" if model is None else trees[""].class_name or model.graph.name)
     return environment.get_template("page.html.jinja").render(
         title=title,
         error=None if subject.error is None else _error(subject.error),
-        facts=list(_facts(subject)),
+        facts=list(_facts(subject, [] if model_costs is None else _cost_facts(costs[""], model_costs.sizes))),
+        costs=costs,
         stages=subject.timings,
         attempts=subject.attempts,
         trees=trees,
@@ -95,6 +103,7 @@ def render_page(subject: PageSubject) -> str:
         near_misses=[] if program is None else list(_near_misses(program)),
         comparison=comparison,
         profile=subject.profile,
+        inputs=subject.inputs,
         errors={} if comparison is None else comparison.modules,
         captured=_captured(subject),
         log="\n".join(text for attempt in subject.attempts for text in attempt.log),
@@ -109,7 +118,7 @@ def _graphs(model: ir.Model) -> dict[str, ir.Graph | ir.Function]:
     return graphs
 
 
-def _facts(subject: PageSubject) -> Iterator[tuple[str, str]]:
+def _facts(subject: PageSubject, costs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     model, program = subject.model, subject.program
     if model is not None:
         tensors = [value.const_value for value in model.graph.initializers.values()]
@@ -122,11 +131,21 @@ def _facts(subject: PageSubject) -> Iterator[tuple[str, str]]:
         if model.functions:
             yield "functions", str(len(model.functions))
         yield "weights", f"{len(tensors):,} initializers, {elements:,} parameters, {_size(size)}"
+    yield from costs
     if program is not None and program.record.options.numerics != "default":
         yield "numerics", program.record.options.numerics
     if subject.timings:
         yield "time", f"{sum(subject.timings.values()):.2f} s"
     yield "versions", f"fxonnx {version('fxonnx')}, torch {torch.__version__}"
+
+
+def _cost_facts(costs: GraphCosts, sizes: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """The operations and the memory of activations of the whole graph, with the sizes for which they hold."""
+    at = f" at {', '.join(f'{name} = {size}' for name, size in sizes.items())}" if sizes else ""
+    yield "operations", f"{_operations(costs.total_flops)}, two per multiply-add of products and convolutions{at}"
+    yield "activations", f"{_size(costs.total_activations)}, {_size(costs.peak)} at once{at}"
+    if costs.unknown:
+        yield "not counted", f"nodes of unknown sizes: {costs.unknown:,}"
 
 
 def _interface(model: ir.Model) -> Iterator[dict[str, Any]]:
@@ -178,7 +197,16 @@ def _near_misses(program: ONNXProgram) -> Iterator[dict[str, Any]]:
 
 def _error(error: ExportError) -> dict[str, Any]:
     trace = "".join(traceback.format_exception(error)).strip()
-    return {"code": error.code, "text": str(error), "excerpts": list(_excerpts(str(error))), "trace": trace}
+    page = f"errors/{error.code}"
+    site = _documentation()
+    link = (f"{site}/{page}.html" if site else "", f"docs/{page}.md")
+    return {
+        "code": error.code,
+        "page": link,
+        "text": str(error),
+        "excerpts": list(_excerpts(str(error))),
+        "trace": trace,
+    }
 
 
 def _excerpts(text: str) -> Iterator[dict[str, Any]]:
@@ -192,12 +220,26 @@ def _excerpts(text: str) -> Iterator[dict[str, Any]]:
             yield {"place": f"{file}:{line}", "lines": shown}
 
 
+def _documentation() -> str:
+    """The address of the documentation in the metadata of the package, "" as long as there is none."""
+    urls = dict(entry.split(", ", 1) for entry in metadata("fxonnx").get_all("Project-URL", []))
+    address = urls.get("Documentation", "")
+    return "" if ".invalid/" in address else address
+
+
 def _captured(subject: PageSubject) -> str:
     """The captured graph; if the capture failed, the part that was traced before."""
     program = subject.exported_program if subject.program is None else subject.program.exported_program
     if program is not None:
         return str(program.graph)
     return "" if subject.error is None else partial_graph(subject.error)
+
+
+def _operations(count: int) -> str:
+    for unit, factor in (("TFLOPs", 10**12), ("GFLOPs", 10**9), ("MFLOPs", 10**6), ("kFLOPs", 10**3)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count} FLOPs"
 
 
 def _size(count: int) -> str:

@@ -14,12 +14,17 @@ from .._program import ONNXProgram
 from .._program.notebook import data_dependent_dims
 from .._sequence_types import type_text
 from ..errors import ExportError
+from .example_inputs import ExampleInputs
 
 __all__ = ["markdown_page"]
 
 
 def markdown_page(
-    timings: Mapping[str, float], attempts: Sequence[Attempt], program: ONNXProgram | None, error: ExportError | None
+    timings: Mapping[str, float],
+    attempts: Sequence[Attempt],
+    program: ONNXProgram | None,
+    error: ExportError | None,
+    inputs: ExampleInputs | None,
 ) -> str:
     """Compose the page.
 
@@ -28,12 +33,16 @@ def markdown_page(
         attempts: The calls of torch.export.
         program: The exported program, None if the export failed.
         error: The error of a failed export.
+        inputs: Its example inputs and dynamic shapes.
     """
     lines = ["# fxonnx export report", "", f"The export {'succeeded' if error is None else 'failed'}."]
     if error is not None:
         trace = "".join(traceback.format_exception(error)).strip()
         lines += ["", "## Error", "", f"{error.code} {type(error).__name__}", ""]
         lines += ["```", str(error), "```", "", "```pytb", trace, "```"]
+    if inputs is not None:
+        lines += ["", "## Example inputs", "", *_table(["input", "type", "dims or value"], inputs.rows)]
+        lines += ["", "```python", inputs.shapes or "dynamic_shapes = None", "```"]
     lines += ["", "## Stages", ""]
     lines += _table(["stage", "seconds"], [[stage, f"{seconds:.3f}"] for stage, seconds in timings.items()])
     lines += ["", "## Attempts of the capture", "", *(f"{number}. {one}" for number, one in enumerate(attempts, 1))]

@@ -30,12 +30,14 @@ class Weight:
         text: Its name, element type and dims, and its elements if they are few.
         elements: Number of elements.
         bytes: Number of bytes.
+        is_constant: Whether it is a small constant of the graph, such as a shape, and not one of the model's tensors.
     """
 
     index: int
     text: str
     elements: int
     bytes: int
+    is_constant: bool
 
 
 @dataclass(frozen=True)
@@ -163,9 +165,8 @@ def module_tree(graph: ir.Graph | ir.Function) -> ModuleTree:
         tensor = value.const_value
         size, nbytes = (0, 0) if tensor is None else (tensor.size, tensor.nbytes)
         elements = elements_of(name, tensor)
-        root.closest(path).weights.append(
-            Weight(index, _typed(value) + (f" = {elements}" if elements else ""), size, nbytes)
-        )
+        text = _typed(value) + (f" = {elements}" if elements else "")
+        root.closest(path).weights.append(Weight(index, text, size, nbytes, bool(elements) and not path))
     return root
 
 

@@ -12,6 +12,7 @@ from .._display import printable
 from .._program.value_comparison import Comparison
 from ..errors import ExportError, SaveError, VerificationError
 from .artifacts import artifact_path
+from .example_inputs import example_inputs
 from .html_page import PageSubject, render_page
 from .markdown_page import markdown_page
 from .runtime_profile import runtime_profile
@@ -49,13 +50,14 @@ def _write(
     program = report.program
     profile = None if program is None or error or not report.profile_runtime else runtime_profile(program)
     model = None if program is None else program.model
+    inputs = None if error is None else example_inputs(report)
     subject = PageSubject(
-        *(report.title, model, program, report.exported_program, timings),
-        *(report.attempts, error, comparison, profile),
+        *(type(report.model).__name__, model, program, report.exported_program, timings),
+        *(report.attempts, error, comparison, profile, inputs),
     )
     path = artifact_path(directory, f"_{'success' if error is None else 'error'}.html")
     write_page(path, render_page(subject))
-    write_page(path.with_suffix(".md"), markdown_page(timings, report.attempts, report.program, error))
+    write_page(path.with_suffix(".md"), markdown_page(timings, report.attempts, report.program, error, inputs))
     return path
 
 

@@ -84,7 +84,6 @@ document.addEventListener("keydown", event => {
   if (event.ctrlKey || event.altKey || event.metaKey) return;
   if (event.key === "/" && event.target !== search) {
     event.preventDefault();
-    showView("list");
     search.focus();
   } else if (event.key === "Escape" && event.target === search && search.value) {
     search.value = "";

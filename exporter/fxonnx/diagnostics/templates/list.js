@@ -16,20 +16,21 @@ function textOf(row) {
 }
 
 let opened = null; // during a search: the modules that were open before
+let matches = []; // of the search, in the order of the list: nodes, weights and modules
 function filter() {
   const text = normalized(search.value.trim());
   if (text) opened ??= new Set(parts.filter(part => part.open));
-  let found = 0;
+  const found = new Set();
   for (const part of parts) {
     const isNamed = text !== "" && all("b, .class", part.firstElementChild).some(name => normalized(name.textContent).includes(text));
     part.classList.toggle("matched", isNamed);
-    found += isNamed;
+    if (isNamed) found.add(part.firstElementChild);
   }
   for (const row of rows) {
     if (text && !searched.has(row)) searched.set(row, textOf(row));
-    const matches = !text || searched.get(row).includes(text);
-    row.classList.toggle("hidden", !matches && !row.closest(".matched"));
-    found += matches;
+    const isFound = text !== "" && searched.get(row).includes(text);
+    row.classList.toggle("hidden", text !== "" && !isFound && !row.closest(".matched"));
+    if (isFound) found.add(row);
   }
   for (const part of parts) {
     const isShown = !text || part.matches(".matched") || part.querySelector(".row:not(.hidden)") !== null;
@@ -37,7 +38,9 @@ function filter() {
     if (opened) part.open = text ? isShown : opened.has(part);
   }
   if (!text) opened = null;
-  document.getElementById("found").textContent = text ? `${found} found` : "";
+  matches = items.filter(item => found.has(item)).map(item => entries.get(item));
+  document.getElementById("found").textContent = text ? `${matches.length} found` : "";
+  markPicture();
   if (!stop.checkVisibility()) setStop(items.find(item => item.checkVisibility()) ?? stop);
   drawCurves();
 }
@@ -139,9 +142,13 @@ function drawCurves() {
   for (const node of consumersOf(selected)) curve(node, "uses");
 }
 
-search.addEventListener("input", () => {
-  if (isPictureShown()) showView("list");
-  filter();
+search.addEventListener("input", filter);
+// Enter goes from one match to the next, Shift+Enter back.
+search.addEventListener("keydown", event => {
+  if (event.key !== "Enter" || !matches.length) return;
+  const at = matches.indexOf(selected), step = event.shiftKey ? -1 : 1;
+  jump(matches[at < 0 ? (step < 0 ? matches.length - 1 : 0) : (at + step + matches.length) % matches.length]);
+  search.focus({preventScroll: true});
 });
 list.addEventListener("click", event => {
   const row = event.target.closest(".row");

@@ -76,7 +76,8 @@ function weightParts(weight) {
 
 function moduleParts(module) {
   const nodes = module.graph.nodes.filter(node => relative(node.module, module.name) !== null);
-  return [facts([["class", module.class], ["nodes", String(nodes.length)]])];
+  const figures = all(".figures i", module.row).map(figure => element("div", {}, figure.textContent.trim()));
+  return [facts([["class", module.class], ["nodes", String(nodes.length)], ["in all", figures.length > 1 && element("div", {}, ...figures.slice(0, -1))]])];
 }
 
 function buttons(entry) {

@@ -69,7 +69,7 @@ function show(target, item = null) {
     boxes = new Map(made.map((box, index) => [box.item, {...box, id: `box${index}`, ...layout.places[index]}]));
     lines = joined.map((line, index) => ({...line, points: layout.curves[index]}));
     draw();
-    fit(0.6);
+    fit(item ? 0.6 : undefined);
     markPicture();
     if (item) keepInSight(item);
   };
@@ -173,9 +173,28 @@ const selectedBox = () => {
   return boxes.get(selected) ?? (selected.kind === "node" ? boxes.get(itemOf(selected, view)) : null) ?? null;
 };
 
+// The items of the picture that the search has found, or that contain something found.
+function foundItems() {
+  const found = new Set();
+  const add = node => found.add(itemOf(node, view));
+  for (const match of matches) {
+    if (match.graph !== view.graph) graphs.forEach(graph => graph.nodes.filter(node => functionOf(node) === match.graph).forEach(add));
+    else if (match.kind === "node") add(match);
+    else if (match.kind === "value") match.consumers.forEach(add);
+    else {
+      const path = relative(match.name, view.path);
+      if (path) found.add(view.graph.modules.get((view.path ? `${view.path}.` : "") + path.split(".")[0]));
+    }
+  }
+  return found;
+}
+
 function markPicture() {
-  const marked = selectedBox();
+  if (!view) return;
+  const marked = selectedBox(), found = foundItems();
+  canvas.classList.toggle("searched", search.value.trim() !== "");
   for (const box of boxes.values()) {
+    box.element.classList.toggle("found", found.has(box.item));
     box.element.classList.toggle("selected", box === marked);
     if (box.item.kind !== "end") box.element.setAttribute("aria-pressed", box === marked);
   }
