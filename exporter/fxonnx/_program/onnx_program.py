@@ -37,6 +37,7 @@ from .notebook import html_summary
 from .onnxscript_optimizer import optimize_model
 from .protobuf_layout import PROTOBUF_LIMIT, serialize, tensor_bytes
 from .quantization import ProgramQuantization
+from .read_weights import check_weight_reads
 from .record import ExportRecord
 from .references import Model
 from .rename_dims import rename_dims
@@ -226,7 +227,8 @@ class ONNXProgram:
         """
         quantization = self.record.quantization
         copies = [] if quantization is None else [quantization.float_model]
-        self._applied |= replace_weights(self.model, self.weights, state_dict, copies)
+        check = partial(self._check_reads, argument="state_dict")
+        self._applied |= replace_weights(self.model, self.weights, state_dict, copies, check)
         self.release()
 
     def rename_axes(self, rename_mapping: Mapping[str | ir.SymbolicDim, str]) -> None:
@@ -298,7 +300,7 @@ class ONNXProgram:
         check_level(metadata, self.record.options.metadata)
         with ExitStack() as stack:
             if weights is not None:
-                stack.enter_context(temporary_weights(self.model, self.weights, weights))
+                stack.enter_context(temporary_weights(self.model, self.weights, weights, self._check_reads))
             model = inlined(self.model) if inline else self.model
             if external_data == REFERENCE:
                 model = with_external_references(model)
@@ -329,7 +331,7 @@ class ONNXProgram:
             SaveError: If the file cannot be written, or the program has no values.
         """
         source = AdapterSource(self.model, self.weights, self.record.options.adapters, self.record.capture.source)
-        write_adapter(path, adapter_values(source, weights, adapter))
+        write_adapter(path, adapter_values(source, weights, adapter, self._check_reads))
 
     def verify(
         self,
@@ -380,6 +382,12 @@ class ONNXProgram:
     def release(self) -> None:
         """Close the ONNX Runtime session; the next call creates one from the current model."""
         self._sessions.release()
+
+    def _check_reads(self, given: Mapping[str, Any], argument: str = "weights") -> None:
+        """Raise an ArgumentError if other weights change what Python read from the weights at export."""
+        program = self.exported_program
+        current = {**program.constants, **program.state_dict, **self._applied}
+        check_weight_reads(self.record.capture.weight_reads, current, given, argument)
 
     def _repr_html_(self) -> str:
         """The summary that notebooks show."""
