@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn
 
 import onnx
 import onnx_ir as ir
@@ -20,7 +20,6 @@ from .._lower.guards import renamed as guards_renamed
 from .._lower.inlining import inlined
 from .._lower.metadata import MetadataLevel
 from .._public import public
-from .._sequence_types import type_text
 from .._targets.check import check
 from .._warnings import warn_user
 from ..errors import SaveError
@@ -31,7 +30,7 @@ from .checkpoints import Weights
 from .external_data import REFERENCE, ExternalData
 from .external_references import with_external_references
 from .inspection import compute_values, run_reference
-from .interface import GraphInterface, Sessions
+from .interface import GraphInterface, Sessions, described
 from .metadata_level import check_level
 from .notebook import html_summary
 from .onnxscript_optimizer import optimize_model
@@ -99,6 +98,27 @@ class ONNXProgram:
                 raise AttributeError(f"'ONNXProgram' object has no attribute {name!r}", name=name, obj=self)
             warn_user(f"ONNXProgram.{name} is deprecated: use ONNXProgram.{_MOVED[name]}", DeprecationWarning)
             return attrgetter(_MOVED[name])(self)
+
+    def __copy__(self) -> ONNXProgram:
+        """Another program, with the same tensors in memory: changes of one do not reach the other."""
+        record, quantization = self.record, self.record.quantization
+        if quantization is not None:
+            record = replace(record, quantization=replace(quantization, float_model=quantization.float_model.clone()))
+        other = ONNXProgram(self.model.clone(), record)
+        other._sessions.factory = self._sessions.factory
+        other._applied = dict(self._applied)
+        return other
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ONNXProgram:
+        """As ``copy.copy``."""
+        return self.__copy__()
+
+    def __reduce__(self) -> NoReturn:
+        """Raise an error: pickle is for neither captured programs nor functions that translate operators."""
+        raise SaveError(
+            "an ONNXProgram cannot be pickled: it holds the captured program and the model",
+            hint="save the file, program.save(path), or pass program.model_proto.SerializeToString() to another process",
+        )
 
     @property
     def exported_program(self) -> torch.export.ExportedProgram:
@@ -401,8 +421,8 @@ class ONNXProgram:
         return (
             f"ONNXProgram(opset {self.model.opset_imports.get('')}, {len(graph)} nodes, {functions}"
             f"{len(graph.initializers)} initializers, {_bytes(tensor_bytes(self.model))} of weights,\n"
-            f"  inputs:  {_values(value for value in graph.inputs if value.name not in adapters)}{more}\n"
-            f"  outputs: {_values(graph.outputs)})"
+            f"  inputs:  {described(value for value in graph.inputs if value.name not in adapters)}{more}\n"
+            f"  outputs: {described(graph.outputs)})"
         )
 
 
@@ -410,18 +430,6 @@ class ONNXProgram:
 def weights_of(program: ONNXProgram) -> WeightMap:
     """Return the mapping between FQNs of the state_dict and initializers of a program."""
     return program.weights
-
-
-def _values(values: Any) -> str:
-    return ", ".join(_value(value) for value in values) or "none"
-
-
-def _value(value: ir.Value) -> str:
-    dtype = "?" if value.dtype is None else value.dtype.name.lower()
-    if value.shape is None:
-        return f"{value.name}: {type_text(value, dtype)}"
-    dims = ", ".join(str(dim) if isinstance(dim, int) else str(dim.value) for dim in value.shape)
-    return f"{value.name}: {type_text(value, f'{dtype}[{dims}]')}"
 
 
 def _bytes(count: int) -> str:
