@@ -108,7 +108,9 @@ def prepare(
         checked: Whether the graph computes the conditions of the assertions of the program.
     """
     signature = read_signature(exported_program)
-    adapter_weights = find_adapters(exported_program, signature, adapters, weight_reads) if adapters else frozenset[str]()
+    adapter_weights = (
+        find_adapters(exported_program, signature, adapters, weight_reads) if adapters else frozenset[str]()
+    )
     module = copy_program(exported_program)
     graph = module.graph
     checks = insert_checks(graph) if checked else []

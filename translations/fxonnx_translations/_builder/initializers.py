@@ -99,7 +99,9 @@ class DerivedTensor(ir.LazyTensor):
 
     def __repr__(self) -> str:
         names = ", ".join(repr(source.name) for source in self.sources)
-        return f"{type(self).__name__}<{self.dtype},{self.shape}>({f'from {names}, ' if names else ''}name={self.name!r})"
+        return (
+            f"{type(self).__name__}<{self.dtype},{self.shape}>({f'from {names}, ' if names else ''}name={self.name!r})"
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DerivedTensor:
         """Itself: it does not change, and its recipe may refer to a captured graph, which cannot be copied."""

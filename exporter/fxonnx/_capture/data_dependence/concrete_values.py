@@ -259,9 +259,7 @@ class ConcreteValues:
                 number, used = self._scalars.get(leaf), self._scalar_reads.get(leaf, ())
                 value = self._values.get(leaf) if number is None else None
                 if value is not None and value.is_certain and value.tensor.numel() == 1 and leaf.dim() == 0:
-                    number, used = (
-                        (None, ()) if _memory(value.tensor) in self._lost else self.tape.number(value.tensor)
-                    )
+                    number, used = (None, ()) if _memory(value.tensor) in self._lost else self.tape.number(value.tensor)
                 if number is None:
                     return None, ()
                 reads += used
