@@ -155,7 +155,8 @@ def test_other_weights_are_refused_where_python_reads_another_value(
             program.save(tmp_path / "m.onnx", weights=weights)
     after = io.BytesIO()
     program.save(after)
-    assert before.getvalue() == after.getvalue() and not (tmp_path / "m.onnx").exists()
+    assert before.getvalue() == after.getvalue()
+    assert not (tmp_path / "m.onnx").exists()
 
     # The values that Python reads are the same, and other weights change freely.
     new = tensors(model, {"scale": [0.5, 1.0, 2.0, 8.0], **same}) | {"inner.bias": torch.ones(4)}
@@ -188,7 +189,8 @@ def item_as_value(self: Any, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("run", [symbolic_size, unread, item_as_value, conversion])
 def test_weights_that_stay_values_of_the_graph_may_change(run: Any) -> None:
     model, program = exported(run)
-    assert not program.record.capture.weight_reads.reads and KEY not in program.model.metadata_props
+    assert not program.record.capture.weight_reads.reads
+    assert KEY not in program.model.metadata_props
     new = tensors(model, {"alpha": 0.5, "gates": [0.0, 4.0], "scale": [0.5, 1.0, 2.0, 8.0]})
     program.apply_weights(new)
     model.load_state_dict({**model.state_dict(), "tied": new["gates"], **new})
@@ -243,8 +245,10 @@ def test_the_file_lists_what_was_read() -> None:
     program.save(file, metadata="none")
     (entry,) = [one.value for one in onnx.load_from_string(file.getvalue()).metadata_props if one.key == KEY]
     first, last = json.loads(entry)[0], json.loads(entry)[-1]
-    assert first["weights"] == ["alpha"] and len(first["sha256"]) == 64
-    assert last["weights"] == ["alpha"] and last["values"] == [True]
+    assert first["weights"] == ["alpha"]
+    assert len(first["sha256"]) == 64
+    assert last["weights"] == ["alpha"]
+    assert last["values"] == [True]
     assert last["line"].startswith("test_weights_read_by_python.py") or "/test_weights_read" in last["line"]
 
 
@@ -256,7 +260,7 @@ def test_weights_that_python_reads_are_no_inputs(pattern: Any, name: str) -> Non
 
 
 def test_adapters_for_other_values_of_weights_that_python_reads_are_refused(tmp_path: Path) -> None:
-    model, program = exported(branch, adapters=["scale"])
+    _, program = exported(branch, adapters=["scale"])
     state = {"scale": torch.ones(4), "alpha": torch.tensor(0.5)}
     program.save_adapter(tmp_path / "a.onnx_adapter", state)
     with pytest.raises(ArgumentError, match="weights: 'alpha' has other values than at export"):

@@ -89,7 +89,7 @@ def prepare(
     fold_norms: bool = True,
     patterns: Collection[str] = (),
     adapters: Collection[str] = (),
-    weight_reads: WeightReads = WeightReads(),
+    weight_reads: WeightReads | None = None,
     pattern_context: Callable[[], PatternContext] = PatternContext,
     checked: bool = False,
 ) -> Prepared:
@@ -103,13 +103,15 @@ def prepare(
         fold_norms: Whether to fold batch norms into weights; requires ``optimize`` and ``fold_weights``.
         patterns: Names of the fusion patterns to apply with ``optimize``.
         adapters: Names or patterns of the weights that become graph inputs with default values.
-        weight_reads: The values that Python read from weights.
+        weight_reads: The values that Python read from weights; None without any.
         pattern_context: Collects the facts that some of them read.
         checked: Whether the graph computes the conditions of the assertions of the program.
     """
     signature = read_signature(exported_program)
     adapter_weights = (
-        find_adapters(exported_program, signature, adapters, weight_reads) if adapters else frozenset[str]()
+        find_adapters(exported_program, signature, adapters, weight_reads or WeightReads())
+        if adapters
+        else frozenset[str]()
     )
     module = copy_program(exported_program)
     graph = module.graph

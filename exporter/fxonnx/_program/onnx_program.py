@@ -117,7 +117,7 @@ class ONNXProgram:
         """Raise an error: pickle is for neither captured programs nor functions that translate operators."""
         raise SaveError(
             "an ONNXProgram cannot be pickled: it holds the captured program and the model",
-            hint="save the file, program.save(path), or pass program.model_proto.SerializeToString() to another process",
+            hint="save the file, program.save(path), or send program.model_proto.SerializeToString() to a process",
         )
 
     @property

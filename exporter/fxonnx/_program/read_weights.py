@@ -43,7 +43,8 @@ def check_weight_reads(
         return
 
     def at_export(names: Sequence[str]) -> torch.Tensor:
-        return next(current[name] for name in names if name in current).detach()
+        weight: torch.Tensor = next(current[name] for name in names if name in current)
+        return weight.detach()
 
     def value_of(names: Sequence[str]) -> torch.Tensor:
         old = at_export(names)
@@ -70,7 +71,7 @@ def _listed_names(names: Sequence[str]) -> str:
 
 def _loaded(name: str, given: Any, old: torch.Tensor, argument: str) -> torch.Tensor:
     """A weight that is given, in the dtype and on the device of the one at export."""
-    tensor = given
+    tensor: torch.Tensor = given
     if not isinstance(given, torch.Tensor):
         real = old.real.dtype if old.is_complex() else old.dtype
         tensor = values_of(given.initializer(name, real))

@@ -1,4 +1,4 @@
-"""Values of weights that Python reads during the capture: they are constants of the program, which other weights change.
+"""Values of weights that Python reads during the capture: constants of the program, which other weights would change.
 
 ``if self.gate > 0:`` takes one branch, ``float(self.alpha)`` becomes a number. The operators that compute these values
 are recorded, and run again for other weights: a weight may change as long as what was read from it does not.
