@@ -185,7 +185,7 @@ class ConcreteValues:
         if _reads_value(func):
             actual = self._compute(func, values, structure)
             if is_certain:
-                self.tape.read(actual, values)
+                self.tape.read(func, actual, values)
             result = self._answer(func, actual, run, is_certain=is_certain, operands=tensors)
         else:
             with self.suspended():

@@ -29,6 +29,9 @@ __all__ = ["DifferentRead", "WeightRead", "WeightReads", "WeightTape"]
 
 _aten = torch.ops.aten
 _LIFTS = frozenset({_aten.lift_fresh.default, _aten.lift_fresh_copy.default})
+# Only their masks, after the first operand, decide the shape of the result.
+_SELECTIONS = frozenset({_aten.index.Tensor, _aten.masked_select.default})
+_MASKS = (torch.bool, torch.uint8)
 
 _RANDOM = ""
 """In the place of the name of a weight, random numbers: values that depend on them are not computed again."""
@@ -238,13 +241,16 @@ class WeightTape:
         self._steps.append(_Step((), func, places, structure, frozenset(found), written))
         return result
 
-    def read(self, result: Any, operands: Sequence[Any]) -> None:
+    def read(self, func: OpOverload[Any, Any], result: Any, operands: Sequence[Any]) -> None:
         """Record that Python, or the shape of a tensor, has the result of the last operator.
 
         Args:
-            result: The result.
-            operands: The operands of the operator.
+            func: The operator.
+            result: Its result.
+            operands: Its operands.
         """
+        if func in _SELECTIONS:
+            operands = [one for one in operands[1:] if isinstance(one, Tensor) and one.dtype in _MASKS]
         known = (self._memory(one) for one in operands if isinstance(one, Tensor))
         sources: frozenset[str] = frozenset().union(*(self._sources[memory] for memory in known if memory is not None))
         if sources and _RANDOM not in sources:
