@@ -37,6 +37,8 @@ class Network(nn.Module):
         self.register_buffer("kept", torch.tensor([True, False, True, False]))
         self.register_buffer("hidden", torch.tensor(1.0), persistent=False)
         self.inner = nn.Linear(4, 4)
+        self.held = [self.alpha, self.inner.weight]
+        self.product = lambda x, weight=self.inner.weight: x @ weight.t()
         self.run = run
 
     def forward(self, x: Tensor) -> Tensor:
@@ -94,6 +96,10 @@ def not_persistent(self: Any, x: Tensor) -> Tensor:
     return x + 1 if self.hidden.item() == 1 else x - 1
 
 
+def held(self: Any, x: Tensor) -> Tensor:
+    return x * float(self.held[0]) + self.product(x)
+
+
 def check(self: Any, x: Tensor) -> Tensor:
     if torch.isnan(self.scale).any():
         raise ValueError("NaN")
@@ -121,6 +127,7 @@ READS: tuple[tuple[Any, Weights, Weights, str], ...] = (
     (selected, {"kept": [False, True, True, False]}, {"kept": [True] * 4}, r"\[\[2, 1\]\] at export, \[\[4, 1\]\]"),
     (size, {"count": 2}, {"count": 9}, "2 at export, 9"),
     (not_persistent, {"hidden": 1.0}, {"hidden": 0.0}, r"1\.0 at export, 0\.0"),
+    (held, {"alpha": 2.0, "inner.weight": torch.eye(4).tolist()}, {"alpha": 3.0}, r"2\.0 at export, 3\.0"),
     (check, {"scale": [9.0, 1.0, 2.0, 0.0]}, {"scale": [float("nan")] * 4}, "False at export, True"),
     (product, {"count": 2}, {"count": 9}, "2 at export, 9"),
 )
@@ -181,17 +188,23 @@ def unread(self: Any, x: Tensor) -> Tensor:
     return torch.where(self.alpha > 0, x, -x)
 
 
+def held_tensors(self: Any, x: Tensor) -> Tensor:
+    return self.product(x * self.held[0]) + torch.stack([self.held[0], self.alpha]).sum() + self.held[1].sum()
+
+
 def item_as_value(self: Any, x: Tensor) -> Tensor:
     first, second = self.gates.tolist()
     return x * first + second
 
 
-@pytest.mark.parametrize("run", [symbolic_size, unread, item_as_value, conversion])
+@pytest.mark.parametrize("run", [symbolic_size, unread, held_tensors, item_as_value, conversion])
 def test_weights_that_stay_values_of_the_graph_may_change(run: Any) -> None:
     model, program = exported(run)
     assert not program.record.capture.weight_reads.reads
     assert KEY not in program.model.metadata_props
-    new = tensors(model, {"alpha": 0.5, "gates": [0.0, 4.0], "scale": [0.5, 1.0, 2.0, 8.0]})
+    new = tensors(
+        model, {"alpha": 0.5, "inner.weight": [[1.0] * 4] * 4, "gates": [0.0, 4.0], "scale": [0.5, 1.0, 2.0, 8.0]}
+    )
     program.apply_weights(new)
     model.load_state_dict({**model.state_dict(), "tied": new["gates"], **new})
     run_from_file(program)

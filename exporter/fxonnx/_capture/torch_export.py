@@ -39,7 +39,7 @@ from .inputs.pytree_objects import flatten_objects, unflatten_objects
 from .inputs.replaced_tensors import meta_as_cpu
 from .interrupts import deferred_interrupts
 from .operand_types import conversion_of_inputs
-from .patches import capture_patches, is_tracing, value_patches
+from .patches import capture_patches, held_weights, is_tracing, value_patches
 from .patches.layouts.sparse_attributes import register_compressed_attributes
 from .plan import CapturePlan
 from .python_texts import UNHASHABLE_SIZE
@@ -203,6 +203,7 @@ def _run_torch_export(
         capture_patches(strict=strict, plain=plan.plain),
         hooks_for_model_only(model),
         value_patches(model, inputs.leaves, [leaf.label for leaf in shapes.leaves]),
+        nullcontext() if strict or plan.plain else held_weights(model),
         closed_transforms(transforms),
     ):
         register_compressed_attributes(snapshot)
