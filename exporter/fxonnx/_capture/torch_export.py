@@ -31,6 +31,7 @@ from .eager_failures import eager_failure, handled_in_eager_mode, user_line
 from .function_caches import uncached_sizes, without_traced_results
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms, recorded_forward
 from .global_hooks import hooks_for_model_only
+from .held_weights import held_weights
 from .inputs.example_inputs import BoundInputs
 from .inputs.frozen import restore_frozen
 from .inputs.input_table import with_lists
@@ -39,7 +40,7 @@ from .inputs.pytree_objects import flatten_objects, unflatten_objects
 from .inputs.replaced_tensors import meta_as_cpu
 from .interrupts import deferred_interrupts
 from .operand_types import conversion_of_inputs
-from .patches import capture_patches, held_weights, is_tracing, value_patches
+from .patches import capture_patches, is_tracing, value_patches
 from .patches.layouts.sparse_attributes import register_compressed_attributes
 from .plan import CapturePlan
 from .python_texts import UNHASHABLE_SIZE

@@ -23,7 +23,7 @@ def find_adapters(
     exported_program: torch.export.ExportedProgram,
     signature: Signature,
     patterns: Collection[str],
-    reads: WeightReads,
+    reads: WeightReads | None = None,
 ) -> frozenset[str]:
     """Find the placeholders of the parameters and buffers that patterns select and the program uses.
 
@@ -31,19 +31,22 @@ def find_adapters(
         exported_program: The captured program.
         signature: Its signature.
         patterns: FQNs or glob patterns for them.
-        reads: The values that Python read from weights.
+        reads: The values that Python read from weights; None without any.
 
     Raises:
         ArgumentError: If a pattern matches none of the used weights, only one of two tied weights is selected, or
             Python read a selected weight during the capture.
     """
+    if not patterns:
+        return frozenset()
     used = {node.name for node in exported_program.graph.find_nodes(op="placeholder") if node.users}
     weights = {str(record.target): record.name for record in signature.inputs if record.kind in _KINDS}
     selected: dict[str, None] = {}
     for pattern in patterns:
         matches = [fqn for fqn in weights if fqn == pattern or fnmatchcase(fqn, pattern)]
         tied = _with_tied_weights(exported_program, weights, matches)
-        _reject_read(reads, matches)
+        if reads is not None:
+            _reject_read(reads, matches)
         if not any(weights[fqn] in used for fqn in tied):
             problem = f"{pattern!r} matches no parameter of the model"
             if matches:
@@ -70,7 +73,7 @@ def _reject_read(reads: WeightReads, selected: Collection[str]) -> None:
         if read is not None:
             raise ArgumentError(
                 "adapters",
-                f"Python read {fqn!r} during the capture, and the program contains what it read:\n"
+                f"Python read {fqn!r} during the capture, and its value is a constant of the program:\n"
                 f"  {read.line or 'unknown line'} -> {read.value}",
                 hint="compute the result with operators of torch, as torch.where, or do not select this weight",
             )

@@ -108,11 +108,7 @@ def prepare(
         checked: Whether the graph computes the conditions of the assertions of the program.
     """
     signature = read_signature(exported_program)
-    adapter_weights = (
-        find_adapters(exported_program, signature, adapters, weight_reads or WeightReads())
-        if adapters
-        else frozenset[str]()
-    )
+    adapter_weights = find_adapters(exported_program, signature, adapters, weight_reads)
     module = copy_program(exported_program)
     graph = module.graph
     checks = insert_checks(graph) if checked else []

@@ -404,7 +404,7 @@ class ONNXProgram:
         self._sessions.release()
 
     def _check_reads(self, given: Mapping[str, Any], argument: str = "weights") -> None:
-        """Raise an ArgumentError if other weights change what Python read from the weights at export."""
+        """Raise an ArgumentError for weights of which Python would read other values than at export."""
         program = self.exported_program
         current = {**program.constants, **program.state_dict, **self._applied}
         check_weight_reads(self.record.capture.weight_reads, current, given, argument)

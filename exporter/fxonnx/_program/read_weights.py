@@ -59,8 +59,8 @@ def check_weight_reads(
     names = [next(name for name in names if name in given) for names in changed]
     raise ArgumentError(
         argument,
-        f"{_listed_names(names)} {'has' if len(names) == 1 else 'have'} other values than at export, where Python read "
-        f"them, and the program contains what it read:\n  {found}",
+        f"Python read {_listed_names(names)} during the capture, and the value is a constant of the program:"
+        f"\n  {found}",
         hint="export the model again with these weights, or compute the result with operators of torch",
     )
 

@@ -85,7 +85,7 @@ class ConcreteValues:
         examples: ``id`` of an example input to its label, for all tensors among the inputs.
         weights: ``id`` of the parameters and buffers of the model.
         follow_example: Whether the values of the example inputs are known.
-        tape: Records what is read from weights.
+        tape: Records the values that are read from weights.
     """
 
     log: AssumptionLog
@@ -96,7 +96,7 @@ class ConcreteValues:
     _values: Any = field(default_factory=WeakTensorKeyDictionary)
     # Tensors of one element whose values are expressions of sizes.
     _scalars: Any = field(default_factory=WeakTensorKeyDictionary)
-    # What they contain of weights, which counts once they are read.
+    # The numbers of weights in them, which count once they are read.
     _scalar_reads: MutableMapping[Tensor, tuple[WeightRead, ...]] = field(default_factory=WeakTensorKeyDictionary)
     _conditions: dict[Any, SymBool] = field(default_factory=dict)
     _sources: MutableMapping[Tensor, frozenset[str]] = field(default_factory=WeakTensorKeyDictionary)
@@ -247,7 +247,7 @@ class ConcreteValues:
     def _scalar(
         self, func: OpOverload[Any, Any], leaves: Sequence[Any], structure: Any
     ) -> tuple[Scalar | None, tuple[WeightRead, ...]]:
-        """Value of an operator on tensors of one element as an expression of sizes, and what it contains of weights.
+        """Value of an operator on tensors of one element as an expression of sizes, and the numbers of weights in it.
 
         The value is None if one of the tensors is unknown.
         """

@@ -1,12 +1,12 @@
 """Values of weights that Python reads during the capture: constants of the program, which other weights would change.
 
 ``if self.gate > 0:`` takes one branch, ``float(self.alpha)`` becomes a number. The operators that compute these values
-are recorded, and run again for other weights: a weight may change as long as what was read from it does not.
+are recorded, and run again for other weights: a weight may change as long as the values do not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -106,7 +106,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class WeightReads:
-    """What the capture read from weights.
+    """The values that the capture read from weights.
 
     Attributes:
         reads: The reads, in order.
@@ -198,13 +198,14 @@ class WeightTape:
     _memories: MutableMapping[Tensor, int] = field(default_factory=WeakTensorKeyDictionary)
     _sources: list[frozenset[str]] = field(default_factory=list)
 
-    def name_weights(self, model: torch.nn.Module) -> None:
-        """Take the names of the parameters and buffers of a model."""
+    def name_weights(self, model: torch.nn.Module) -> Collection[int]:
+        """Take the names of the parameters and buffers of a model, and return the ``id`` of each."""
         names: dict[int, list[str]] = {}
         for named in (model.named_parameters, model.named_buffers):
             for name, tensor in named(remove_duplicate=False):
                 names.setdefault(id(tensor), []).append(name)
         self.names = {key: tuple(found) for key, found in names.items()}
+        return self.names.keys()
 
     def add_weight(self, weight: Tensor, value: Tensor) -> None:
         """Record a parameter or buffer, whose value is used under another object."""

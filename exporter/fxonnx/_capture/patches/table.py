@@ -44,7 +44,6 @@ from .functional import (
     tensor_split,
     unbind,
 )
-from .held_weights import override_held_weights, weight_tables
 from .installed.missing import MissingTarget
 from .layouts.padded_encoder import ENCODER_PATCHES
 from .layouts.sparse import SPARSE_PATCHES
@@ -79,7 +78,6 @@ __all__ = [
     "VALUE_PATCHES",
     "all_patches",
     "capture_patches",
-    "held_weights",
     "missing_targets",
     "tracing_patches",
     "value_patches",
@@ -590,22 +588,8 @@ def value_patches(model: Module, leaves: Sequence[Any], labels: Sequence[str]) -
         yield
         return
     values.examples = {id(leaf): label for leaf, label in zip(leaves, labels, strict=True) if isinstance(leaf, Tensor)}
-    values.weights = frozenset(map(id, (*model.parameters(), *model.buffers())))
-    values.tape.name_weights(model)
+    values.weights = frozenset(values.tape.name_weights(model))
     with applied(VALUE_PATCHES):
-        yield
-
-
-@contextmanager
-def held_weights(model: Module) -> Iterator[None]:
-    """Use the fake tensor of a weight also where the model holds the weight itself, in a list or a closure."""
-    patch = Patch(
-        "torch._export.non_strict_utils:_NonStrictTorchFunctionHandler._override",
-        partial(override_held_weights, weight_tables(model)),
-        "torch.export makes a constant of a weight that is not in the tables of its module, and reads its value",
-        strict=False,
-    )
-    with applied((patch,)):
         yield
 
 

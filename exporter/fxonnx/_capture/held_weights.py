@@ -1,12 +1,14 @@
 """Weights that the model also holds outside of its tables of parameters and buffers, as in a list or a closure.
 
-torch.export replaces the entries of these tables by fake tensors. What else refers to a weight still has the real
+torch.export replaces the entries of these tables by fake tensors. Other references to a weight still have the real
 tensor, which would become a constant, and whose value Python would read unnoticed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 from torch import Tensor
@@ -14,9 +16,11 @@ from torch.nn import Module, Parameter
 
 from fxonnx_translations._torch_compat import TorchCall
 
-__all__ = ["WeightTables", "override_held_weights", "weight_tables"]
+from .patches import Patch, applied
 
-WeightTables: TypeAlias = Mapping[int, tuple[Mapping[str, Any], str]]
+__all__ = ["held_weights"]
+
+_Tables: TypeAlias = Mapping[int, tuple[Mapping[str, Any], str]]
 """``id`` of a weight to the table that has it, and its name there."""
 
 _PLAIN = (Parameter, Tensor)
@@ -27,7 +31,20 @@ _LONGEST_LIST = 1000
 """Lists of tensors are shorter; longer ones are data."""
 
 
-def weight_tables(model: Module) -> WeightTables:
+@contextmanager
+def held_weights(model: Module) -> Iterator[None]:
+    """Use the fake tensor of a weight also where the model holds the weight itself."""
+    patch = Patch(
+        "torch._export.non_strict_utils:_NonStrictTorchFunctionHandler._override",
+        partial(_override, _weight_tables(model)),
+        "torch.export makes a constant of a weight that is not in the tables of its module, and reads its value",
+        strict=False,
+    )
+    with applied((patch,)):
+        yield
+
+
+def _weight_tables(model: Module) -> _Tables:
     """The places of the parameters and buffers of a model."""
     return {
         id(tensor): (table, name)
@@ -38,8 +55,8 @@ def weight_tables(model: Module) -> WeightTables:
     }
 
 
-def override_held_weights(
-    tables: WeightTables,
+def _override(
+    tables: _Tables,
     original: Callable[..., TorchCall],
     self: Any,
     func: Callable[..., Any],
