@@ -100,6 +100,10 @@ def held(self: Any, x: Tensor) -> Tensor:
     return x * float(self.held[0]) + self.product(x)
 
 
+def looked_up(self: Any, x: Tensor) -> Tensor:
+    return x + 1 if torch.arange(3.0).index_select(0, self.count.reshape(1)) > 0 else x - 1
+
+
 def check(self: Any, x: Tensor) -> Tensor:
     if torch.isnan(self.scale).any():
         raise ValueError("NaN")
@@ -128,6 +132,7 @@ READS: tuple[tuple[Any, Weights, Weights, str], ...] = (
     (size, {"count": 2}, {"count": 9}, "2 at export, 9"),
     (not_persistent, {"hidden": 1.0}, {"hidden": 0.0}, r"1\.0 at export, 0\.0"),
     (held, {"alpha": 2.0, "inner.weight": torch.eye(4).tolist()}, {"alpha": 3.0}, r"2\.0 at export, 3\.0"),
+    (looked_up, {"count": 1}, {"count": 9}, r"True at export, an error \(index out of range.*\)"),
     (check, {"scale": [9.0, 1.0, 2.0, 0.0]}, {"scale": [float("nan")] * 4}, "False at export, True"),
     (product, {"count": 2}, {"count": 9}, "2 at export, 9"),
 )

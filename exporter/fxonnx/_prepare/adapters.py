@@ -73,8 +73,7 @@ def _reject_read(reads: WeightReads, selected: Collection[str]) -> None:
         if read is not None:
             raise ArgumentError(
                 "adapters",
-                f"Python read {fqn!r} during the capture, and its value is a constant of the program:\n"
-                f"  {read.line or 'unknown line'} -> {read.value}",
+                f"Python read {fqn!r} during the capture, and its value is a constant of the program:\n  {read}",
                 hint="compute the result with operators of torch, as torch.where, or do not select this weight",
             )
 

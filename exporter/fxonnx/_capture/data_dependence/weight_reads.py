@@ -51,7 +51,10 @@ class WeightRead:
     weights: tuple[str, ...]
     line: SourceLine | None
     value: Any
-    place: _Place
+    place: _Place = field(repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.line or 'unknown line'} -> {self.value}"
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class DifferentRead:
     value: Any
 
     def __str__(self) -> str:
-        return f"{self.read.line or 'unknown line'} -> {self.read.value} at export, {self.value} with these weights"
+        return f"{self.read} at export, {self.value} with these weights"
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class WeightReads:
     """
 
     reads: tuple[WeightRead, ...] = ()
-    steps: Mapping[int, _Step] = field(default_factory=dict)
+    steps: Mapping[int, _Step] = field(default_factory=dict, repr=False)
 
     @property
     def ties(self) -> list[tuple[str, ...]]:
@@ -150,7 +153,8 @@ class WeightReads:
                     results[index] = pytree.tree_leaves(run_operator(step.function, leaves, step.structure))
                 except (RuntimeError, IndexError, ValueError) as error:
                     read = next(one for one in self.reads if one.place.step >= index)
-                    return DifferentRead(read, f"an error ({str(error).splitlines()[0]})")
+                    text, _, _ = str(error).partition("\n")
+                    return DifferentRead(read, f"an error ({text})")
             for read in by_step.get(index, ()):
                 value = _value_of(results[index], read.place.leaf)
                 if not _is_equal(value, read.value):
