@@ -49,6 +49,7 @@ from ._program import ONNXProgram
 from ._program.call_binding import bind_call
 from ._program.external_data import ExternalData
 from ._program.proof import confirm_assumed_limits, prove, unproved_for_untested
+from ._program.read_weights import reads_metadata
 from ._program.record import ExportRecord
 from ._program.saving import check_file
 from ._public import public
@@ -301,6 +302,7 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
             fold_norms=options.training != TrainingMode.TRAINING,
             patterns=options.patterns,
             adapters=options.adapters,
+            weight_reads=captured.weight_reads,
             pattern_context=partial(pattern_context, model, options.profile),
             checked=options.guards and any(one.kind is AssumptionKind.EXAMPLE for one in captured.assumptions),
         )
@@ -321,6 +323,7 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
     if lost:
         metadata[LOST_UPDATES_KEY] = json.dumps(lost)
     metadata.update(limits.metadata())
+    metadata.update(reads_metadata(captured.weight_reads))
     if captured.dim_aliases:
         metadata[ALIASES_KEY] = json.dumps(captured.dim_aliases)
     captured = replace(captured, limits=limits)

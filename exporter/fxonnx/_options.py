@@ -72,7 +72,7 @@ class Options:
 
     opset: int = 20
     ir_version: int | None = None
-    registry: Registry = field(default_factory=default_registry)
+    registry: Registry = field(default_factory=default_registry, repr=False)
     input_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
     passthrough: Passthrough = Passthrough()  # noqa: RUF009 - immutable

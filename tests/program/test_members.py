@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
 from typing import Any
 from xml.etree import ElementTree
 
@@ -14,7 +17,9 @@ from torch import nn
 from torch.onnx.errors import OnnxExporterWarning
 
 import fxonnx
-from fxonnx import ArgumentError
+from fxonnx import ArgumentError, SaveError
+
+from ..functions import VariadicFunction
 
 
 class Network(nn.Module):
@@ -292,3 +297,91 @@ def test_notebooks_show_a_table() -> None:
     assert rows["constraints"].startswith("rows >= 3")
     assert "ReduceSum 1" in rows["operators"]
     assert "assumptions" not in rows
+
+
+class Loop(nn.Module):
+    """Control flow, derived weights, a read weight and a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(x)
+        x = self.layer(x) if x.sum() > 0 else x @ self.layer.weight
+        for _ in range(int(x.abs().max())):
+            x = x + self.layer(x)
+        self.steps.add_(1)
+        return x + self.steps
+
+
+def repeated() -> nn.Module:
+    return nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64)) for _ in range(3)])
+
+
+PROGRAMS: dict[str, tuple[Any, int, dict[str, Any]]] = {
+    "control flow": (Loop, 4, {"state": "io"}),
+    "adapters": (lambda: nn.Linear(4, 4), 4, {"adapters": "weight"}),
+    "functions": (repeated, 64, {"options": fxonnx.ExportOptions(functions="repeated")}),
+    "quantized": (repeated, 64, {"quantize": "int8"}),
+    "quantized activations": (
+        repeated,
+        64,
+        {"quantize": fxonnx.QuantizeConfig("int8", activations="dynamic")},
+    ),
+    "recurrent": (lambda: nn.LSTM(4, 4), 4, {}),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_texts_are_short_and_copies_share_only_tensors(name: str) -> None:
+    make, width, options = PROGRAMS[name]
+    model = make().eval()
+    x = torch.randn(3, width)
+    program = fxonnx.export(model, (x,), dynamic_shapes=({0: "batch"},), **options)
+    for part in (program.interface, program.record, program.quantization):
+        assert repr(part).startswith(f"{type(part).__name__}(")
+        assert len(repr(part)) < 300
+    for text in (str(program.model), repr(program.model)):
+        assert "batch" in text
+    assert ("int8" in repr(program.quantization)) == ("quantize" in options)
+    before, expected = saved(program), program(x)
+    other = copy.deepcopy(program)
+    assert saved(other) == saved(copy.copy(program)) == before == saved(program)
+    tensors = {str(value.name): value.const_value for value in program.model.graph.initializers.values()}
+    assert all(value.const_value is tensors[str(value.name)] for value in other.model.graph.initializers.values())
+    other.verify()
+    other.apply_weights({key: value * 0.5 for key, value in model.state_dict().items() if value.is_floating_point()})
+    other.rename_axes({"batch": "b"})
+    other.verify()
+    assert saved(program) == before
+    assert saved(other) != before
+    for one, wanted in zip(program(x), expected, strict=True):
+        torch.testing.assert_close(one, wanted, rtol=0, atol=0)
+    ir.to_proto(copy.deepcopy(program.model))
+
+
+def saved(program: fxonnx.ONNXProgram) -> bytes:
+    file = io.BytesIO()
+    program.save(file)
+    return file.getvalue()
+
+
+def test_pickling_a_program_is_an_error_that_says_what_to_do(program: fxonnx.ONNXProgram) -> None:
+    with pytest.raises(SaveError, match=r"an ONNXProgram cannot be pickled: .*\nhint: save the file, program.save\("):
+        pickle.dumps(program)
+    file = program.model_proto.SerializeToString()
+    session = onnxruntime.InferenceSession(pickle.loads(pickle.dumps(file)))
+    given = inputs(2)
+    (expected, _), computed = program(*given), session.run(None, {"x": given[0].numpy(), "ids": given[1].numpy()})
+    torch.testing.assert_close(torch.from_numpy(computed[0]), expected)
+
+
+def test_texts_of_many_inputs_are_short() -> None:
+    names = [f"x{index}" for index in range(60)]
+    model = VariadicFunction(lambda *given: sum(given))
+    program = fxonnx.export(model, tuple(torch.rand(2) for _ in names), input_names=names)
+    assert "x39: float[2], ... (60)" in repr(program.interface)
+    assert "x40" not in repr(program)

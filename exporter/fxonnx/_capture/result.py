@@ -17,6 +17,7 @@ from .attribute_changes import AttributeChange
 from .autograd_functions import FunctionCall
 from .constraints.constraint import SizeLimits
 from .data_dependence.assumption import Assumption
+from .data_dependence.weight_reads import WeightReads
 from .departures import Departure
 from .inputs.input_table import InputTable
 from .rewriting import Rewrite
@@ -40,6 +41,7 @@ class Capture:
         output_paths: Index of the user output to path, for outputs in a dict, a dataclass or an object.
         dim_aliases: A name in ``dim_names`` to the user's other names for dims that are always equal to it.
         assumptions: The resolutions of guards on values of tensors.
+        weight_reads: The values of weights that Python read, which are constants of the program.
         output_dims: Index of the user output to axis to the user's name of a size computed from other sizes.
         limits: The sizes for which the program is valid.
         more_inputs: The additional examples, positional and keyword inputs each.
@@ -68,6 +70,7 @@ class Capture:
     more_inputs: tuple[ExampleCall, ...] = ()
     functions: tuple[FunctionCall, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
+    weight_reads: WeightReads = field(default_factory=WeightReads)
     output_dims: Mapping[int, AxisNames] = field(default_factory=dict)
     model: torch.nn.Module | ExportedProgram | Callable[..., Any] | None = None
     training: frozenset[str] | None = None

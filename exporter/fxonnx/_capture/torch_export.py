@@ -38,6 +38,7 @@ from .eager_failures import eager_failure, handled_in_eager_mode, user_line
 from .function_caches import uncached_sizes, without_traced_results
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms, recorded_forward
 from .global_hooks import hooks_for_model_only
+from .held_weights import held_weights
 from .inputs.example_inputs import BoundInputs
 from .inputs.frozen import restore_frozen
 from .inputs.input_table import with_lists
@@ -220,6 +221,7 @@ def _run_torch_export(
         capture_patches(strict=strict, plain=plan.plain),
         hooks_for_model_only(model),
         value_patches(model, inputs.leaves, [leaf.label for leaf in shapes.leaves]),
+        nullcontext() if strict or plan.plain else held_weights(model),
         closed_transforms(transforms),
     ):
         register_compressed_attributes(snapshot)

@@ -23,6 +23,7 @@ from .constraints.specialized_dims import SpecializedDimsError, check_specialize
 from .data_dependence.assumption import AssumptionLog
 from .data_dependence.concrete_values import ConcreteValues, concrete_values
 from .data_dependence.data_dependent_guards import inputs_of_guard
+from .data_dependence.weight_reads import WeightReads
 from .departures import Departure, DepartureKind, record_departure, recorded_departures
 from .function_transforms import TransformTracing
 from .inputs.example_inputs import BoundInputs
@@ -157,6 +158,7 @@ class CaptureTask:
             functions=tuple(seen.calls),
             inputs=self.inputs.table,
             assumptions=assumptions,
+            weight_reads=WeightReads() if seen.values is None else seen.values.tape.found(),
             rewrites=() if plan.rewritten is None else tuple(plan.rewritten.log.constructs),
             departures=(*seen.departures, *truth_values(program), *(one.departure for one in assumptions), *rewritten),
             output_lists=seen.lists.positions,

@@ -10,6 +10,7 @@ from torch.export.graph_signature import InputKind
 
 from fxonnx_translations._builder.initializers import storage_key
 
+from .._capture.data_dependence.weight_reads import WeightReads
 from .._export_signature import Signature
 from ..errors import ArgumentError, did_you_mean
 
@@ -19,7 +20,10 @@ _KINDS = frozenset({InputKind.PARAMETER, InputKind.BUFFER})
 
 
 def find_adapters(
-    exported_program: torch.export.ExportedProgram, signature: Signature, patterns: Collection[str]
+    exported_program: torch.export.ExportedProgram,
+    signature: Signature,
+    patterns: Collection[str],
+    reads: WeightReads | None = None,
 ) -> frozenset[str]:
     """Find the placeholders of the parameters and buffers that patterns select and the program uses.
 
@@ -27,16 +31,22 @@ def find_adapters(
         exported_program: The captured program.
         signature: Its signature.
         patterns: FQNs or glob patterns for them.
+        reads: The values that Python read from weights; None without any.
 
     Raises:
-        ArgumentError: If a pattern matches none of the used weights, or only one of two tied weights is selected.
+        ArgumentError: If a pattern matches none of the used weights, only one of two tied weights is selected, or
+            Python read a selected weight during the capture.
     """
+    if not patterns:
+        return frozenset()
     used = {node.name for node in exported_program.graph.find_nodes(op="placeholder") if node.users}
     weights = {str(record.target): record.name for record in signature.inputs if record.kind in _KINDS}
     selected: dict[str, None] = {}
     for pattern in patterns:
         matches = [fqn for fqn in weights if fqn == pattern or fnmatchcase(fqn, pattern)]
         tied = _with_tied_weights(exported_program, weights, matches)
+        if reads is not None:
+            _reject_read(reads, matches)
         if not any(weights[fqn] in used for fqn in tied):
             problem = f"{pattern!r} matches no parameter of the model"
             if matches:
@@ -54,6 +64,18 @@ def find_adapters(
                 hint="select both or none of them",
             )
     return frozenset(weights[fqn] for fqn in selected if weights[fqn] in used)
+
+
+def _reject_read(reads: WeightReads, selected: Collection[str]) -> None:
+    """Raise an ArgumentError for a weight that Python read: the program contains its value, not an input."""
+    for fqn in selected:
+        read = reads.of(fqn)
+        if read is not None:
+            raise ArgumentError(
+                "adapters",
+                f"Python read {fqn!r} during the capture, and its value is a constant of the program:\n  {read}",
+                hint="compute the result with operators of torch, as torch.where, or do not select this weight",
+            )
 
 
 def _with_tied_weights(

@@ -13,6 +13,7 @@ from torch.export.graph_signature import InputKind
 from fxonnx_translations._builder.initializers import has_content
 from fxonnx_translations._torch_compat import FakeTensor
 
+from .._capture.data_dependence.weight_reads import WeightReads
 from .._export_signature import InputRecord, Signature, read_signature
 from .._extensions import PassContext, run_graph_passes
 from ..errors import PrepareError
@@ -88,6 +89,7 @@ def prepare(
     fold_norms: bool = True,
     patterns: Collection[str] = (),
     adapters: Collection[str] = (),
+    weight_reads: WeightReads | None = None,
     pattern_context: Callable[[], PatternContext] = PatternContext,
     checked: bool = False,
 ) -> Prepared:
@@ -101,11 +103,12 @@ def prepare(
         fold_norms: Whether to fold batch norms into weights; requires ``optimize`` and ``fold_weights``.
         patterns: Names of the fusion patterns to apply with ``optimize``.
         adapters: Names or patterns of the weights that become graph inputs with default values.
+        weight_reads: The values that Python read from weights; None without any.
         pattern_context: Collects the facts that some of them read.
         checked: Whether the graph computes the conditions of the assertions of the program.
     """
     signature = read_signature(exported_program)
-    adapter_weights = find_adapters(exported_program, signature, adapters) if adapters else frozenset[str]()
+    adapter_weights = find_adapters(exported_program, signature, adapters, weight_reads)
     module = copy_program(exported_program)
     graph = module.graph
     checks = insert_checks(graph) if checked else []

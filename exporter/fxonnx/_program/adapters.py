@@ -6,7 +6,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -117,13 +117,19 @@ def adapter_names(model: ir.Model) -> tuple[str, ...]:
     )
 
 
-def adapter_values(source: AdapterSource, weights: Weights | None, adapter: str | None) -> dict[str, torch.Tensor]:
+def adapter_values(
+    source: AdapterSource,
+    weights: Weights | None,
+    adapter: str | None,
+    check: Callable[[Mapping[str, torch.Tensor]], None],
+) -> dict[str, torch.Tensor]:
     """Compute the values of an adapter by graph input.
 
     Args:
         source: The exported model.
         weights: A directory that PEFT saved, a safetensors file or a state_dict; None for weights of the model.
         adapter: Name of an adapter of the exported PEFT model; None for the default values of the graph inputs.
+        check: Raises an error for weights that the program does not accept, by FQN.
 
     Raises:
         ArgumentError: If the weights do not match the adapter weights of the model.
@@ -144,6 +150,7 @@ def adapter_values(source: AdapterSource, weights: Weights | None, adapter: str 
         return {name: _default_value(source.model.graph.initializers[name]) for name in adapter_names(source.model)}
     given = _read(weights)
     match = _matched(source, inputs, given)
+    check(given.tensors)
     values: dict[str, torch.Tensor] = {}
     for fqn, name in match.names.items():
         tensor = given.tensors[name]

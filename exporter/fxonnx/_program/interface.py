@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import onnx_ir as ir
 import torch
 
 from .._public import public
+from .._sequence_types import type_text
 from .adapters import adapter_names
 from .assumption_checks import check_assumptions
 from .call_binding import bind_call
@@ -17,7 +18,10 @@ from .record import ExportRecord
 from .session import Session, SessionFactory
 from .stateful import StatePair, read_states
 
-__all__ = ["GraphInterface", "Sessions"]
+__all__ = ["GraphInterface", "Sessions", "described"]
+
+_SHOWN_VALUES = 40
+"""Number of inputs or outputs up to which texts list them."""
 
 
 @dataclass
@@ -74,6 +78,16 @@ class GraphInterface:
         """The function given to ``initialize_inference_session``, which creates sessions."""
         return self.sessions.factory
 
+    def __repr__(self) -> str:
+        graph, states, adapters = self.model.graph, self.states, frozenset(self.adapters)
+        lines = [
+            f"inputs:  {described(value for value in graph.inputs if value.name not in adapters)}",
+            f"outputs: {described(graph.outputs)}",
+        ]
+        lines += [f"states: {len(states)}"] if states else []
+        lines += [f"adapter weights: {len(adapters)}"] if adapters else []
+        return "GraphInterface(" + ",\n  ".join(lines) + ")"
+
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Bind the arguments of a call to the graph inputs and check the constraints.
 
@@ -92,3 +106,18 @@ class GraphInterface:
         capture.limits.check(call.inputs)
         check_assumptions(capture, call.inputs, self.applied_weights)
         return call.inputs
+
+
+def described(values: Iterable[ir.Value]) -> str:
+    """Names, types and shapes of graph inputs or outputs, as a text."""
+    texts = [_described(value) for value in values]
+    more = [f"... ({len(texts)})"] if len(texts) > _SHOWN_VALUES else []
+    return ", ".join([*texts[:_SHOWN_VALUES], *more]) or "none"
+
+
+def _described(value: ir.Value) -> str:
+    dtype = "?" if value.dtype is None else value.dtype.name.lower()
+    if value.shape is None:
+        return f"{value.name}: {type_text(value, dtype)}"
+    dims = ", ".join(str(dim) if isinstance(dim, int) else str(dim.value) for dim in value.shape)
+    return f"{value.name}: {type_text(value, f'{dtype}[{dims}]')}"

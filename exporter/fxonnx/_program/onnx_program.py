@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn
 
 import onnx
 import onnx_ir as ir
@@ -18,7 +18,6 @@ from .._lower.guards import renamed as guards_renamed
 from .._lower.inlining import inlined
 from .._lower.metadata import MetadataLevel
 from .._public import public
-from .._sequence_types import type_text
 from ..errors import SaveError
 from . import saving, verification
 from .adapters import AdapterSource, adapter_names, adapter_values, write_adapter
@@ -27,12 +26,13 @@ from .checkpoints import Weights
 from .external_data import REFERENCE, ExternalData
 from .external_references import with_external_references
 from .inspection import compute_values, run_reference
-from .interface import GraphInterface, Sessions
+from .interface import GraphInterface, Sessions, described
 from .metadata_level import check_level
 from .notebook import html_summary
 from .onnxscript_optimizer import optimize_model
 from .protobuf_layout import PROTOBUF_LIMIT, serialize, tensor_bytes
 from .quantization import ProgramQuantization
+from .read_weights import check_weight_reads
 from .record import ExportRecord
 from .references import Model
 from .rename_dims import rename_dims
@@ -91,6 +91,27 @@ class ONNXProgram:
             """Raise an AttributeError that says where the member is."""
             hint = f"; it is {_PLACES[name]}" if name in _PLACES else ""
             raise AttributeError(f"'ONNXProgram' object has no attribute {name!r}{hint}", name=name, obj=self)
+
+    def __copy__(self) -> ONNXProgram:
+        """Another program, with the same tensors in memory: changes of one do not reach the other."""
+        record, quantization = self.record, self.record.quantization
+        if quantization is not None:
+            record = replace(record, quantization=replace(quantization, float_model=quantization.float_model.clone()))
+        other = ONNXProgram(self.model.clone(), record)
+        other._sessions.factory = self._sessions.factory
+        other._applied = dict(self._applied)
+        return other
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ONNXProgram:
+        """As ``copy.copy``."""
+        return self.__copy__()
+
+    def __reduce__(self) -> NoReturn:
+        """Raise an error: pickle is for neither captured programs nor functions that translate operators."""
+        raise SaveError(
+            "an ONNXProgram cannot be pickled: it holds the captured program and the model",
+            hint="save the file, program.save(path), or send program.model_proto.SerializeToString() to a process",
+        )
 
     @property
     def exported_program(self) -> torch.export.ExportedProgram:
@@ -219,7 +240,8 @@ class ONNXProgram:
         """
         quantization = self.record.quantization
         copies = [] if quantization is None else [quantization.float_model]
-        self._applied |= replace_weights(self.model, self.weights, state_dict, copies)
+        check = partial(self._check_reads, argument="state_dict")
+        self._applied |= replace_weights(self.model, self.weights, state_dict, copies, check)
         self.release()
 
     def rename_axes(self, rename_mapping: Mapping[str | ir.SymbolicDim, str]) -> None:
@@ -291,7 +313,7 @@ class ONNXProgram:
         check_level(metadata, self.record.options.metadata)
         with ExitStack() as stack:
             if weights is not None:
-                stack.enter_context(temporary_weights(self.model, self.weights, weights))
+                stack.enter_context(temporary_weights(self.model, self.weights, weights, self._check_reads))
             model = inlined(self.model) if inline else self.model
             if external_data == REFERENCE:
                 model = with_external_references(model)
@@ -322,7 +344,7 @@ class ONNXProgram:
             SaveError: If the file cannot be written, or the program has no values.
         """
         source = AdapterSource(self.model, self.weights, self.record.options.adapters, self.record.capture.source)
-        write_adapter(path, adapter_values(source, weights, adapter))
+        write_adapter(path, adapter_values(source, weights, adapter, self._check_reads))
 
     def verify(
         self,
@@ -374,6 +396,12 @@ class ONNXProgram:
         """Close the ONNX Runtime session; the next call creates one from the current model."""
         self._sessions.release()
 
+    def _check_reads(self, given: Mapping[str, Any], argument: str = "weights") -> None:
+        """Raise an ArgumentError for weights of which Python would read other values than at export."""
+        program = self.exported_program
+        current = {**program.constants, **program.state_dict, **self._applied}
+        check_weight_reads(self.record.capture.weight_reads, current, given, argument)
+
     def _repr_html_(self) -> str:
         """The summary that notebooks show."""
         return html_summary(self.model, self.record.capture)
@@ -386,8 +414,8 @@ class ONNXProgram:
         return (
             f"ONNXProgram(opset {self.model.opset_imports.get('')}, {len(graph)} nodes, {functions}"
             f"{len(graph.initializers)} initializers, {_bytes(tensor_bytes(self.model))} of weights,\n"
-            f"  inputs:  {_values(value for value in graph.inputs if value.name not in adapters)}{more}\n"
-            f"  outputs: {_values(graph.outputs)})"
+            f"  inputs:  {described(value for value in graph.inputs if value.name not in adapters)}{more}\n"
+            f"  outputs: {described(graph.outputs)})"
         )
 
 
@@ -395,18 +423,6 @@ class ONNXProgram:
 def weights_of(program: ONNXProgram) -> WeightMap:
     """Return the mapping between FQNs of the state_dict and initializers of a program."""
     return program.weights
-
-
-def _values(values: Any) -> str:
-    return ", ".join(_value(value) for value in values) or "none"
-
-
-def _value(value: ir.Value) -> str:
-    dtype = "?" if value.dtype is None else value.dtype.name.lower()
-    if value.shape is None:
-        return f"{value.name}: {type_text(value, dtype)}"
-    dims = ", ".join(str(dim) if isinstance(dim, int) else str(dim.value) for dim in value.shape)
-    return f"{value.name}: {type_text(value, f'{dtype}[{dims}]')}"
 
 
 def _bytes(count: int) -> str:

@@ -99,6 +99,14 @@ class ProgramQuantization:
 
     interface: GraphInterface
 
+    def __repr__(self) -> str:
+        record = self.interface.record
+        if record.quantization is None:
+            return "ProgramQuantization(not quantized)"
+        dtypes = sorted({layer.dtype for layer in record.quantization.layers})
+        count = len(record.quantization.layers)
+        return f"ProgramQuantization({count} layer{'' if count == 1 else 's'}, {', '.join(dtypes)})"
+
     @property
     def float_model(self) -> ir.Model | None:
         """With 8-bit activations, the model before the quantization; otherwise None."""

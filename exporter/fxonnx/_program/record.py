@@ -42,6 +42,17 @@ class ExportRecord:
     quantization: Any = None
     guards: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        counts = {
+            "constraint": len(self.constraints),
+            "assumption": len(self.assumptions),
+            "rewrite": len(self.rewrites),
+            "fusion": len(self.fusions),
+            "comparison": len(self.proof.runs),
+        }
+        texts = [f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items()]
+        return f"ExportRecord(opset {self.options.opset}, {', '.join(texts)}, {sum(self.timings.values()):.2f} s)"
+
     @property
     def frozen_arguments(self) -> Mapping[str, Any]:
         """Label to value of the numbers, strings and frozen tensors that are constants of the model."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +26,7 @@ from .._extensions import add_on
 from .._inner_tensors import unwrapped
 from .._warnings import warn_user
 from ..errors import ArgumentError, did_you_mean, kind_of
-from .checkpoints import Weights, read_weight_sources
+from .checkpoints import StoredWeight, Weights, read_weight_sources
 
 __all__ = ["WeightMap", "build_weight_map", "replace_weights", "temporary_weights"]
 
@@ -92,7 +92,11 @@ def _weights(exported_program: torch.export.ExportedProgram) -> Iterator[tuple[s
 
 
 def replace_weights(
-    model: ir.Model, weight_map: WeightMap, state_dict: Mapping[str, torch.Tensor], copies: Collection[ir.Model] = ()
+    model: ir.Model,
+    weight_map: WeightMap,
+    state_dict: Mapping[str, torch.Tensor],
+    copies: Collection[ir.Model] = (),
+    check: Callable[[Mapping[str, torch.Tensor]], None] = lambda _: None,
 ) -> dict[str, torch.Tensor]:
     """Replace weights of a model and recompute the derived weights.
 
@@ -101,6 +105,7 @@ def replace_weights(
         weight_map: The weight map of the model.
         state_dict: FQN to new weight. Names that the model does not have cause a warning.
         copies: Further models with the same weights, which are replaced as well.
+        check: Raises an error for weights that the program does not accept, by FQN.
 
     Returns:
         The applied weights, including those tied to them, by FQN.
@@ -130,6 +135,7 @@ def replace_weights(
         transposed_to = [other for other, stored_name in weight_map.transposed.items() if stored_name == stored]
         applied |= dict.fromkeys(tied, tensor) | {other: tensor.t() for other in transposed_to}
         new[stored] = TorchTensor(real, name=stored)
+    check(applied)
     for one in (model, *copies):
         for value in one.graph.initializers.values():
             value.const_value = _replace_sources(value.const_value, new)
@@ -155,13 +161,19 @@ def _current_weights(model: ir.Model) -> dict[str, torch.Tensor]:
 
 
 @contextmanager
-def temporary_weights(model: ir.Model, weight_map: WeightMap, weights: Weights) -> Iterator[None]:
+def temporary_weights(
+    model: ir.Model,
+    weight_map: WeightMap,
+    weights: Weights,
+    check: Callable[[Mapping[str, StoredWeight | torch.Tensor]], None] = lambda _: None,
+) -> Iterator[None]:
     """Replace the weights of a model for the body; files are read only when their tensors are written.
 
     Args:
         model: The model.
         weight_map: The weight map of the model.
         weights: Sources of the weights. Names that the model does not have are ignored.
+        check: Raises an error for weights that the program does not accept, by FQN.
 
     Raises:
         ArgumentError: If a weight has another shape or dtype, or a weight without values in the model is missing.
@@ -199,6 +211,7 @@ def temporary_weights(model: ir.Model, weight_map: WeightMap, weights: Weights) 
             hint=_suggestion(given, weight_map.initializers)
             or "pass weights that no file has in a dict: weights=[file, {name: tensor}]",
         )
+    check(given)
     before = {value: value.const_value for value in model.graph.initializers.values()}
     if any(getattr(tensor, "is_packed", False) for tensor in new.values()):
         add_on("quantization").warn_of_rounding(before.values(), new)

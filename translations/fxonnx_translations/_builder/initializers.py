@@ -97,6 +97,16 @@ class DerivedTensor(ir.LazyTensor):
         self.recipe = recipe
         super().__init__(self.evaluated, dtype, ir.Shape(shape), name=name)
 
+    def __repr__(self) -> str:
+        names = ", ".join(repr(source.name) for source in self.sources)
+        return (
+            f"{type(self).__name__}<{self.dtype},{self.shape}>({f'from {names}, ' if names else ''}name={self.name!r})"
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DerivedTensor:
+        """Itself: it does not change, and its recipe may refer to a captured graph, which cannot be copied."""
+        return self
+
     def with_sources(self, sources: Sequence[TorchTensor | DerivedTensor]) -> DerivedTensor:
         """Return the same tensor derived from other weights of the same dtypes and shapes."""
         shape = [int(size) for size in self.shape.numpy()]

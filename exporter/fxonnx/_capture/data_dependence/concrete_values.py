@@ -34,6 +34,7 @@ from ..._context_values import assigned
 from ..._nodes import written_arguments
 from .assumption import AssumptionKind, AssumptionLog
 from .symbolic_scalars import Scalar, evaluate
+from .weight_reads import WeightRead, WeightTape
 
 __all__ = [
     "UNINITIALIZED",
@@ -53,7 +54,6 @@ LARGEST_TENSOR = 1 << 24
 """Number of elements up to which operators on constants are run for real."""
 
 _aten = torch.ops.aten
-_LIFTS = frozenset({_aten.lift_fresh.default, _aten.lift_fresh_copy.default})
 # Kernels for shapes return such tensors in the place of their results.
 UNINITIALIZED = frozenset(
     {
@@ -85,15 +85,19 @@ class ConcreteValues:
         examples: ``id`` of an example input to its label, for all tensors among the inputs.
         weights: ``id`` of the parameters and buffers of the model.
         follow_example: Whether the values of the example inputs are known.
+        tape: Records the values that are read from weights.
     """
 
     log: AssumptionLog
     examples: Mapping[int, str] = field(default_factory=dict)
     weights: frozenset[int] = frozenset()
     follow_example: bool = False
+    tape: WeightTape = field(default_factory=WeightTape)
     _values: Any = field(default_factory=WeakTensorKeyDictionary)
     # Tensors of one element whose values are expressions of sizes.
     _scalars: Any = field(default_factory=WeakTensorKeyDictionary)
+    # The numbers of weights in them, which count once they are read.
+    _scalar_reads: MutableMapping[Tensor, tuple[WeightRead, ...]] = field(default_factory=WeakTensorKeyDictionary)
     _conditions: dict[Any, SymBool] = field(default_factory=dict)
     _sources: MutableMapping[Tensor, frozenset[str]] = field(default_factory=WeakTensorKeyDictionary)
     _symbol_sources: dict[Any, frozenset[str]] = field(default_factory=dict)
@@ -122,6 +126,7 @@ class ConcreteValues:
             value = value.clone()
         else:
             self._foreign[_memory(value)] = value
+            self.tape.add_weight(tensor, value)
         self._values[fake] = _Value(value, label is None)
 
     def is_constant(self, fake: Tensor) -> bool:
@@ -159,8 +164,10 @@ class ConcreteValues:
         real = self._real_leaves(leaves) if is_computed else None
         if real is None:
             self._forget(written)
-            scalar = None if written else self._scalar(func, leaves, structure)
+            scalar, reads = (None, ()) if written else self._scalar(func, leaves, structure)
             is_read = scalar is not None and func is _aten._local_scalar_dense.default
+            if is_read:
+                self.tape.add(reads)
             if is_read and not isinstance(scalar, SymBool):
                 return scalar
             with self.suspended():
@@ -172,11 +179,13 @@ class ConcreteValues:
                 # torch.export requires that the truth value of a tensor is unbacked.
                 self._conditions[result.node.expr] = scalar
             if isinstance(result, Tensor) and scalar is not None and result.numel() == 1:
-                self._scalars[result] = scalar
+                self._scalars[result], self._scalar_reads[result] = scalar, reads
             return result
         values, is_certain = real
         if _reads_value(func):
             actual = self._compute(func, values, structure)
+            if is_certain:
+                self.tape.read(func, actual, values)
             result = self._answer(func, actual, run, is_certain=is_certain, operands=tensors)
         else:
             with self.suspended():
@@ -235,32 +244,34 @@ class ConcreteValues:
             found.append(real)
         return found, is_certain
 
-    def _scalar(self, func: OpOverload[Any, Any], leaves: Sequence[Any], structure: Any) -> Scalar | None:
-        """Value of an operator on tensors of one element as an expression of sizes; None if one is unknown."""
+    def _scalar(
+        self, func: OpOverload[Any, Any], leaves: Sequence[Any], structure: Any
+    ) -> tuple[Scalar | None, tuple[WeightRead, ...]]:
+        """Value of an operator on tensors of one element as an expression of sizes, and the numbers of weights in it.
+
+        The value is None if one of the tensors is unknown.
+        """
         numbers = []
+        reads: tuple[WeightRead, ...] = ()
         for leaf in leaves:
             number: Any = leaf
             if isinstance(leaf, FakeTensor):
-                number = self._scalars.get(leaf)
+                number, used = self._scalars.get(leaf), self._scalar_reads.get(leaf, ())
                 value = self._values.get(leaf) if number is None else None
                 if value is not None and value.is_certain and value.tensor.numel() == 1 and leaf.dim() == 0:
-                    number = None if _memory(value.tensor) in self._lost else value.tensor.item()
+                    number, used = (None, ()) if _memory(value.tensor) in self._lost else self.tape.number(value.tensor)
                 if number is None:
-                    return None
+                    return None, ()
+                reads += used
             elif isinstance(leaf, Tensor):
-                return None
+                return None, ()
             numbers.append(number)
         args, kwargs = pytree.tree_unflatten(numbers, structure)
-        return evaluate(func, args, kwargs)
+        return evaluate(func, args, kwargs), reads
 
     def _compute(self, func: OpOverload[Any, Any], leaves: list[Any], structure: Any) -> Any:
-        args, kwargs = pytree.tree_unflatten(leaves, structure)
-        with self.suspended(), no_dispatch(), DisableTorchFunction(), torch.no_grad():
-            result = func(*args, **kwargs)
-            if func in _LIFTS:
-                # The original is a constant of the graph, which later writes must not change.
-                result = result.clone()
-        return result
+        with self.suspended():
+            return self.tape.run(func, leaves, structure)
 
     def _record(self, written: Sequence[Tensor], result: Any, actual: Any, *, is_certain: bool) -> None:
         """Record the values of the results and of the tensors that the operator wrote."""

@@ -588,7 +588,7 @@ def value_patches(model: Module, leaves: Sequence[Any], labels: Sequence[str]) -
         yield
         return
     values.examples = {id(leaf): label for leaf, label in zip(leaves, labels, strict=True) if isinstance(leaf, Tensor)}
-    values.weights = frozenset(map(id, (*model.parameters(), *model.buffers())))
+    values.weights = frozenset(values.tape.name_weights(model))
     with applied(VALUE_PATCHES):
         yield
 
