@@ -156,8 +156,8 @@ def _copied_weights(model: torch.nn.Module, written: Collection[str]) -> list[to
     These are the buffers, the parameters to which the captured program writes, and those of which a copy costs little:
     code that runs in eager mode only may write to these. Large ones are not copied for the sake of such code.
     """
-    parameters = dict(model.named_parameters())
-    is_small = bytes_of(parameters.values()) <= _MOST_BYTES
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    is_small = bytes_of(model.parameters()) <= _MOST_BYTES
     chosen = [
         one for name, one in parameters.items() if is_small or name in written or bytes_of((one,)) <= _MOST_BYTES_OF_ONE
     ]

@@ -177,10 +177,12 @@ class ModelRunner:
         """The buffers, the tensors that are plain attributes, and the parameters that forward writes."""
         if not isinstance(self._model, torch.nn.Module):
             return {}
-        named: dict[str, Any] = {name: one for name, one in self._model.named_parameters() if name in self._written}
+        parameters = self._model.named_parameters(remove_duplicate=False)
+        named: dict[str, Any] = {name: one for name, one in parameters if name in self._written}
         named |= dict(self._model.named_buffers())
+        # Tensors in containers, or those that forward creates; the others are plain attributes.
+        named |= self._capture.exported_program.constants
         for name in self._capture.exported_program.constants:
-            # A plain attribute; other constants are tensors that forward creates.
             with suppress(AttributeError):
                 named[name] = operator.attrgetter(name)(self._model)
         return {name: one for name, one in named.items() if isinstance(one, torch.Tensor) and is_plain(one)}
