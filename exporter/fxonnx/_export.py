@@ -22,7 +22,7 @@ from fxonnx_translations._torch_compat import unset_fake_temporarily
 from ._capture import ALIASES_KEY, AssumptionKind, Capture, DataDependent, capture, report_narrowed
 from ._capture.attempts import recorded_attempts
 from ._capture.inputs.replaced_tensors import normal_weights
-from ._capture.patches import PatchKind, missing_targets, one_at_a_time, tracing_patches
+from ._capture.patches import PatchKind, missing_targets, tracing_patches
 from ._comparison import OutputComparison, report_skipped
 from ._diagnostics import Diagnostics, Report, read_diagnostics
 from ._export_context import exporting, in_mode, without_wrappers
@@ -55,6 +55,7 @@ from ._public import public
 from ._quantize_config import QuantizeConfig, WeightDtype
 from ._targets import Target
 from ._timing import Timer
+from ._turns import one_at_a_time
 from .errors import ArgumentError, RuntimeSessionError
 
 __all__ = ["export"]

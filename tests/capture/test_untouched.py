@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize
 
 import fxonnx
@@ -114,7 +113,8 @@ def made(body: str, folder: Path) -> nn.Module:
         f"class Program(Model):\n    def forward(self, x):\n{lines}\n"
     )
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     model: nn.Module = module.Program()

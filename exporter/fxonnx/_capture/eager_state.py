@@ -17,8 +17,8 @@ from fxonnx_translations._torch_compat import FakeTensor, pytree
 
 from .._cost import bytes_of
 from .._inner_tensors import is_wrapper
+from .._turns import one_at_a_time
 from .inputs.preserve import preserve_model
-from .patches.patch import one_at_a_time
 
 __all__ = [
     "call_with_weights",

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.nn.utils import parametrize
 
+from ..._turns import undone_in_forks
 from ..generators import GENERATORS, drawn_numbers_are_constant, process_generators, set_state, state_of
 from ..process_state import ABSENT, ProcessState
 from .pytree_objects import slot_names
@@ -357,7 +358,7 @@ def preserve_model(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> I
     marks = [(tensor, dict(vars(tensor))) for tensor in tensors]
     grad_mode, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     try:
-        with _own_parametrizations():
+        with _own_parametrizations(), undone_in_forks(snapshot.restore):
             yield snapshot
     finally:
         torch.set_grad_enabled(grad_mode)

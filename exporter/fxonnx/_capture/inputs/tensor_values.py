@@ -61,7 +61,7 @@ class TensorValues:
         self._records: list[_Record] = []
         self._memory: list[_Memory] = []
         self._others: list[tuple[torch.Tensor, torch.Tensor, int]] = []
-        """Sparse tensors and wrappers of other tensors, with a copy and the version: they have no memory of their own."""
+        """Sparse tensors and wrappers, which have no memory of their own, with a copy and the version."""
 
     def record(self, tensors: Iterable[torch.Tensor]) -> None:
         """Record tensors without their values."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..._extensions import Extension, active_extensions, all_extensions
+from ..._turns import one_at_a_time
 from .. import function_transforms, interrupts, python_texts, random_seeds
 from ..autograd_functions import record_function_call
 from ..constraints.guard_recorder import (
@@ -62,7 +63,6 @@ from .patch import (
     TorchFunctionPatch,
     ValuePatch,
     applied,
-    one_at_a_time,
 )
 from .python_sizes.shapes import SHAPE_PATCHES
 from .python_sizes.table import SIZE_PATCHES
