@@ -28,6 +28,7 @@ from ._diagnostics import Diagnostics, Report, read_diagnostics
 from ._export_context import exporting, in_mode, without_wrappers
 from ._extensions import add_on
 from ._garbage import rare_collections
+from ._interrupts import deferred_interrupts
 from ._keywords import called_by_users
 from ._lower.dispatch import is_translated
 from ._lower.lowering import lower
@@ -171,7 +172,14 @@ def export(
     timer, shapes = Timer(shown.on_stage), (dynamic_shapes, legacy.dynamic_axes, more_inputs)
     page = Report(type(model).__name__, profile_runtime=shown.profile_runtime)
     attempts = recorded_attempts(page.attempts, shows_log=shown.verbose)
-    with _reporting(page, shown, timer), exporting(), rare_collections(), attempts, normal_weights(model):
+    with (
+        deferred_interrupts(),
+        _reporting(page, shown, timer),
+        exporting(),
+        rare_collections(),
+        attempts,
+        normal_weights(model),
+    ):
         captured = _capture(model, checked, timer, (args, kwargs), shapes, dynamic_scalars)
         captured = replace(captured, attempts=tuple(page.attempts))
         if opset_version is None:

@@ -27,6 +27,7 @@ from fxonnx_translations._torch_compat import (
 
 from .._context_values import assigned
 from .._cost import bytes_of, export_seconds, forward_seconds
+from .._interrupts import interruptible
 from ..errors import CaptureError, kind_of
 from .attribute_uses import SourceFiles
 from .constraints.guard_recorder import SourceLine, is_user_file, source_line_of
@@ -352,7 +353,8 @@ def _calls(model: torch.nn.Module, inputs: BoundInputs) -> Iterator[Any]:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             own_args, own_kwargs = copy.deepcopy((args, kwargs))
-            result = model(*own_args, **own_kwargs)
+            with interruptible():
+                result = model(*own_args, **own_kwargs)
         restore()
         return pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, result)
 

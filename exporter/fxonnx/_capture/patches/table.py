@@ -12,9 +12,10 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Module
 
+from ... import _interrupts
 from ..._extensions import Extension, active_extensions, all_extensions
 from ..._turns import one_at_a_time
-from .. import function_transforms, interrupts, python_texts, random_seeds
+from .. import function_transforms, python_texts, random_seeds
 from ..autograd_functions import record_function_call
 from ..constraints.guard_recorder import (
     COMPARISONS,
@@ -441,7 +442,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         PatchKind.SOUND,
         strict=False,
     ),
-    Patch("torch.fx:Interpreter.run_node", interrupts.run_node, "a safe point for Ctrl-C", strict=False),
+    Patch("torch.fx:Interpreter.run_node", _interrupts.run_node, "a safe point for signals", strict=False),
     ValuePatch(
         "torch._export.non_strict_utils:_NonStrictTorchFunctionHandler.__torch_function__",
         handled_errors.record_errors,

@@ -33,6 +33,7 @@ from ..._capture.eager_state import (
 from ..._capture.function_transforms import GRADIENTS, unwound_transforms
 from ..._capture.inputs.pytree_objects import flatten_objects
 from ..._export_context import exporting, outside_of_export
+from ..._interrupts import interruptible, interruption_point
 from ..assumption_checks import placeholder_values
 from ..call_binding import bind_call
 from ..written_parameters import written_parameters
@@ -154,7 +155,8 @@ class ModelRunner:
             nullcontext() if limit is None else _Limited(limit),
         ):
             self._add_gradients()
-            result = flatten_objects(call_with_weights(model, replaced, given))
+            with interruptible():
+                result = flatten_objects(call_with_weights(model, replaced, given))
             after = self._state()
             after = {name: one for name, one in after.items() if self._is_update(name, one, state.get(name))}
             return _outcome(capture, result, copies, (args, kwargs), after, before)
@@ -284,6 +286,7 @@ class _Interpreter(torch.fx.Interpreter):
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """Run a node unless nothing uses its result: an operator whose error the model handles remains in the graph."""
+        interruption_point()
         is_dead = not n.users and isinstance(n.target, OpOverload) and not n.is_impure()
         return None if is_dead else super().run_node(n)
 
