@@ -255,9 +255,11 @@ class Snapshot:
                 array[slice(None) if isinstance(array, bytearray) else ...] = content
         for owner, slots in self.slots:
             for name, value in slots.items():
-                if getattr(owner, name, ABSENT) is not value:
-                    # Frozen dataclasses refuse setattr.
-                    _ = object.__delattr__(owner, name) if value is ABSENT else object.__setattr__(owner, name, value)
+                # Frozen dataclasses refuse setattr.
+                if getattr(owner, name, ABSENT) is not value and value is ABSENT:
+                    object.__delattr__(owner, name)
+                elif getattr(owner, name, ABSENT) is not value:
+                    object.__setattr__(owner, name, value)
         for generator, state, _ in self.generators:
             if state_of(generator) != state:
                 set_state(generator, state)

@@ -152,8 +152,8 @@ def _is_same_memory(tensor: torch.Tensor, data: torch.Tensor) -> bool:
 
 def _bytes_of(tensor: torch.Tensor) -> tuple[int, int]:
     """The first byte of a tensor with elements in its storage, a multiple of a word, and the one after the last."""
-    start = tensor.storage_offset() * tensor.element_size()
-    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    start = int(tensor.storage_offset()) * tensor.element_size()
+    steps = sum((size - 1) * int(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return start - start % _WORD, start + (steps + 1) * tensor.element_size()
 
 
