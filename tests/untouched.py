@@ -1,4 +1,4 @@
-"""What an export must not change: every tensor, attribute, hook and mode of the caller's objects, and the generators."""
+"""Everything that an export must not change: tensors, attributes, hooks and modes of the caller's objects, generators."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _content(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _children(value: Any) -> Iterator[tuple[str, Any]]:
-    """The parts of an object, with what is appended to its path."""
+    """The parts of an object, with the ends of their paths."""
     if isinstance(value, dict):
         yield from ((f"[{key!r}]", item) for key, item in list(value.items()))
         yield " keys", repr(list(value))

@@ -1,7 +1,7 @@
 """Signals during an export: an exception of a handler, such as KeyboardInterrupt or a time-out, arrives as itself.
 
-torch's C++ terminates the process if a handler raises below some of its functions, what is being restored would remain
-as it is, and code that handles any error would take a time-out for one of the model. The handlers that are installed
+torch's C++ terminates the process if a handler raises below some of its functions, a restoration would remain
+incomplete, and code that handles any error would take a time-out for one of the model. The handlers that are installed
 during an export only count. Safe points, in which only Python and C++ that passes exceptions on are on the stack, call
 the handlers of before; they are called at once while the model runs in eager mode.
 """
@@ -91,7 +91,7 @@ def deferred_interrupts() -> Iterator[None]:
     Only the main thread handles signals; in others, and for handlers that are not of Python, nothing changes.
 
     Raises:
-        BaseException: What a handler raises.
+        BaseException: The exception of a handler.
     """
     if threading.current_thread() is not threading.main_thread() or _interrupts.get() is not None:
         yield

@@ -1,4 +1,4 @@
-"""The turns that exports of several threads take, and what a process that is forked during one of them undoes."""
+"""The turns that exports of several threads take, and the changes that a process forked during one of them undoes."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _reset_of_torch() -> Callable[[], None]:
 
 @contextmanager
 def undone_in_forks(undo: Callable[[], None]) -> Iterator[None]:
-    """In a process that another thread forks inside the context, undo what this thread changes there.
+    """In a process that another thread forks inside the context, undo the changes of this thread.
 
     Args:
         undo: The function, which finds the change complete, incomplete or not made.

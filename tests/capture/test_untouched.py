@@ -149,7 +149,7 @@ def test_a_call_before_the_export_has_its_gradients(body: str, verify: bool, tmp
     for exports in (False, True):
         torch.manual_seed(0)
         model, x = made(body, tmp_path), torch.rand(4, 3)
-        # What autograd keeps of this call is written in none of the calls of the export.
+        # Autograd keeps tensors of this call, to which the calls of the export write.
         y = ((model.h + 1) * (model.plain + 1) * (model.values[0] + 1) * model.w * model.norm.eval()(x)).square().sum()
         model.train()
         if exports:

@@ -20,7 +20,7 @@ _WORD = 8
 
 
 class _Record(NamedTuple):
-    """A tensor, and what it was.
+    """A tensor and its state.
 
     Attributes:
         tensor: The tensor.
@@ -54,7 +54,7 @@ class _Memory(NamedTuple):
 class TensorValues:
     """Tensors with their versions, their memory and, of those that are copied, their values.
 
-    The bytes of each storage are copied once, so that views and tied weights remain what they are.
+    The bytes of each storage are copied once, so that views and tied weights still share them.
     """
 
     def __init__(self) -> None:

@@ -12,9 +12,8 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Module
 
-from ... import _interrupts
+from ... import _interrupts, _turns
 from ..._extensions import Extension, active_extensions, all_extensions
-from ..._turns import one_at_a_time
 from .. import function_transforms, python_texts, random_seeds
 from ..autograd_functions import record_function_call
 from ..constraints.guard_recorder import (
@@ -565,7 +564,7 @@ def capture_patches(*, strict: bool = False, plain: bool = False) -> Iterator[No
     patches = (*CAPTURE_PATCHES, *_patches_of(active_extensions()))
     with (
         # Within the lock: a table of another thread's capture would count as one of before.
-        one_at_a_time(),
+        _turns.one_at_a_time(),
         tracing_state.without_function_tables(),
         random_seeds.unseeded(partial(applied, SEED_PATCHES)),
         applied(
