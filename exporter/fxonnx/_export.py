@@ -22,12 +22,13 @@ from fxonnx_translations._torch_compat import unset_fake_temporarily
 from ._capture import ALIASES_KEY, AssumptionKind, Capture, DataDependent, capture, report_narrowed
 from ._capture.attempts import recorded_attempts
 from ._capture.inputs.replaced_tensors import normal_weights
-from ._capture.patches import PatchKind, missing_targets, one_at_a_time, tracing_patches
+from ._capture.patches import PatchKind, missing_targets, tracing_patches
 from ._comparison import OutputComparison, report_skipped
 from ._diagnostics import Diagnostics, Report, read_diagnostics
 from ._export_context import exporting, in_mode, without_wrappers
 from ._extensions import add_on
 from ._garbage import rare_collections
+from ._interrupts import deferred_interrupts
 from ._keywords import called_by_users
 from ._lower.dispatch import is_translated
 from ._lower.lowering import lower
@@ -56,6 +57,7 @@ from ._public import public
 from ._quantize_config import QuantizeConfig, WeightDtype
 from ._targets import Target
 from ._timing import Timer
+from ._turns import one_at_a_time
 from .errors import ArgumentError, RuntimeSessionError
 
 __all__ = ["export"]
@@ -172,7 +174,14 @@ def export(
     timer, shapes = Timer(shown.on_stage), (dynamic_shapes, legacy.dynamic_axes, more_inputs)
     page = Report(model, args, kwargs, shapes, profile_runtime=shown.profile_runtime)
     attempts = recorded_attempts(page.attempts, shows_log=shown.verbose)
-    with _reporting(page, shown, timer), exporting(), rare_collections(), attempts, normal_weights(model):
+    with (
+        deferred_interrupts(),
+        _reporting(page, shown, timer),
+        exporting(),
+        rare_collections(),
+        attempts,
+        normal_weights(model),
+    ):
         captured = _capture(model, checked, timer, (args, kwargs), shapes, dynamic_scalars)
         captured = replace(captured, attempts=tuple(page.attempts))
         if opset_version is None:

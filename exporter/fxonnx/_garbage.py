@@ -6,6 +6,8 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ._turns import undone_in_forks
+
 __all__ = ["rare_collections", "without_collections"]
 
 _THRESHOLDS = (50_000, 20, 1_000)
@@ -26,7 +28,8 @@ def rare_collections() -> Iterator[None]:
         return
     gc.set_threshold(*raised)
     try:
-        yield
+        with undone_in_forks(lambda: gc.set_threshold(*before)):
+            yield
     finally:
         if gc.get_threshold() == raised:
             gc.set_threshold(*before)

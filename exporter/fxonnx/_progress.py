@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Literal, TypeAlias
 
 from ._context_values import assigned
+from ._interrupts import interruption_point
 
 __all__ = ["Counter", "OnCount", "Unit", "observing_counts"]
 
@@ -47,6 +48,7 @@ class Counter:
 
     def add(self, count: int = 1) -> None:
         """Count what has been done."""
+        interruption_point()
         self._done += count
         if self._observer is not None:
             self._observer(self._unit, self._done, self._total)

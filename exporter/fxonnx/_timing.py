@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from ._interrupts import interruption_point
+
 __all__ = ["Timer"]
 
 
@@ -26,6 +28,7 @@ class Timer:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Measure the body of the ``with`` statement."""
+        interruption_point()
         if self._on_stage is not None:
             self._on_stage(name)
         start = time.perf_counter()

@@ -1,10 +1,11 @@
-"""Ctrl-C during an export: KeyboardInterrupt, with torch restored; the process does not end."""
+"""Signals during an export: KeyboardInterrupt or the handler's error, with all restored; the process does not end."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -117,16 +118,74 @@ restored(signal.default_int_handler)
 """
 
 
+TIME_OUTS = """
+import gc, time
+from fxonnx._capture.patches import all_patches
+from tests.untouched import State
+
+class TimeOut(Exception):
+    pass
+
+def handler(number, frame):
+    raise TimeOut("too long")
+
+class Handling(Layers):
+    # A time-out is no error that a model handles, and no failure of the model.
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("h", torch.zeros(8))
+        self.step = 0
+
+    def forward(self, x):
+        self.step += 1
+        self.h += 1
+        self.layers[0].weight.data.mul_(0.5)
+        try:
+            x = super().forward(x)
+            if x.sum() > 0:
+                x = x + self.step
+        except Exception:
+            x = x + 1
+        return x + self.h
+
+model = Handling().eval()
+run(model)
+start = time.perf_counter()
+expected = run(model)
+seconds, count = time.perf_counter() - start, MOMENTS
+signal.signal(signal.SIGALRM, handler)
+targets = [(patch, patch.read()) for patch in all_patches() if patch.applies and patch.missing is None]
+state = State(model, x)
+for moment in range(count):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds * (moment + 0.5) / count)
+        run(model)
+        time.sleep(10)  # an export that was faster
+    except TimeOut as error:
+        assert type(error) is TimeOut and error.args == ("too long",), error
+        assert error.__cause__ is None and error.__suppress_context__
+    else:
+        raise SystemExit(f"no time-out at {moment}")
+    assert not state.changes(), state.changes()
+    changed = [patch.target for patch, value in targets if patch.read() is not value]
+    assert not changed, changed
+    assert signal.getsignal(signal.SIGALRM) is handler and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+assert run(model).model_proto.SerializeToString() == expected.model_proto.SerializeToString()
+"""
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT of os.kill")
 @pytest.mark.parametrize(
     "code",
     # One process for all but the moments: most of a case is the import of torch and the first export.
-    [MOMENTS, IN_FORWARD + TWICE + IN_A_THREAD + OWN_HANDLER + IGNORED],
-    ids=["moments", "in-forward, twice, in-a-thread, own-handler, ignored"],
+    [MOMENTS, TIME_OUTS.replace("MOMENTS", "6"), IN_FORWARD + TWICE + IN_A_THREAD + OWN_HANDLER + IGNORED],
+    ids=["moments", "time-outs", "in-forward, twice, in-a-thread, own-handler, ignored"],
 )
-def test_interrupts(code: str) -> None:
+def test_interrupts(code: str, tmp_path: Path) -> None:
     # A shell may start the tests with SIGINT ignored.
     default = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    script = default + textwrap.dedent(SOURCE) + code
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    # A file, because the source code of forward is rewritten.
+    script = tmp_path / "interrupted.py"
+    script.write_text(default + textwrap.dedent(SOURCE) + code)
+    result = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

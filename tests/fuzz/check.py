@@ -13,9 +13,10 @@ import onnxruntime
 import torch
 
 import fxonnx
+from tests.untouched import State
 
 from .comparison import computes_nan, difference, eager, is_stable, nan_limit
-from .outcome import Finding, Outcome, first_line
+from .outcome import Finding, Outcome, first_line, touched
 from .program import Program, Sizes
 from .recorded import Recorded
 
@@ -51,10 +52,13 @@ def _check(program: Program, numerics: Literal["default", "exact"]) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="fuzz-") as directory, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         path = Path(directory) / "model.onnx"
+        model = program.model()
+        inputs = tuple(value.clone() for value in program.example_inputs(program.example))
+        state = State(model, inputs)
         try:
             exported = fxonnx.export(
-                program.model(),
-                tuple(value.clone() for value in program.example_inputs(program.example)),
+                model,
+                inputs,
                 path,
                 dynamic_shapes=program.dynamic_shapes if any(program.dynamic_shapes) else None,
                 opset_version=program.opset,
@@ -62,10 +66,12 @@ def _check(program: Program, numerics: Literal["default", "exact"]) -> Outcome:
                 options=fxonnx.ExportOptions(numerics=numerics),
             )
         except (fxonnx.CaptureError, fxonnx.UnsupportedOperatorError, fxonnx.PrepareError) as error:
-            return Outcome(status=type(error).__name__)
+            return Outcome(touched(state), status=type(error).__name__)
         except Exception as error:  # noqa: BLE001 - any other exception of an export is a finding
             return Outcome((Finding("internal", f"{type(error).__name__}: {first_line(error)}"),))
-        return _Check(program, exported, path).run()
+        findings = touched(state)
+        outcome = _Check(program, exported, path).run()
+        return replace(outcome, findings=(*findings, *outcome.findings))
 
 
 class _Check:

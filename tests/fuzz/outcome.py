@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Finding", "Outcome", "first_line"]
+from tests.untouched import State
+
+__all__ = ["Finding", "Outcome", "first_line", "touched"]
 
 
 @dataclass(frozen=True)
@@ -12,7 +14,7 @@ class Finding:
     """A defect found in one program.
 
     Attributes:
-        kind: "wrong", "run", "load", "checker", "recorded", "refused", "internal", "changed",
+        kind: "wrong", "run", "load", "checker", "recorded", "refused", "internal", "changed", "touched",
             "unreported", "timeout" or "crash".
         text: Description.
         sizes: The sizes, or the case of a Python program, at which it occurred; None if it does not depend on them.
@@ -50,3 +52,9 @@ class Outcome:
 def first_line(error: BaseException) -> str:
     """The text of an error without its hint."""
     return str(error).partition("\nhint:")[0][:500]
+
+
+def touched(state: State) -> tuple[Finding, ...]:
+    """A finding if the objects of a state, or the process, have changed since."""
+    changes = state.changes()
+    return (Finding("touched", "; ".join(changes)[:500]),) if changes else ()

@@ -17,9 +17,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 import fxonnx
+from tests.untouched import State
 
 from .comparison import difference
-from .outcome import Finding, Outcome, first_line
+from .outcome import Finding, Outcome, first_line, touched
 from .python_generator import EagerTimeoutError, time_limit
 from .python_program import Case, PythonProgram
 
@@ -52,12 +53,14 @@ def check_python(program: PythonProgram) -> Outcome:
         if example is None:
             return Outcome(status="eager torch fails")
         instance = model().eval()
+        inputs = program.example_inputs(program.example)
+        state = State(instance, inputs)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
                 exported = fxonnx.export(
                     instance,
-                    program.example_inputs(program.example),
+                    inputs,
                     Path(directory) / "model.onnx",
                     dynamic_shapes=program.dynamic_shapes,
                     opset_version=program.opset,
@@ -65,10 +68,11 @@ def check_python(program: PythonProgram) -> Outcome:
                     data_dependent=program.data_dependent,
                 )
             except fxonnx.ExportError as error:
-                return Outcome(status=f"refused: {type(error).__name__}: {_message(error)}")
+                return Outcome(touched(state), status=f"refused: {type(error).__name__}: {_message(error)}")
             except Exception as error:  # noqa: BLE001 - any other exception of an export is a finding
                 return Outcome((Finding("internal", f"{type(error).__name__}: {first_line(error)}"),))
         check = _Check(program, model, exported, Path(directory) / "model.onnx", expected)
+        check.findings += touched(state)
         check.warned = "\n".join(str(one.message) for one in caught)
         return check.run(instance)
 

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from torch._C import _functorch as functorch
     from torch._C import _jit_pass_inline as jit_pass_inline
     from torch._C import _set_grad_enabled as set_grad_enabled
+    from torch._C._autograd import _unsafe_set_version_counter as set_version_counters
     from torch._dynamo.exc import UncapturedHigherOrderOpError
     from torch._functorch import predispatch
     from torch._higher_order_ops.scan import scan
@@ -116,6 +117,7 @@ else:
     functorch = find_name("torch._C:_functorch")
     jit_pass_inline = find_name("torch._C:_jit_pass_inline")
     set_grad_enabled = find_name("torch._C:_set_grad_enabled")
+    set_version_counters = find_name("torch._C._autograd:_unsafe_set_version_counter")
     parse_schema = find_name("torch._C:parse_schema")
     UncapturedHigherOrderOpError = find_name("torch._dynamo.exc:UncapturedHigherOrderOpError")
     predispatch = find_name("torch._functorch.predispatch")
@@ -250,6 +252,7 @@ __all__ = [
     "scan",
     "set_grad_enabled",
     "set_proxy_slot",
+    "set_version_counters",
     "shape_config",
     "sym_float",
     "sym_int",

@@ -27,14 +27,17 @@ from fxonnx_translations._torch_compat import (
 
 from .._context_values import assigned
 from .._cost import bytes_of, export_seconds, forward_seconds
+from .._interrupts import interruptible
 from .._user_files import is_user_file
 from ..errors import CaptureError, kind_of
 from .attribute_uses import SourceFiles
 from .constraints.guard_recorder import SourceLine, source_line_of
-from .eager_state import preserved_random_states
+from .eager_state import preserved_gradients, preserved_random_states
 from .generators import GENERATORS, state_of
 from .inputs.example_inputs import BoundInputs
 from .inputs.preserve import Change, Snapshot, changed_attributes, preserve_model
+from .inputs.pytree_objects import slot_names
+from .inputs.tensor_values import TensorValues
 from .process_state import ABSENT
 
 __all__ = ["AttributeChange", "draws_values", "noted_changes", "recorded_changes", "state_changes"]
@@ -93,10 +96,14 @@ class _Named:
         owner, name, *_ = self.change
         if isinstance(owner, CellType):
             found = owner.cell_contents
+        elif isinstance(owner, np.ndarray):
+            found = owner.tolist()
         elif name is None:
             found = list(owner)
         elif isinstance(owner, dict):
             found = owner.get(name, ABSENT)
+        elif name in slot_names(type(owner)):
+            found = getattr(owner, name, ABSENT)
         else:
             found = vars(owner).get(name, ABSENT)
         return pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, found)
@@ -263,7 +270,7 @@ def _named(model: torch.nn.Module, changes: Sequence[Change]) -> Iterator[_Named
                 yield _Named(change, f"{path}{name}", name)
         elif attribute in _TABLES:
             yield _Named(change, f"{path}{name}", str(name))
-        elif attribute and isinstance(owner, dict | list | set | deque):
+        elif attribute and isinstance(owner, dict | list | set | deque | np.ndarray | bytearray):
             yield _Named(change, f"{path}{attribute}" + ("" if name is None else f"[{name!r}]"), attribute)
         elif attribute:
             yield _Named(change, f"{path}{attribute}.{name}", str(name))
@@ -338,9 +345,6 @@ def _calls(model: torch.nn.Module, inputs: BoundInputs) -> Iterator[Any]:
     The numbers that one call draws from Python and NumPy follow those of the call before it.
     """
     args, kwargs = inputs.table.objects or (inputs.args, dict(inputs.kwargs))
-    tensors = [*model.parameters(), *model.buffers()]
-    before = [tensor.detach().clone() for tensor in tensors]
-    versions = [tensor._version for tensor in tensors]
     tables: list[dict[str, Any]] = [
         table for module in model.modules() for table in (module._buffers, module._parameters)
     ]
@@ -350,19 +354,22 @@ def _calls(model: torch.nn.Module, inputs: BoundInputs) -> Iterator[Any]:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             own_args, own_kwargs = copy.deepcopy((args, kwargs))
-            result = model(*own_args, **own_kwargs)
+            with interruptible():
+                result = model(*own_args, **own_kwargs)
         restore()
         return pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, result)
 
     def restore() -> None:
         for table, entries in zip(tables, assigned, strict=True):
             table.update(entries)
-        for tensor, values, version in zip(tensors, before, versions, strict=True):
-            if tensor._version != version:
-                tensor.copy_(values)
+        weights.restore()
 
     leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    with disable_current_modes(), torch.no_grad(), preserve_model(model, leaves), preserved_random_states():
+    kept = preserve_model(model, leaves), preserved_gradients(model), preserved_random_states()
+    with disable_current_modes(), torch.no_grad(), kept[0], kept[1], kept[2]:
+        weights = TensorValues()
+        weights.record((*model.parameters(), *model.buffers()))
+        weights.copy((*model.parameters(), *model.buffers()))
         random.seed(0)
         np.random.seed(0)
         try:
@@ -442,7 +449,9 @@ def _equal(one: Any, other: Any) -> bool:
     if spec != other_spec:
         return False
     for left, right in zip(leaves, others, strict=True):
-        if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
+        if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
+            if type(left) is not type(right):
+                return False
             if left.shape != right.shape or not torch.allclose(left, right, equal_nan=True):
                 return False
         elif isinstance(left, int | float | str | bool | bytes | complex) and left != right:

@@ -14,6 +14,7 @@ import torch
 from fxonnx_translations._torch_compat import FakeTensor, UncapturedHigherOrderOpError
 
 from .._cost import bytes_of
+from .._interrupts import interruptible
 from .._user_files import is_user_file
 from ..errors import CaptureError
 from .constraints.guard_recorder import source_line_of
@@ -131,7 +132,8 @@ def _raised(model: torch.nn.Module, inputs: BoundInputs, forward: Callable[..., 
     model.forward = forward
     try:
         args, kwargs = copies_of_inputs((inputs.args, dict(inputs.kwargs)))
-        model(*args, **kwargs)
+        with interruptible():
+            model(*args, **kwargs)
     except Exception as error:  # noqa: BLE001 - the model may raise anything
         return error
     return None

@@ -15,21 +15,27 @@ import torch
 from fxonnx_translations._builder.sub_byte import PER_BYTE, copy_of
 from fxonnx_translations._torch_compat import FakeTensor, pytree
 
+from .._cost import bytes_of
 from .._inner_tensors import is_wrapper
+from .._turns import one_at_a_time
 from .inputs.preserve import preserve_model
-from .patches.patch import one_at_a_time
 
 __all__ = [
     "call_with_weights",
     "copies_of_inputs",
     "has_same_bits",
     "is_plain",
+    "preserved_gradients",
     "preserved_random_states",
     "preserved_state",
     "run_uncompiled",
 ]
 
 _T = TypeVar("_T")
+
+# All parameters of a model up to this size are copied for a call, and those that are small themselves.
+_MOST_BYTES = 2**24
+_MOST_BYTES_OF_ONE = 2**20
 
 _COMPILING = ("_higher_order_ops", "flex_attention")
 """Parts of the names of torch's files that compile functions of the model."""
@@ -99,7 +105,7 @@ def preserved_random_states() -> Iterator[None]:
 
 
 @contextmanager
-def _preserved_gradients(model: torch.nn.Module) -> Iterator[None]:
+def preserved_gradients(model: torch.nn.Module) -> Iterator[None]:
     """Restore the gradients of the parameters on exit: forward may call ``backward``."""
     parameters = list(model.parameters())
     before = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
@@ -123,17 +129,15 @@ def preserved_state(model: Any, training: frozenset[str] | None, written: Collec
     Args:
         model: A module; for other functions, nothing is done.
         training: Names of the modules in training mode; None to keep the modes.
-        written: Names of the parameters whose values forward may change. Buffers are always restored.
+        written: Names of the parameters whose values forward is known to change, which are restored even if they are
+            large.
     """
     if not isinstance(model, torch.nn.Module):
         yield
         return
-    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    memory = [(tensor, tensor.data) for tensor in named.values() if is_plain(tensor)]
-    copied = {*written, *(name for name, _ in model.named_buffers())}
-    values = [(tensor.data, copy_of(tensor)) for name, tensor in named.items() if name in copied and is_plain(tensor)]
     modes = [(module, module.training) for module in model.modules() if hasattr(module, "training")]
-    with preserve_model(model, ()), _preserved_gradients(model):
+    with preserve_model(model, ()) as snapshot, preserved_gradients(model):
+        snapshot.values.copy(_copied_weights(model, written))
         try:
             if training is not None:
                 for name, module in model.named_modules():
@@ -144,13 +148,20 @@ def preserved_state(model: Any, training: frozenset[str] | None, written: Collec
             for module, mode in modes:
                 if module.training != mode:
                     module.training = mode
-            for tensor, original in memory:
-                if tensor.data_ptr() != original.data_ptr() or tensor.shape != original.shape:
-                    tensor.data = original
-            with torch.no_grad():
-                for tensor, value in values:
-                    if not has_same_bits(tensor, value):
-                        tensor.copy_(value)
+
+
+def _copied_weights(model: torch.nn.Module, written: Collection[str]) -> list[torch.Tensor]:
+    """The tensors that are copied for a call of a model.
+
+    These are the buffers, the parameters to which the captured program writes, and those of which a copy costs little:
+    code that runs in eager mode only may write to these. Large ones are not copied for the sake of such code.
+    """
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    is_small = bytes_of(model.parameters()) <= _MOST_BYTES
+    chosen = [
+        one for name, one in parameters.items() if is_small or name in written or bytes_of((one,)) <= _MOST_BYTES_OF_ONE
+    ]
+    return [*chosen, *model.buffers()]
 
 
 def call_with_weights(model: Any, replaced: dict[str, torch.Tensor], given: Any) -> Any:

@@ -17,7 +17,8 @@ import torch
 
 from fxonnx_translations._torch_compat import FakeTensor, FunctionalTensor
 
-from .patches.patch import GlobalPatch, is_tracing, one_at_a_time, written
+from .._turns import one_at_a_time
+from .patches.patch import GlobalPatch, is_tracing, written
 
 __all__ = ["eager_types", "replaced_names", "type_of"]
 

@@ -45,7 +45,6 @@ from .inputs.input_table import with_lists
 from .inputs.preserve import Snapshot, preserve_model
 from .inputs.pytree_objects import flatten_objects, unflatten_objects
 from .inputs.replaced_tensors import meta_as_cpu
-from .interrupts import deferred_interrupts
 from .operand_types import conversion_of_inputs
 from .patches import capture_patches, is_tracing, value_patches
 from .patches.layouts.sparse_attributes import register_compressed_attributes
@@ -212,7 +211,6 @@ def _run_torch_export(
 ) -> ExportedProgram:
     shapes, strict = plan.shapes, plan.strict
     with (
-        deferred_interrupts(),
         # TorchDynamo calls the functions without their caches itself.
         without_traced_results() if strict else uncached_sizes(),
         preserve_model(model, inputs.tensors) as snapshot,

@@ -27,6 +27,7 @@ from fxonnx_translations._torch_compat import FakeTensor
 from .._capture import Capture
 from .._capture.constraints.constraint import SizeLimits
 from .._extensions import add_on
+from .._interrupts import interruption_point
 from .._nodes import result_index
 from .._options import Options
 from .._prepare import REASON_KEY, Prepared, Update, find_attribute
@@ -182,6 +183,7 @@ class _GraphLowering:
             skipped: Further nodes that already have values.
         """
         for node in graph.nodes:
+            interruption_point()
             if node.op == "call_function" and node not in skipped:
                 self.call(node)
             elif node.op == "get_attr" and node.target in constants:

@@ -29,6 +29,7 @@ from .._comparison import REFERENCE_TEXTS, ReferenceName
 from .._export_context import outside_of_export
 from .._extensions import add_on
 from .._inner_tensors import rewrapped, unwrapped
+from .._interrupts import interruptible
 from ..errors import ArgumentError, SaveError, kind_of
 from . import saving
 from .call_binding import BoundCall, bind_call
@@ -230,7 +231,8 @@ def _run_model(
         in_autocast(capture.autocast),
         full_float32_products(),
     ):
-        result = call_with_weights(model, replaced, capture.inputs.for_model((args, kwargs)))
+        with interruptible():
+            result = call_with_weights(model, replaced, capture.inputs.for_model((args, kwargs)))
         # Results may be buffers, whose values are restored.
         leaves = [
             copy_of(leaf) if isinstance(leaf, torch.Tensor) else _copies(leaf)

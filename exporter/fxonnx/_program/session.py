@@ -19,6 +19,7 @@ from fxonnx_translations._builder.dtypes import from_torch, to_torch_dtype
 from fxonnx_translations._builder.initializers import has_content
 from fxonnx_translations._builder.sub_byte import FLOAT4_PAIRS, PER_BYTE, contiguous, onnx_sizes, pack, unpack
 
+from .._interrupts import interruption_point
 from .._sequence_types import is_sequence
 from ..errors import ArgumentError, RuntimeSessionError
 from .protobuf_layout import tensor_bytes
@@ -124,6 +125,7 @@ class Session:
             self._check_outputs()
         try:
             # ONNX Runtime's Python interface has sequences of arrays, but none of OrtValues.
+            interruption_point()
             run = self._session.run if self._has_lists else self._session.run_with_ort_values
             outputs = run(self._output_names, feeds)
         except Exception as error:

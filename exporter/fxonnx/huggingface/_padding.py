@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .._capture.patches.patch import one_at_a_time
+from .._turns import one_at_a_time
 
 __all__ = ["padding_any_size"]
 

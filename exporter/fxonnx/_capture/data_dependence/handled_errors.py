@@ -26,7 +26,7 @@ import fxonnx_translations
 from fxonnx_translations._torch_compat import FakeTensor
 
 from ..._context_values import assigned
-from ..interrupts import interruption_point
+from ..._interrupts import interruption_point
 
 __all__ = [
     "HandledErrors",

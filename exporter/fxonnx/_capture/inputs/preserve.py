@@ -14,10 +14,15 @@ from dataclasses import dataclass, field
 from operator import is_
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from torch.nn.utils import parametrize
 
+from ..._turns import undone_in_forks
 from ..generators import GENERATORS, drawn_numbers_are_constant, process_generators, set_state, state_of
 from ..process_state import ABSENT, ProcessState
+from .pytree_objects import slot_names
+from .tensor_values import TensorValues
 
 __all__ = ["Change", "Snapshot", "changed_attributes", "preserve_model"]
 
@@ -62,7 +67,7 @@ _CONTAINER_WRITES = frozenset(
 
 @dataclass
 class Snapshot:
-    """Attributes and containers of a module tree. Only tensors that are plain attributes are copied."""
+    """Attributes and containers of a module tree. Of the tensors, only those that are plain attributes are copied."""
 
     model: torch.nn.Module
     attributes: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
@@ -71,7 +76,13 @@ class Snapshot:
     sets: list[tuple[Any, frozenset[Any]]] = field(default_factory=list)
     empty: list[Any] = field(default_factory=list)
     """Containers without elements: most of a module's, which are compared faster than the others."""
-    tensors: list[tuple[torch.Tensor, torch.Tensor, int]] = field(default_factory=list)
+    arrays: list[tuple[Any, Any]] = field(default_factory=list)
+    """Arrays of NumPy and of bytes, with copies."""
+    slots: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
+    """Objects with ``__slots__``, and the values of these."""
+    tensors: list[torch.Tensor] = field(default_factory=list)
+    """The tensors that are plain attributes or parts of these."""
+    values: TensorValues = field(default_factory=TensorValues)
     requires_grad: list[tuple[torch.Tensor, bool]] = field(default_factory=list)
     seen: set[int] = field(default_factory=set)
     tensor_tables: set[int] = field(default_factory=set)
@@ -92,9 +103,12 @@ class Snapshot:
             # torch.export traces fake copies of these, so their values cannot change.
             self.seen.add(id(tensor))
             self.requires_grad.append((tensor, tensor.requires_grad))
+            self.attributes.append((tensor, dict(vars(tensor))))
+            if tensor.is_leaf and tensor.grad is not None:
+                # TorchDynamo marks all tensors.
+                self.attributes.append((tensor.grad, dict(vars(tensor.grad))))
             if vars(tensor):
                 self.marked.append((name, tensor))
-                self.attributes.append((tensor, dict(vars(tensor))))
         scripts: list[Any] = []
         for module in model.modules():
             self.tensor_tables.update((id(module._parameters), id(module._buffers)))
@@ -106,6 +120,9 @@ class Snapshot:
         for value in self.process.take(model):
             self._visit(value, 1)
         self.generators += [(value, state_of(value), name) for name, value in process_generators().items()]
+        # In-place ops on tensors that are plain attributes do change them during tracing.
+        self.values.copy(self.tensors)
+        self.values.record(tensor for tensor, _ in self.requires_grad)
 
     def _visit(self, value: Any, depth: int) -> None:
         kind = type(value)
@@ -113,10 +130,10 @@ class Snapshot:
             return
         self.seen.add(id(value))
         if isinstance(value, torch.Tensor):
-            # In-place ops on tensors that are plain attributes do change them during tracing.
             if not value.is_inference():
-                self.tensors.append((value, value.detach().clone(), value._version))
+                self.tensors.append(value)
                 self.requires_grad.append((value, value.requires_grad))
+                self.attributes.append((value, dict(vars(value))))
             return
         if isinstance(value, dict):
             self.mappings.append((value, dict(value)))
@@ -128,12 +145,18 @@ class Snapshot:
             self._visit_all(value, depth)
         elif isinstance(value, set):
             self.sets.append((value, frozenset(value)))
+        elif isinstance(value, np.ndarray | bytearray):
+            self.arrays.append((value, value.copy()))
         elif isinstance(value, GENERATORS):
             self.generators.append((value, state_of(value), ""))
         if isinstance(value, torch.nn.Module):
             self._visit_attributes(value, OBJECT_DEPTH)
-        elif depth and hasattr(value, "__dict__") and kind.__module__.partition(".")[0] != "torch":
-            self._visit_attributes(value, depth - 1)
+        elif depth and kind.__module__.partition(".")[0] not in ("torch", "builtins"):
+            if hasattr(value, "__dict__"):
+                self._visit_attributes(value, depth - 1)
+            if names := slot_names(kind):
+                self.slots.append((value, {name: getattr(value, name, ABSENT) for name in names}))
+                self._visit_all(self.slots[-1][1].values(), depth - 1)
 
     def _visit_attributes(self, owner: Any, depth: int) -> None:
         attributes = vars(owner)
@@ -192,6 +215,12 @@ class Snapshot:
         for members, originals in self.sets:
             if members != originals:
                 yield Change(members, None, originals, set(members), variables.get(id(members), ""))
+        for array, before in self.arrays:
+            if not _is_same_array(array, before):
+                yield Change(array, None, before, array.copy(), variables.get(id(array), ""))
+        for owner, before in self.slots:
+            now = {name: getattr(owner, name, ABSENT) for name in before}
+            yield from (Change(owner, name, old, now[name]) for name, old in before.items() if now[name] is not old)
         for owner, name, old, new in self.process.changes():
             yield Change(owner, name, old, new)
         for owner, name, counter, text in self.counters:
@@ -221,25 +250,31 @@ class Snapshot:
             if members != originals:
                 members.clear()
                 members.update(originals)
-        for generator, state, name in self.generators:
-            # Other threads draw from those that the process shares.
-            if not name and state_of(generator) != state:
+        for array, content in self.arrays:
+            if not _is_same_array(array, content):
+                array[slice(None) if isinstance(array, bytearray) else ...] = content
+        for owner, slots in self.slots:
+            for name, value in slots.items():
+                # Frozen dataclasses refuse setattr.
+                if getattr(owner, name, ABSENT) is not value and value is ABSENT:
+                    object.__delattr__(owner, name)
+                elif getattr(owner, name, ABSENT) is not value:
+                    object.__setattr__(owner, name, value)
+        for generator, state, _ in self.generators:
+            if state_of(generator) != state:
                 set_state(generator, state)
         for script, name, value in self.scripts:
             script.setattr(name, value)
         for owner, name, counter, text in self.counters:
             if repr(counter) != text:
                 vars(owner)[name] = _counter(text)
-        for tensor, values, version in self.tensors:
-            if tensor._version != version:
-                with torch.no_grad():
-                    tensor.copy_(values)
         for tensor, required in self.requires_grad:
             # Values that require grad, written into a buffer, make it one of autograd's results.
             if tensor.requires_grad != required and not tensor.is_leaf and not tensor._is_view():
                 tensor.detach_()
             if tensor.requires_grad != required and tensor.is_leaf:
                 tensor.requires_grad_(required)
+        self.values.restore()
 
 
 def changed_attributes(script: Any) -> Iterator[str]:
@@ -282,13 +317,36 @@ def _is_same(mapping: dict[Any, Any], items: dict[Any, Any]) -> bool:
     )
 
 
+def _is_same_array(array: Any, before: Any) -> bool:
+    """Whether an array of NumPy, or of bytes, has the same content; that of objects is the same objects."""
+    if isinstance(array, bytearray):
+        return bool(array == before)
+    if array.shape != before.shape or array.dtype != before.dtype:
+        return False
+    if array.dtype.hasobject:
+        return all(map(is_, array.flat, before.flat))
+    return bool(array.tobytes() == before.tobytes())
+
+
+@contextmanager
+def _own_parametrizations() -> Iterator[None]:
+    """Compute parametrized weights anew inside ``parametrize.cached()``: those of a capture are fake tensors."""
+    before = parametrize._cache_enabled, parametrize._cache
+    parametrize._cache_enabled, parametrize._cache = 0, {}
+    try:
+        yield
+    finally:
+        parametrize._cache_enabled, parametrize._cache = before
+
+
 @contextmanager
 def preserve_model(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> Iterator[Snapshot]:
     """Restore the model and the inputs on exit, including exit by an exception.
 
     Covers the attributes of all submodules, the containers and plain objects they hold, the values of tensors that are
-    plain attributes, ``requires_grad`` of parameters and buffers, and attributes of the inputs; besides the model, the
-    attributes of its classes, the variables that its functions share, the grad mode and the default dtype.
+    plain attributes, ``requires_grad``, hooks and versions of all tensors, and attributes of the inputs; besides the
+    model, the attributes of its classes, the variables that its functions share, the generators of random numbers of
+    Python and NumPy, the grad mode and the default dtype.
 
     Args:
         model: The user's model.
@@ -302,7 +360,8 @@ def preserve_model(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> I
     marks = [(tensor, dict(vars(tensor))) for tensor in tensors]
     grad_mode, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     try:
-        yield snapshot
+        with _own_parametrizations(), undone_in_forks(snapshot.restore):
+            yield snapshot
     finally:
         torch.set_grad_enabled(grad_mode)
         torch.set_default_dtype(dtype)

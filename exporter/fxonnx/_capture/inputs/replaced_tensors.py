@@ -10,7 +10,7 @@ import torch
 
 from fxonnx_translations._torch_compat import FakeTensor, FakeTensorMode
 
-from ..patches.patch import one_at_a_time
+from ..._turns import one_at_a_time
 from .example_inputs import BoundInputs
 
 __all__ = ["meta_as_cpu", "normal_weights"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .fast_paths import SPEED_PATCHES
 from .loading import LOADING_PATCHES, loading_patches
-from .patch import Patch, PatchKind, applied, is_tracing, not_tracing, one_at_a_time
+from .patch import Patch, PatchKind, applied, is_tracing, not_tracing
 from .table import (
     CAPTURE_PATCHES,
     SEED_PATCHES,
@@ -35,7 +35,6 @@ __all__ = [
     "loading_patches",
     "missing_targets",
     "not_tracing",
-    "one_at_a_time",
     "rewriting_patches",
     "tracing_patches",
     "value_patches",

@@ -7,7 +7,7 @@ import importlib
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -22,6 +22,7 @@ from fxonnx_translations._optional_names import is_missing
 from fxonnx_translations._torch_compat import DispatchKey, ExportFunctions, OpOverload, TorchCall, decomposition_table
 
 from ..._context_values import assigned
+from ..._turns import one_at_a_time, undone_in_forks
 from ..departures import DepartureKind, record_departure
 from ..function_transforms import computes_gradients
 from .installed.missing import MissingTarget, PatchKind, distribution_of, installed_version, is_newer, report_missing
@@ -45,7 +46,6 @@ __all__ = [
     "is_tracing",
     "loaded_namespaces",
     "not_tracing",
-    "one_at_a_time",
     "replaced_call",
     "written",
 ]
@@ -65,7 +65,6 @@ class _Thread(threading.local):
 
 
 MISSING = _Missing()
-_LOCK = threading.RLock()
 _thread = _Thread()
 
 
@@ -86,17 +85,6 @@ def not_tracing() -> Iterator[None]:
         yield
     finally:
         _thread.depth = depth
-
-
-@contextmanager
-def one_at_a_time() -> Iterator[None]:
-    """Hold the reentrant lock under which models are traced.
-
-    torch.export and make_fx have global state of their own (the current tracer, ``builtins.max``, flags), so that
-    exports of several threads must take turns even where fxonnx applies no patch.
-    """
-    with _LOCK:
-        yield
 
 
 def in_tracing_thread(here: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callable[..., Any]:
@@ -556,18 +544,27 @@ def written(patches: Iterable[Patch]) -> Iterator[None]:
         UntestedTorchError: If the target of a patch for soundness is missing.
     """
     with one_at_a_time(), ExitStack() as stack:
-        skipped = [one for one in (_apply(patch, stack) for patch in patches if patch.applies) if one]
+        changed: list[tuple[Patch, Any]] = []
+        stack.enter_context(undone_in_forks(partial(_restore_all, changed)))
+        skipped = [one for one in (_apply(patch, stack, changed) for patch in patches if patch.applies) if one]
         if skipped:
             report_missing(skipped)
         yield
 
 
-def _apply(patch: Patch, stack: ExitStack) -> MissingTarget | None:
-    """Apply a patch until the stack is closed, or return its target if it is missing."""
+def _apply(patch: Patch, stack: ExitStack, changed: list[tuple[Patch, Any]]) -> MissingTarget | None:
+    """Apply a patch until the stack is closed, or return its target if it is missing.
+
+    Args:
+        patch: The patch.
+        stack: Restores the target.
+        changed: Receives the patch, and the value of its target.
+    """
     if patch.missing is not None:
         return patch.missing
     try:
         before = patch.read()
+        changed.append((patch, before))
         stack.callback(_restore, patch, before)
         patch.write(patch.replaced())
     except _UNEXPECTED as error:
@@ -580,3 +577,9 @@ def _apply(patch: Patch, stack: ExitStack) -> MissingTarget | None:
 def _restore(patch: Patch, before: Any) -> None:
     if patch.read() is not before:
         patch.write(before)
+
+
+def _restore_all(changed: Sequence[tuple[Patch, Any]]) -> None:
+    """Restore the targets of patches, the last one first."""
+    for patch, before in reversed(changed):
+        _restore(patch, before)

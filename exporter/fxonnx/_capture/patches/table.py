@@ -12,8 +12,9 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Module
 
+from ... import _interrupts, _turns
 from ..._extensions import Extension, active_extensions, all_extensions
-from .. import function_transforms, interrupts, python_texts, random_seeds
+from .. import function_transforms, python_texts, random_seeds
 from ..autograd_functions import record_function_call
 from ..constraints.guard_recorder import (
     COMPARISONS,
@@ -62,7 +63,6 @@ from .patch import (
     TorchFunctionPatch,
     ValuePatch,
     applied,
-    one_at_a_time,
 )
 from .python_sizes.shapes import SHAPE_PATCHES
 from .python_sizes.table import SIZE_PATCHES
@@ -441,7 +441,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         PatchKind.SOUND,
         strict=False,
     ),
-    Patch("torch.fx:Interpreter.run_node", interrupts.run_node, "a safe point for Ctrl-C", strict=False),
+    Patch("torch.fx:Interpreter.run_node", _interrupts.run_node, "a safe point for signals", strict=False),
     ValuePatch(
         "torch._export.non_strict_utils:_NonStrictTorchFunctionHandler.__torch_function__",
         handled_errors.record_errors,
@@ -564,7 +564,7 @@ def capture_patches(*, strict: bool = False, plain: bool = False) -> Iterator[No
     patches = (*CAPTURE_PATCHES, *_patches_of(active_extensions()))
     with (
         # Within the lock: a table of another thread's capture would count as one of before.
-        one_at_a_time(),
+        _turns.one_at_a_time(),
         tracing_state.without_function_tables(),
         random_seeds.unseeded(partial(applied, SEED_PATCHES)),
         applied(

@@ -33,6 +33,7 @@ from ..._capture.eager_state import (
 from ..._capture.function_transforms import GRADIENTS, unwound_transforms
 from ..._capture.inputs.pytree_objects import flatten_objects
 from ..._export_context import exporting, outside_of_export
+from ..._interrupts import interruptible, interruption_point
 from ..assumption_checks import placeholder_values
 from ..call_binding import bind_call
 from ..written_parameters import written_parameters
@@ -154,7 +155,8 @@ class ModelRunner:
             nullcontext() if limit is None else _Limited(limit),
         ):
             self._add_gradients()
-            result = flatten_objects(call_with_weights(model, replaced, given))
+            with interruptible():
+                result = flatten_objects(call_with_weights(model, replaced, given))
             after = self._state()
             after = {name: one for name, one in after.items() if self._is_update(name, one, state.get(name))}
             return _outcome(capture, result, copies, (args, kwargs), after, before)
@@ -177,10 +179,12 @@ class ModelRunner:
         """The buffers, the tensors that are plain attributes, and the parameters that forward writes."""
         if not isinstance(self._model, torch.nn.Module):
             return {}
-        named: dict[str, Any] = {name: one for name, one in self._model.named_parameters() if name in self._written}
+        parameters = self._model.named_parameters(remove_duplicate=False)
+        named: dict[str, Any] = {name: one for name, one in parameters if name in self._written}
         named |= dict(self._model.named_buffers())
+        # Tensors in containers, or those that forward creates; the others are plain attributes.
+        named |= self._capture.exported_program.constants
         for name in self._capture.exported_program.constants:
-            # A plain attribute; other constants are tensors that forward creates.
             with suppress(AttributeError):
                 named[name] = operator.attrgetter(name)(self._model)
         return {name: one for name, one in named.items() if isinstance(one, torch.Tensor) and is_plain(one)}
@@ -282,6 +286,7 @@ class _Interpreter(torch.fx.Interpreter):
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """Run a node unless nothing uses its result: an operator whose error the model handles remains in the graph."""
+        interruption_point()
         is_dead = not n.users and isinstance(n.target, OpOverload) and not n.is_impure()
         return None if is_dead else super().run_node(n)
 

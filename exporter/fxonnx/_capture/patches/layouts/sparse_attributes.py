@@ -17,7 +17,7 @@ def register_compressed_attributes(snapshot: Snapshot) -> None:
     Args:
         snapshot: The state of the model before the capture.
     """
-    if not any(tensor.layout in _COMPRESSED for tensor, *_ in snapshot.tensors):
+    if not any(tensor.layout in _COMPRESSED for tensor in snapshot.tensors):
         return
     for owner, attributes in snapshot.attributes:
         if isinstance(owner, torch.nn.Module):

@@ -17,8 +17,9 @@ import torch
 
 from fxonnx_translations._torch_compat import sym_float, sym_int
 
+from ...._turns import one_at_a_time
 from ...python_types import replaced_names, type_of
-from ..patch import is_tracing, loaded_namespaces, one_at_a_time, written
+from ..patch import is_tracing, loaded_namespaces, written
 from .shapes import SHAPE_PATCHES
 
 __all__ = ["converting_files", "symbolic_integers"]
