@@ -23,7 +23,7 @@ from .outcome import Finding, Outcome, first_line
 from .python_generator import EagerTimeoutError, time_limit
 from .python_program import Case, PythonProgram
 
-__all__ = ["check_python"]
+__all__ = ["check_python", "exported_model"]
 
 
 @dataclass(frozen=True)
@@ -52,25 +52,44 @@ def check_python(program: PythonProgram) -> Outcome:
         if example is None:
             return Outcome(status="eager torch fails")
         instance = model().eval()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            try:
-                exported = fxonnx.export(
-                    instance,
-                    program.example_inputs(program.example),
-                    Path(directory) / "model.onnx",
-                    dynamic_shapes=program.dynamic_shapes,
-                    opset_version=program.opset,
-                    state=program.state,
-                    data_dependent=program.data_dependent,
-                )
-            except fxonnx.ExportError as error:
-                return Outcome(status=f"refused: {type(error).__name__}: {_message(error)}")
-            except Exception as error:  # noqa: BLE001 - any other exception of an export is a finding
-                return Outcome((Finding("internal", f"{type(error).__name__}: {first_line(error)}"),))
+        exported, warned = exported_model(instance, program, Path(directory) / "model.onnx")
+        if isinstance(exported, Outcome):
+            return exported
         check = _Check(program, model, exported, Path(directory) / "model.onnx", expected)
-        check.warned = "\n".join(str(one.message) for one in caught)
+        check.warned = warned
         return check.run(instance)
+
+
+def exported_model(
+    instance: torch.nn.Module, program: PythonProgram, path: Path
+) -> tuple[fxonnx.ONNXProgram | Outcome, str]:
+    """Export a model to a file.
+
+    Args:
+        instance: The model.
+        program: Its inputs and options.
+        path: The file.
+
+    Returns:
+        The program, or the outcome of an export that fails; and the warnings.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            exported = fxonnx.export(
+                instance,
+                program.example_inputs(program.example),
+                path,
+                dynamic_shapes=program.dynamic_shapes,
+                opset_version=program.opset,
+                state=program.state,
+                data_dependent=program.data_dependent,
+            )
+        except fxonnx.ExportError as error:
+            return Outcome(status=f"refused: {type(error).__name__}: {_message(error)}"), ""
+        except Exception as error:  # noqa: BLE001 - any other exception of an export is a finding
+            return Outcome((Finding("internal", f"{type(error).__name__}: {first_line(error)}"),)), ""
+    return exported, "\n".join(str(one.message) for one in caught)
 
 
 def _message(error: BaseException) -> str:
