@@ -93,11 +93,13 @@ def exported_model(
 
 
 def _message(error: BaseException) -> str:
-    """The first line of an error without names, numbers and lines."""
-    text = str(error).partition("\n")[0]
-    text = re.sub(r"\S*fuzzed_model\.py:\d+( in \w+)?(: .*)?", "LINE", text)
+    """The first line of an error, or the value that is wrong, without names, numbers and lines."""
+    first, _, others = str(error).partition("\n")
+    if "does not compute what the model computes" in first:
+        first = f"{first.partition(', at ')[0]}: {others.partition(chr(10))[0]}"
+    text = re.sub(r"\S*fuzzed_model\.py:\d+( in \w+)?(: .*)?", "LINE", first)
     text = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "'...'", text)
-    return re.sub(r"\b[a-e]?\d+\b", "N", text)[:160]
+    return re.sub(r"\b[a-e]?\d+\b", "N", text)[:200]
 
 
 def _eager(

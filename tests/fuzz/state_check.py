@@ -59,7 +59,7 @@ def check_state(program: PythonProgram) -> Outcome:
             model = program.load(Path(directory))
         except SyntaxError as error:
             return Outcome(status=f"invalid: {error.msg}")
-        before = _states(model().eval())
+        before = {name: value.clone() for name, value in model().named_buffers(remove_duplicate=False)}
         expected = _eager(model().eval(), program, calls)
         if not expected:
             return Outcome(status="eager torch fails")
@@ -74,6 +74,7 @@ def check_state(program: PythonProgram) -> Outcome:
             return Outcome(status="wrong from the second call", limited=(_ATTRIBUTES,))
         if is_wrong and not _is_stable(_eager(model().eval(), program, calls, double=True), expected):
             return Outcome(status="right", unstable=(program.example,))
+        # The place for a comparison of everything of the exported model with a new one.
         again = _eager(instance, program, calls)
         if [_difference(one, other) for one, other in zip(expected, again, strict=False)] != [None] * len(expected):
             findings.append(Finding("changed", "the exported model computes something else after the export"))
@@ -204,7 +205,7 @@ def _difference(expected: _Call, found: _Call) -> str | None:
 def _unreported(
     path: Path, before: Mapping[str, torch.Tensor], expected: Sequence[_Call], warned: str
 ) -> list[Finding]:
-    """The tensors that a call changes although the file does not return them, and no warning says so."""
+    """The buffers that a call changes although the file does not return them, and no warning says so."""
     metadata = {one.key: one.value for one in onnx.load(path, load_external_data=False).metadata_props}
     returned = {pair["name"] for pair in json.loads(metadata.get("pkg.fxonnx.state", "[]"))}
     changed = {
