@@ -26,6 +26,7 @@ from .python_program import Case, PythonProgram
 
 __all__ = ["check_state"]
 
+_KEY = "pkg.fxonnx.state"
 _ATTRIBUTES = "forward changes Python attributes that later calls read"
 
 
@@ -130,7 +131,7 @@ class _File:
         self._exported = exported
         self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._outputs = [value.name for value in self._session.get_outputs()]
-        self._pairs = json.loads(self._session.get_modelmeta().custom_metadata_map.get("pkg.fxonnx.state", "[]"))
+        self._pairs = json.loads(self._session.get_modelmeta().custom_metadata_map.get(_KEY, "[]"))
         states = {pair["input"] for pair in self._pairs if pair["initial"] is not None}
         # ONNX Runtime lists inputs with a default value apart from the others.
         self._inputs = [value.name for value in self._session.get_inputs() if value.name not in states]
@@ -207,7 +208,7 @@ def _unreported(
 ) -> list[Finding]:
     """The buffers that a call changes although the file does not return them, and no warning says so."""
     metadata = {one.key: one.value for one in onnx.load(path, load_external_data=False).metadata_props}
-    returned = {pair["name"] for pair in json.loads(metadata.get("pkg.fxonnx.state", "[]"))}
+    returned = {pair["name"] for pair in json.loads(metadata.get(_KEY, "[]"))}
     changed = {
         name
         for call in expected

@@ -20,6 +20,7 @@ from ..._cost import export_seconds, forward_seconds
 from ...errors import ArgumentError, CaptureError
 from ..call_binding import BoundCall, bind_call
 from ..random_outputs import can_perturb, is_smaller, perturbed, perturbed_weights
+from ..written_parameters import written_parameters
 from .coverage import Coverage
 from .record import CANNOT_RUN, Proof, ProofRun, unproved
 from .runs import CapturedRunner, ModelRunner, Outcome, TooManyCalls
@@ -64,7 +65,7 @@ def prove(capture: Capture, model: Any, *, is_stateful: bool = False) -> Proof:
     Args:
         capture: The captured program, with all its constraints.
         model: The user's model.
-        is_stateful: Whether the state that a call leaves is an input of the next one.
+        is_stateful: Whether state that a call leaves has to be an input of the next one.
 
     Returns:
         The record.
@@ -73,6 +74,8 @@ def prove(capture: Capture, model: Any, *, is_stateful: bool = False) -> Proof:
         CaptureError: If they differ; the error names the constructs and both values.
     """
     program = capture.exported_program
+    # Also without a captured update, which may have been lost.
+    is_stateful = is_stateful and isinstance(model, torch.nn.Module) and _has_state(capture, model)
     departures = tuple(dict.fromkeys(capture.departures))
     is_large = not departures and len(program.graph.nodes) > _MAX_PLAIN_NODES
     if is_large and not is_stateful:
@@ -108,6 +111,13 @@ def prove(capture: Capture, model: Any, *, is_stateful: bool = False) -> Proof:
     if departures and not any(run.status == "equal" for run in runs):
         missing += tuple(unproved(one.line, one.detail) for one in departures)
     return Proof(departures, tuple(runs), missing, sequence=sequence)
+
+
+def _has_state(capture: Capture, model: torch.nn.Module) -> bool:
+    """Whether there are buffers or other tensors to which forward may write, or parameters to which it writes."""
+    program = capture.exported_program
+    has_tensors = bool(program.constants) or next(model.buffers(), None) is not None
+    return has_tensors or bool(written_parameters(program))
 
 
 def _sequence(capture: Capture, prover: Prover, forward: float, whole: float) -> ProofRun | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -165,10 +165,19 @@ class ModelRunner:
             preserved_state(model, capture.training, self._written | replaced.keys()),
             unwound_transforms(),
         ):
-            return _in_a_row(calls, partial(self._call, is_seeded=is_seeded, limit=limit, replaced=replaced))
+            keeps = len(calls) > 1
+            run = partial(self._call, is_seeded=is_seeded, limit=limit, replaced=replaced, keeps_state=keeps)
+            return _in_a_row(calls, run)
 
     def _call(
-        self, args: Any, kwargs: Any, *, is_seeded: bool, limit: int | None, replaced: dict[str, torch.Tensor]
+        self,
+        args: Any,
+        kwargs: Any,
+        *,
+        is_seeded: bool,
+        limit: int | None,
+        replaced: dict[str, torch.Tensor],
+        keeps_state: bool,
     ) -> Mapping[str, Any]:
         capture, model = self._capture, self._model
         copies = copies_of_inputs((args, kwargs))
@@ -179,7 +188,8 @@ class ModelRunner:
             self._add_gradients()
             result = flatten_objects(call_with_weights(model, replaced, given))
             after = self._state()
-            after = {name: one for name, one in after.items() if self._is_update(name, one, state.get(name))}
+            kept = {name for name, _ in model.named_buffers()} if keeps_state else set()
+            after = {name: one for name, one in after.items() if self._is_update(name, one, state.get(name), kept)}
             return _results(capture, result, copies, (args, kwargs), after, before)
 
     @property
@@ -190,9 +200,10 @@ class ModelRunner:
         named = dict(self._model.named_parameters(remove_duplicate=False))
         return {name: one for name, one in named.items() if type(one) is torch.nn.Parameter}
 
-    def _is_update(self, name: str, after: torch.Tensor, before: torch.Tensor | None) -> bool:
+    def _is_update(self, name: str, after: torch.Tensor, before: torch.Tensor | None, kept: Collection[str]) -> bool:
         """Whether a captured program changes a tensor too: not if it is a new attribute, or has a new dtype."""
-        if before is None or (after is not before and name in self._capture.exported_program.constants):
+        is_new = after is not before and name in self._capture.exported_program.constants and name not in kept
+        if before is None or is_new:
             return False
         return after.dtype == before.dtype
 
