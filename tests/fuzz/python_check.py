@@ -95,7 +95,7 @@ def exported_model(
 def _message(error: BaseException) -> str:
     """The first line of an error, or the value that is wrong, without names, numbers and lines."""
     first, _, others = str(error).partition("\n")
-    if "does not compute what the model computes" in first:
+    if "the captured program does not compute" in first:
         first = f"{first.partition(', at ')[0]}: {others.partition(chr(10))[0]}"
     text = re.sub(r"\S*fuzzed_model\.py:\d+( in \w+)?(: .*)?", "LINE", first)
     text = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "'...'", text)

@@ -206,7 +206,7 @@ def _difference(expected: _Call, found: _Call) -> str | None:
 def _unreported(
     path: Path, before: Mapping[str, torch.Tensor], expected: Sequence[_Call], warned: str
 ) -> list[Finding]:
-    """The buffers that a call changes although the file does not return them, and no warning says so."""
+    """The buffers that a call changes although the file neither returns them nor warns."""
     metadata = {one.key: one.value for one in onnx.load(path, load_external_data=False).metadata_props}
     returned = {pair["name"] for pair in json.loads(metadata.get(_KEY, "[]"))}
     changed = {
@@ -218,7 +218,7 @@ def _unreported(
     lost = [name for name in before if name in changed - returned and repr(name) not in warned]
     # One tensor may have several names.
     lost = [name for name in lost if not any(_is_alias(name, other, expected) for other in returned)]
-    return [Finding("unreported", f"{lost[0]} is changed by the model, and no warning says so")] if lost else []
+    return [Finding("unreported", f"{lost[0]} is changed by the model without an output or a warning")] if lost else []
 
 
 def _is_alias(name: str, other: str, expected: Sequence[_Call]) -> bool:

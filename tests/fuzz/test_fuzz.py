@@ -109,7 +109,7 @@ def test_a_program_with_state_is_run_as_a_sequence(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("tests.fuzz.state_check._KEY", "no metadata")
     (wrong, lost) = check_state(_state_program()).findings
     assert (wrong.kind, wrong.text.partition(": ")[0], wrong.sizes) == ("wrong", "call 2", (4, "flipped"))
-    assert (lost.kind, lost.text) == ("unreported", "n is changed by the model, and no warning says so")
+    assert (lost.kind, lost.text) == ("unreported", "n is changed by the model without an output or a warning")
 
 
 def test_smallest_program_with_state_keeps_the_calls_before(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
