@@ -36,11 +36,11 @@ class _Call:
 
     Attributes:
         outputs: The leaves of the returned value.
-        state: Name to the value of each tensor of the model after the call.
+        state: Name to the value of each tensor of the model after the call, and of numbers that are attributes.
     """
 
     outputs: Sequence[Any]
-    state: Mapping[str, torch.Tensor]
+    state: Mapping[str, Any]
 
 
 class _RefusedError(Exception):
@@ -82,13 +82,15 @@ def check_state(program: PythonProgram) -> Outcome:
         return Outcome(tuple(findings), "right", refused=tuple(refused))
 
 
-def _states(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Copies of the buffers, parameters and plain tensor attributes of a model."""
-    found = {name: value.detach().clone() for name, value in model.state_dict().items()}
+def _states(model: torch.nn.Module) -> dict[str, Any]:
+    """Copies of the buffers, parameters, and attributes of a model that are tensors or numbers."""
+    found: dict[str, Any] = {name: value.detach().clone() for name, value in model.state_dict().items()}
     for path, module in model.named_modules(remove_duplicate=False):
         values = {**vars(module), **dict(module.named_buffers(recurse=False))}
         tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
         found |= {f"{path}.{name}".lstrip("."): value.detach().clone() for name, value in tensors.items()}
+        numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
+        found |= {f"{path}.{name}".lstrip("."): value for name, value in numbers.items()}
     return found
 
 
@@ -192,7 +194,8 @@ def _difference(expected: _Call, found: _Call) -> str | None:
         (f"output {index}", one, other)
         for index, (one, other) in enumerate(zip(expected.outputs, found.outputs, strict=True))
     ]
-    named += [(f"{name} after the call", expected.state[name], value) for name, value in found.state.items()]
+    states = {name: value for name, value in found.state.items() if name in expected.state}
+    named += [(f"{name} after the call", expected.state[name], value) for name, value in states.items()]
     for name, theirs, ours in named:
         if isinstance(theirs, torch.Tensor):
             text = difference(theirs, torch.as_tensor(ours))
@@ -223,7 +226,8 @@ def _unreported(
 
 def _is_alias(name: str, other: str, expected: Sequence[_Call]) -> bool:
     """Whether two names have the same values after every call."""
-    return all(difference(call.state[name], call.state[other]) is None for call in expected if other in call.state)
+    pairs = [(call.state[name], call.state[other]) for call in expected if other in call.state]
+    return all(isinstance(one, torch.Tensor) and difference(second, one) is None for second, one in pairs)
 
 
 def _is_stable(double: Sequence[_Call], expected: Sequence[_Call]) -> bool:
