@@ -44,6 +44,7 @@ nightly: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist=worksteal -q --sample -m nightly $(PYTEST_FLAGS)
 
 # Random programs, eager torch against the exported file: make fuzz SEEDS=1000:2000 ZERO=1
+# Programs with state, as a sequence of calls: make fuzz KIND=state SEEDS=0:1000
 # Programs with Python control flow: make fuzz KIND=python SEEDS=0:3000 WITHOUT=aliases,handlers
 SEEDS ?= 1000:1300
 fuzz: $(VENV)/.installed-test

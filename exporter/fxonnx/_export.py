@@ -337,7 +337,7 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
         metadata[ALIASES_KEY] = json.dumps(captured.dim_aliases)
     captured = replace(captured, limits=limits)
     with unset_fake_temporarily(), timer.stage("prove"):
-        proof = prove(captured, model)
+        proof = prove(captured, model, is_stateful=options.state == "io" and not lost)
     metadata.update(proof.metadata())
     untested = unproved_for_untested(missing_targets(), limits)
     record = ExportRecord(

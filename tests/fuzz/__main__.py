@@ -14,6 +14,7 @@ from .program import Program
 from .python_generator import generate_python
 from .python_program import PythonProgram
 from .python_statements import FEATURES
+from .state_generator import generate_state
 from .worker import Worker
 
 
@@ -46,7 +47,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", default="0:100", metavar="A:B", help="the seeds A to B - 1, or one seed")
     parser.add_argument("--zero", action="store_true", help="also run the programs at sizes of 0")
     kinds = "the statements that programs mostly consist of, random by default; python: programs with control flow"
-    parser.add_argument("--kind", choices=(*KINDS, "python"), help=kinds)
+    kinds += "; state: programs that run as a sequence of calls"
+    parser.add_argument("--kind", choices=(*KINDS, "python", "state"), help=kinds)
     parser.add_argument(
         "--without", default="", metavar="A,B", help=f"features that Python programs do not have: {', '.join(FEATURES)}"
     )
@@ -60,6 +62,8 @@ def _options() -> argparse.Namespace:
 
 
 def _program(seed: int, options: argparse.Namespace) -> Program | PythonProgram:
+    if options.kind == "state":
+        return generate_state(seed)
     if options.kind == "python":
         return generate_python(seed, options.without)
     return generate(seed, empty=options.zero, kind=options.kind)

@@ -24,7 +24,7 @@ from .outcome import Finding, Outcome, first_line, touched
 from .python_generator import EagerTimeoutError, time_limit
 from .python_program import Case, PythonProgram
 
-__all__ = ["check_python"]
+__all__ = ["check_python", "exported_model"]
 
 
 @dataclass(frozen=True)
@@ -53,36 +53,57 @@ def check_python(program: PythonProgram) -> Outcome:
         if example is None:
             return Outcome(status="eager torch fails")
         instance = model().eval()
-        inputs = program.example_inputs(program.example)
-        state = State(instance, inputs)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            try:
-                exported = fxonnx.export(
-                    instance,
-                    inputs,
-                    Path(directory) / "model.onnx",
-                    dynamic_shapes=program.dynamic_shapes,
-                    opset_version=program.opset,
-                    state=program.state,
-                    data_dependent=program.data_dependent,
-                )
-            except fxonnx.ExportError as error:
-                return Outcome(touched(state), status=f"refused: {type(error).__name__}: {_message(error)}")
-            except Exception as error:  # noqa: BLE001 - any other exception of an export is a finding
-                return Outcome((Finding("internal", f"{type(error).__name__}: {first_line(error)}"),))
+        exported, warned = exported_model(instance, program, Path(directory) / "model.onnx")
+        if isinstance(exported, Outcome):
+            return exported
         check = _Check(program, model, exported, Path(directory) / "model.onnx", expected)
-        check.findings += touched(state)
-        check.warned = "\n".join(str(one.message) for one in caught)
+        check.warned = warned
         return check.run(instance)
 
 
+def exported_model(
+    instance: torch.nn.Module, program: PythonProgram, path: Path
+) -> tuple[fxonnx.ONNXProgram | Outcome, str]:
+    """Export a model to a file.
+
+    Args:
+        instance: The model.
+        program: Its inputs and options.
+        path: The file.
+
+    Returns:
+        The program, or the outcome of an export that fails or changes the model; and the warnings.
+    """
+    inputs = program.example_inputs(program.example)
+    state = State(instance, inputs)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            exported = fxonnx.export(
+                instance,
+                inputs,
+                path,
+                dynamic_shapes=program.dynamic_shapes,
+                opset_version=program.opset,
+                state=program.state,
+                data_dependent=program.data_dependent,
+            )
+        except fxonnx.ExportError as error:
+            return Outcome(touched(state), status=f"refused: {type(error).__name__}: {_message(error)}"), ""
+        except Exception as error:  # noqa: BLE001 - any other exception of an export is a finding
+            return Outcome((Finding("internal", f"{type(error).__name__}: {first_line(error)}"),)), ""
+    changes = touched(state)
+    return Outcome(changes) if changes else exported, "\n".join(str(one.message) for one in caught)
+
+
 def _message(error: BaseException) -> str:
-    """The first line of an error without names, numbers and lines."""
-    text = str(error).partition("\n")[0]
-    text = re.sub(r"\S*fuzzed_model\.py:\d+( in \w+)?(: .*)?", "LINE", text)
+    """The first line of an error, or the value that is wrong, without names, numbers and lines."""
+    first, _, others = str(error).partition("\n")
+    if "the captured program does not compute" in first:
+        first = f"{first.partition(', at ')[0]}: {others.partition(chr(10))[0]}"
+    text = re.sub(r"\S*fuzzed_model\.py:\d+( in \w+)?(: .*)?", "LINE", first)
     text = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "'...'", text)
-    return re.sub(r"\b[a-e]?\d+\b", "N", text)[:160]
+    return re.sub(r"\b[a-e]?\d+\b", "N", text)[:200]
 
 
 def _eager(

@@ -75,18 +75,18 @@ class PythonProgram:
         data_dependent: Option of the export.
         example: The example inputs.
         cases: Further inputs to run it at.
-        kind: "python".
+        kind: "python"; "state" for programs that run as a sequence of calls.
     """
 
     seed: int
     source: str
     opset: int
     naming: Literal["static", "names", "DYNAMIC", "AUTO"]
-    state: Literal["warn", "outputs"]
+    state: Literal["warn", "outputs", "io"]
     data_dependent: Literal["error", "example"]
     example: Case
     cases: tuple[Case, ...]
-    kind: Literal["python"] = "python"
+    kind: Literal["python", "state"] = "python"
 
     @property
     def inputs(self) -> tuple[str, ...]:

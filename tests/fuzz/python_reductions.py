@@ -22,11 +22,15 @@ def smaller_python(program: PythonProgram, finding: Finding) -> Iterator[PythonP
         finding: The finding to reproduce.
     """
     cases = () if finding.sizes is None else ((int(finding.sizes[0]), str(finding.sizes[1])),)
+    if program.kind == "state":
+        # A call needs those before it.
+        cases = program.cases[:-1]
     if program.cases != cases:
         yield program.replaced(cases=cases)
     for source in _smaller_sources(program.source):
         yield program.replaced(source=source)
-    for field, value in (("data_dependent", "error"), ("state", "warn"), ("opset", 20), ("naming", "static")):
+    state = "io" if program.kind == "state" else "warn"
+    for field, value in (("data_dependent", "error"), ("state", state), ("opset", 20), ("naming", "static")):
         if getattr(program, field) != value:
             changed = program.replaced(**{field: value})
             # A static program has the size of its example only.

@@ -21,16 +21,19 @@ from .python_check import check_python
 from .python_generator import generate_python
 from .python_program import PythonProgram
 from .python_statements import FEATURES
+from .state_check import check_state
+from .state_generator import generate_state
 from .worker import Worker
 
 CHUNK = 10
 SEEDS = range(300)
 PYTHON_SEEDS = range(1030, 1070)
+STATE_SEEDS = range(200)
 
 
-def _chunks() -> list[Any]:
-    """The first seed of each chunk; the first 100 seeds run with every change."""
-    return [pytest.param(seed, marks=[] if seed < 100 else pytest.mark.nightly) for seed in SEEDS[::CHUNK]]
+def _chunks(seeds: range, quick: int) -> list[Any]:
+    """The first seed of each chunk; the first seeds run with every change."""
+    return [pytest.param(seed, marks=[] if seed < quick else pytest.mark.nightly) for seed in seeds[::CHUNK]]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +42,7 @@ def worker() -> Iterator[Worker]:
         yield process
 
 
-@pytest.mark.parametrize("first", _chunks())
+@pytest.mark.parametrize("first", _chunks(SEEDS, 100))
 def test_fixed_seeds(first: int, worker: Worker) -> None:
     found = []
     for seed in range(first, first + CHUNK):
@@ -59,10 +62,66 @@ def test_fixed_seeds_of_python_programs(first: int, worker: Worker) -> None:
     )
 
 
+@pytest.mark.parametrize("first", _chunks(STATE_SEEDS, 20))
+def test_fixed_seeds_of_programs_with_state(first: int, worker: Worker) -> None:
+    found = []
+    for seed in range(first, first + CHUNK):
+        outcome = worker.check(generate_state(seed))
+        found += [f"seed {seed}: {finding.key} at {finding.sizes}: {finding.text}" for finding in outcome.findings]
+    assert not found, "\n".join(
+        [*found, f"minimized: python -m tests.fuzz --kind state --seeds {first}:{first + CHUNK}"]
+    )
+
+
 def test_python_seeds_are_the_same_in_every_process() -> None:
     program = generate_python(11)
     assert program == generate_python(11)
     assert PythonProgram.from_json(program.to_json()).script() == program.script()
+
+
+def test_state_seeds_are_the_same_in_every_process() -> None:
+    program = generate_state(11)
+    assert program == generate_state(11)
+    assert PythonProgram.from_json(program.to_json()).script() == program.script()
+
+
+_STATE = """import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("n", torch.tensor(0))
+
+    def forward(self, x):
+        self.n += 1
+        return x * self.n
+"""
+
+
+def _state_program(**options: Any) -> PythonProgram:
+    chosen = {"opset": 20, "naming": "names", "state": "io", "data_dependent": "error", **options}
+    return PythonProgram(0, _STATE, **chosen, example=(3, "base"), cases=((4, "flipped"), (2, "base")), kind="state")
+
+
+def test_a_program_with_state_is_run_as_a_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_state(_state_program()) == Outcome(status="right")
+    # A file that starts each call from the first state.
+    monkeypatch.setattr("tests.fuzz.state_check._KEY", "no metadata")
+    (wrong, lost) = check_state(_state_program()).findings
+    assert (wrong.kind, wrong.text.partition(": ")[0], wrong.sizes) == ("wrong", "call 2", (4, "flipped"))
+    assert (lost.kind, lost.text) == ("unreported", "n is changed by the model without an output or a warning")
+
+
+def test_smallest_program_with_state_keeps_the_calls_before(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    finding = Finding("wrong", "call 2", (4, "flipped"))
+
+    def check_without_export(program: PythonProgram) -> Outcome:
+        """A program is wrong if it counts and has a second call."""
+        return Outcome((finding,) if "self.n += 1" in program.source and program.cases else ())
+
+    monkeypatch.setattr(worker, "check", check_without_export)
+    small = minimize(_state_program(opset=13), finding, worker)
+    assert (small.state, small.opset, small.cases) == ("io", 20, ((4, "flipped"),))
 
 
 def test_programs_without_features() -> None:

@@ -16,6 +16,7 @@ from .outcome import Finding, Outcome
 from .program import Program
 from .python_check import check_python
 from .python_program import PythonProgram
+from .state_check import check_state
 
 __all__ = ["Worker"]
 
@@ -100,8 +101,9 @@ def _serve() -> None:
 
 
 def _checked(line: str) -> Outcome:
-    if json.loads(line)["kind"] == "python":
-        return check_python(PythonProgram.from_json(line))
+    kind = json.loads(line)["kind"]
+    if kind in ("python", "state"):
+        return (check_state if kind == "state" else check_python)(PythonProgram.from_json(line))
     return check(Program.from_json(line))
 
 

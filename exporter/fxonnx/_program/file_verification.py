@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,10 @@ from .._comparison import REFERENCE_TEXTS, OutputComparison, OutputRows, Referen
 from .._model_files import check_external_data, load_model
 from .._sequence_types import is_sequence
 from ..errors import ArgumentError, ExportError, VerificationError
+from .calls_in_a_row import Calls, has_state_inputs, run_in_a_row, session_outputs
+from .proof.variations import changed_inputs
 from .random_outputs import reruns_of, without_random_outputs
+from .sequence_verification import HINT, rows_in_a_row
 from .session import Session
 from .stateful import final_states, read_states
 
@@ -52,22 +55,40 @@ def verify_file(
     session = Session(loaded, file=os.fspath(path))
 
     def run(args: Sequence[Any], kwargs: Mapping[str, Any], _: Any = None) -> list[Any]:
-        return _run_model(loaded, model, args, kwargs)
+        return _run_model(loaded, model, [(args, kwargs)])[0]
 
-    def compared(expected: Sequence[Any], actual: Sequence[Any]) -> list[OutputComparison]:
+    def compared_named(names: Sequence[str], expected: Sequence[Any], actual: Sequence[Any]) -> list[OutputComparison]:
         return compare(names, expected, actual, rtol=tolerance.rtol, atol=tolerance.atol, reference=reference)
 
+    hint = "export the model again; program.compare(model=model) finds the operator, line and module"
     with preserved_random_states():
         expected = _first_run(partial(run, args, kwargs), reference)
         reruns = reruns_of(run, args, kwargs, {}, reference)
+        compared = partial(compared_named, names)
         rows = without_random_outputs(compared(expected, session.run(inputs)), expected, reruns, compared)
+        if all(row.status != "mismatch" for row in rows) and has_state_inputs(loaded):
+            hint = HINT
+            rows += rows_in_a_row(
+                lambda calls, _: _run_model(loaded, model, calls),
+                lambda calls: session_outputs(loaded, session, [_graph_inputs(loaded, model, *one) for one in calls]),
+                compared_named,
+                reference,
+                _sequences(loaded, model, args, kwargs),
+                names,
+            )
     if any(row.status == "mismatch" for row in rows):
         raise VerificationError(
-            f"ONNX Runtime and {REFERENCE_TEXTS[reference]} disagree:\n{format_rows(rows)}",
-            rows=rows,
-            hint="export the model again; program.compare(model=model) finds the operator, line and module",
+            f"ONNX Runtime and {REFERENCE_TEXTS[reference]} disagree:\n{format_rows(rows)}", rows=rows, hint=hint
         )
     return OutputRows(rows)
+
+
+def _sequences(loaded: ir.Model, model: Any, args: Any, kwargs: Any) -> Iterator[Calls]:
+    """Calls in a row, with other values of the inputs of the file; then the same call repeatedly."""
+    given = {id(value) for value in _graph_inputs(loaded, model, args, kwargs)}
+    changes = ("negated", "with noise")
+    yield [(args, kwargs), *(changed_inputs(label, args, kwargs, lambda leaf: id(leaf) in given) for label in changes)]
+    yield [(args, kwargs)] * 3
 
 
 def _first_run(run: Callable[[], list[Any]], reference: ReferenceName) -> list[Any]:
@@ -87,10 +108,12 @@ def _first_run(run: Callable[[], list[Any]], reference: ReferenceName) -> list[A
         ) from error
 
 
-def _run_model(loaded: ir.Model, model: Any, args: Any, kwargs: Any) -> list[Any]:
-    args, kwargs = copies_of_inputs((tuple(args), dict(kwargs)))
+def _run_model(loaded: ir.Model, model: Any, calls: Calls) -> list[list[Any]]:
+    """The outputs and states of calls in a row, up to one that fails."""
     states = read_states(loaded)
-    with preserved_state(model, None, {pair.name for pair in states}):
+
+    def call(args: Any, kwargs: Any) -> list[Any]:
+        args, kwargs = copies_of_inputs((tuple(args), dict(kwargs)))
         result = flatten_objects(model(*args, **kwargs))
         if any(map(is_sequence, loaded.graph.outputs)):
             leaves = list(result) if isinstance(result, tuple) else [result]
@@ -103,6 +126,9 @@ def _run_model(loaded: ir.Model, model: Any, args: Any, kwargs: Any) -> list[Any
             leaves += final_states(loaded, model, values, _graph_inputs(loaded, model, args, kwargs))
         copies: list[Any] = copies_of_inputs(leaves)
         return copies
+
+    with preserved_state(model, None, {pair.name for pair in states}):
+        return run_in_a_row(calls, call)
 
 
 def _graph_inputs(loaded: ir.Model, model: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> list[Any]:

@@ -32,7 +32,9 @@ from .._inner_tensors import rewrapped, unwrapped
 from .._interrupts import interruptible
 from ..errors import ArgumentError, SaveError, kind_of
 from . import saving
+from .accuracy_level import multiplies_stored_weights
 from .call_binding import BoundCall, bind_call
+from .calls_in_a_row import Calls, run_in_a_row
 from .float32_products import full_float32_products
 from .interface import GraphInterface
 from .quantization import ProgramQuantization
@@ -41,7 +43,15 @@ from .stateful import final_states, read_states
 from .weights import WeightMap
 from .written_parameters import written_parameters
 
-__all__ = ["Model", "Reference", "VerifiableProgram", "captured_reference", "dequantized", "reference_of"]
+__all__ = [
+    "Model",
+    "Reference",
+    "VerifiableProgram",
+    "captured_reference",
+    "dequantized",
+    "reference_of",
+    "runs_in_float",
+]
 
 Model = torch.nn.Module | torch.export.ExportedProgram | Callable[..., Any]
 """A model to compare with; functions may be scripted."""
@@ -118,10 +128,19 @@ class Reference:
             kwargs: Keyword arguments.
             weights: Weights to compute with instead of the model's, by name; not for captured programs.
         """
+        return self.run_in_a_row([(args, kwargs)], weights)[0]
+
+    def run_in_a_row(self, calls: Calls, weights: Mapping[str, torch.Tensor] | None = None) -> list[list[Any]]:
+        """Return the results of calls that start from the state that the one before left, up to one that fails.
+
+        Args:
+            calls: Bound arguments, which are not modified.
+            weights: As for ``run``.
+        """
         if self.model is None:
-            return _run_captured_program(self.program, args, kwargs)
+            return _run_captured_program(self.program, calls)
         replaced = {**_replaced_weights(self.program, self.model, is_given=self.is_given), **(weights or {})}
-        return run_uncompiled(partial(_run_model, self.program, self.model, args, kwargs, replaced))
+        return run_uncompiled(partial(_run_model, self.program, self.model, calls, replaced))
 
     def obstacle(self, call: BoundCall) -> str:
         """Why the program and the reference cannot run: tensors that have no values; "" if they can."""
@@ -198,39 +217,44 @@ def dequantized(program: VerifiableProgram) -> Any:
     return add_on("quantization").dequantized_weights(program.model, program.weights)
 
 
-def _run_captured_program(program: VerifiableProgram, args: Any, kwargs: Any) -> list[Any]:
+def runs_in_float(program: VerifiableProgram) -> bool:
+    """Whether ONNX Runtime would round activations before it multiplies them by quantized weights."""
+    return program.record.options.quantize is not None or multiplies_stored_weights(program.model)
+
+
+def _run_captured_program(program: VerifiableProgram, calls: Calls) -> list[list[Any]]:
     module = _isolated_module(program.exported_program)
     quantized = dequantized(program)
     if quantized is not None:
         quantized.replace_tables(module)
     weights = {name: copy_of(buffer) for name, buffer in module.named_buffers()}
-    weights |= {**program.interface.applied_weights, **(quantized.products if quantized is not None else {})}
-    args, kwargs = copies_of_inputs((tuple(args), dict(kwargs)))
+    # The program writes to buffers.
+    applied = {
+        name: copy_of(value) if name in weights else value for name, value in program.interface.applied_weights.items()
+    }
+    weights |= {**applied, **(quantized.products if quantized is not None else {})}
+
+    def call(args: Any, kwargs: Any) -> list[Any]:
+        args, kwargs = copies_of_inputs((tuple(args), dict(kwargs)))
+        result = torch.func.functional_call(module, weights, args, kwargs, tie_weights=False)
+        leaves: list[Any] = _copies(_output_leaves(program, result))
+        return leaves + _final_states(program, module, weights, args, kwargs)
+
     functions = recorded_function_calls(program.record.capture.functions)
     with torch.no_grad(), functions, without_global_hooks(), full_float32_products():
-        result = torch.func.functional_call(module, weights, args, kwargs, tie_weights=False)
-        return _output_leaves(program, result) + _final_states(program, module, weights, args, kwargs)
+        return run_in_a_row(calls, call)
 
 
 def _run_model(
-    program: VerifiableProgram,
-    model: Callable[..., Any],
-    args: Any,
-    kwargs: Any,
-    replaced: dict[str, torch.Tensor],
-) -> list[Any]:
+    program: VerifiableProgram, model: Callable[..., Any], calls: Calls, replaced: dict[str, torch.Tensor]
+) -> list[list[Any]]:
     """Run the user's model in the training and grad mode of the export, and restore its state."""
     capture = program.record.capture
-    args, kwargs = copies_of_inputs((args, kwargs))
     written = written_parameters(program.exported_program) | replaced.keys()
     grad_mode = torch.is_grad_enabled() if capture.grad_mode is None else capture.grad_mode
-    with (
-        outside_of_export(),
-        preserved_state(model, capture.training, written),
-        torch.set_grad_enabled(grad_mode),
-        in_autocast(capture.autocast),
-        full_float32_products(),
-    ):
+
+    def call(args: Any, kwargs: Any) -> list[Any]:
+        args, kwargs = copies_of_inputs((args, kwargs))
         with interruptible():
             result = call_with_weights(model, replaced, capture.inputs.for_model((args, kwargs)))
         # Results may be buffers, whose values are restored.
@@ -243,6 +267,15 @@ def _run_model(
             values = dict(model.named_parameters(remove_duplicate=False))
             values |= {**dict(model.named_buffers(remove_duplicate=False)), **replaced}
         return leaves + _final_states(program, model, values, args, kwargs)
+
+    with (
+        outside_of_export(),
+        preserved_state(model, capture.training, written),
+        torch.set_grad_enabled(grad_mode),
+        in_autocast(capture.autocast),
+        full_float32_products(),
+    ):
+        return run_in_a_row(calls, call)
 
 
 def _replaced_weights(program: VerifiableProgram, model: Any, *, is_given: bool) -> dict[str, torch.Tensor]:

@@ -20,18 +20,28 @@ from .._extensions import add_on
 from .._progress import Counter
 from .._public import public
 from ..errors import ArgumentError, ExportError, VerificationError, did_you_mean
-from .accuracy_level import ROUNDED, always_rounds, multiplies_stored_weights, products_in_float
+from .accuracy_level import ROUNDED, always_rounds, products_in_float
 from .call_binding import BoundCall, bind_call
 from .file_verification import verify_file
 from .guard_verification import verify_guards
 from .random_outputs import as_runtime_outputs, reruns_of, without_random_outputs
-from .references import Model, Reference, VerifiableProgram, captured_reference, dequantized, reference_of
+from .references import (
+    Model,
+    Reference,
+    VerifiableProgram,
+    captured_reference,
+    dequantized,
+    reference_of,
+    runs_in_float,
+)
+from .sequence_verification import HINT, program_in_a_row
 from .session import session_in_float
 from .value_comparison import Comparison
 from .verification_inputs import auto_sizes, check_sizes, resize_inputs
 
 __all__ = ["compare_with_model", "verify"]
 
+_COMPARE = "program.compare(model=model) finds the operator, line and module"
 _Sizes = Literal["auto"] | Sequence[Mapping[str, int]] | None
 
 
@@ -95,6 +105,9 @@ def verify(
     the same dtypes, shapes and finite elements; ``ONNXProgram.quantization_report`` measures how much the quantization
     changes them.
 
+    A program with ``state="io"`` is also run in calls in a row, with other values at each, from the state that it
+    returned for the call before; the rows of the second call begin with "call 2: ".
+
     A saved file is compared with a model at given inputs, in the mode in which the model is; its quantized weights are
     the file's, which the model does not compute with.
 
@@ -115,7 +128,7 @@ def verify(
             ``ONNXProgram.compare``.
 
     Returns:
-        One row for each graph output and size.
+        One row for each graph output and size, and for each graph output of the calls in a row.
 
     Raises:
         ArgumentError: If inputs are missing or do not match the exported ones, ``sizes`` or the sizes of the inputs
@@ -135,9 +148,14 @@ def verify(
         for trial in trials:
             counter.add()
             rows += run.rows(call, trial)
+        are_equal = all(row.status != "mismatch" for row in rows)
+        if are_equal:
+            rows += program_in_a_row(run.reference, call, run.compare_named, other_sizes=sizes == "auto")
         if sizes == "auto":
             verify_guards(program, call)
     if any(row.status == "mismatch" for row in rows):
+        if are_equal:
+            raise run.error(rows, hint=HINT)
         comparison = None
         if locate:
             comparison = compare_with_model(program, args, kwargs, model=model, sizes=sizes, rtol=rtol, atol=atol)
@@ -298,7 +316,12 @@ class _Run:
 
     def compare(self, expected: Sequence[Any], actual: Sequence[Any]) -> list[OutputComparison]:
         """Compare outputs with the reference's."""
-        names = [str(value.name) for value in self.program.model.graph.outputs]
+        return self.compare_named([str(value.name) for value in self.program.model.graph.outputs], expected, actual)
+
+    def compare_named(
+        self, names: Sequence[str], expected: Sequence[Any], actual: Sequence[Any]
+    ) -> list[OutputComparison]:
+        """Compare outputs, of one call or of several, with the reference's."""
         rtol, atol = self.tolerance.rtol, self.tolerance.atol
         if atol is None and self.program.record.options.quantize is not None and always_rounds(self.program.model):
             values = pytree.tree_leaves(list(expected))
@@ -306,7 +329,9 @@ class _Run:
             atol = ROUNDED * max(largest, default=0.0)
         return compare(names, expected, actual, rtol=rtol, atol=atol, reference=self.reference.name)
 
-    def error(self, rows: Sequence[OutputComparison], comparison: Comparison | None) -> VerificationError:
+    def error(
+        self, rows: Sequence[OutputComparison], comparison: Comparison | None = None, hint: str = _COMPARE
+    ) -> VerificationError:
         """The error for outputs that differ."""
         hints = []
         if self.program.record.options.numerics == "default":
@@ -323,7 +348,7 @@ class _Run:
         if comparison is not None:
             message += f"\n{comparison.location}"
         else:
-            hints.append("program.compare(model=model) finds the operator, line and module")
+            hints.append(hint)
         return VerificationError(message, rows=rows, comparison=comparison, hint="; ".join(hints) or None)
 
     def located(
@@ -345,7 +370,7 @@ class _Run:
             return Comparison(tuple(outputs), sizes=sizes, capture=in_capture)
         program, one = self.program, (call.args, call.kwargs)
         with products_in_float(program.model), recorded_function_calls(program.record.capture.functions):
-            factory = session_in_float if _runs_in_float(program) else None
+            factory = session_in_float if runs_in_float(program) else None
             model = program.model if program.quantization.float_model is None else program.quantization.float_model
             quantized = dequantized(program)
             weights = {**program.interface.applied_weights, **(quantized.products if quantized is not None else {})}
@@ -377,13 +402,8 @@ class _Run:
         return tuple(row for row in differing if row.status == "mismatch"), remaining
 
 
-def _runs_in_float(program: VerifiableProgram) -> bool:
-    """Whether ONNX Runtime would round activations before it multiplies them by quantized weights."""
-    return program.record.options.quantize is not None or multiplies_stored_weights(program.model)
-
-
 def _run_program(program: VerifiableProgram, call: BoundCall) -> tuple[Any, ...]:
-    run = program.quantization.call_in_float if _runs_in_float(program) else program
+    run = program.quantization.call_in_float if runs_in_float(program) else program
     args, kwargs = with_lists((call.args, call.kwargs), program.record.capture.inputs.lists)
     # Each run gets copies of the inputs: the session may share their memory.
     outputs = run(*_copies(args), **_copies(kwargs))

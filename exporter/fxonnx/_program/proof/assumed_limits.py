@@ -110,7 +110,7 @@ def _is_right(capture: Capture, prover: Prover, names: Sequence[str]) -> bool:
         args, kwargs = resize_inputs(capture.exported_program, limits, call, sizes)
         label = ", ".join(f"{name} = {size}" for name, size in sizes.items())
     try:
-        done = prover.run(Variation(label, args, kwargs, True))
+        done = prover.run(Variation.of(label, args, kwargs, is_required=True))
     except CaptureError:
         return False
     return done is not None and done.status == "equal"

@@ -18,13 +18,13 @@ from ..._capture.patches import Patch, applied
 from ..._comparison import OutputComparison, compare
 from ..._cost import export_seconds, forward_seconds
 from ...errors import ArgumentError, CaptureError
-from ..assumption_checks import check_assumptions
 from ..call_binding import BoundCall, bind_call
 from ..random_outputs import can_perturb, is_smaller, perturbed, perturbed_weights
+from ..written_parameters import written_parameters
 from .coverage import Coverage
 from .record import CANNOT_RUN, Proof, ProofRun, unproved
 from .runs import CapturedRunner, ModelRunner, Outcome, TooManyCalls
-from .variations import Variation, variations
+from .variations import Variation, sequences, variations
 
 __all__ = ["Prover", "obstacle", "prove"]
 
@@ -43,6 +43,10 @@ _REMEDY = (
     "during the capture, Python sees symbolic sizes (torch.SymInt) and fake tensors: look for code that depends on "
     "types, on identities, or on state outside of tensors"
 )
+_REMEDY_OF_STATE = (
+    "write with tensor operators what reads the state in Python (torch.where, index_copy_), or pass the state to "
+    "forward as an input"
+)
 _UNSTABLE = "unstable: the model differs as much from itself after a change of 1e-6 in its inputs or weights"
 _EXPORTING = tuple(
     Patch(f"torch.compiler:{name}", lambda original: True, "a model may branch on it, as it did during the capture")
@@ -50,16 +54,18 @@ _EXPORTING = tuple(
 )
 
 
-def prove(capture: Capture, model: Any) -> Proof:
+def prove(capture: Capture, model: Any, *, is_stateful: bool = False) -> Proof:
     """Run the model and the captured program on the same inputs, and compare what they return and write.
 
     Captures that depart from plain torch.export are compared at the example, at other sizes, and at other values until
     every branch and every loop has been exercised, as far as such inputs are found; other captures only at the example,
-    and only if a forward is short.
+    and only if a forward is short. Programs that take their state as inputs are also compared in several calls in a
+    row.
 
     Args:
         capture: The captured program, with all its constraints.
         model: The user's model.
+        is_stateful: Whether state that a call leaves has to be an input of the next one.
 
     Returns:
         The record.
@@ -68,11 +74,15 @@ def prove(capture: Capture, model: Any) -> Proof:
         CaptureError: If they differ; the error names the constructs and both values.
     """
     program = capture.exported_program
+    # Also without a captured update, which may have been lost.
+    is_stateful = is_stateful and isinstance(model, torch.nn.Module) and _has_state(capture, model)
     departures = tuple(dict.fromkeys(capture.departures))
-    if not departures and len(program.graph.nodes) > _MAX_PLAIN_NODES:
+    is_large = not departures and len(program.graph.nodes) > _MAX_PLAIN_NODES
+    if is_large and not is_stateful:
         return Proof()
     forward, whole = forward_seconds(program), export_seconds(program)
-    if not departures and forward > _MAX_PLAIN_SHARE * whole:
+    is_large |= not departures and forward > _MAX_PLAIN_SHARE * whole
+    if is_large and not is_stateful:
         return Proof()
     reason = obstacle(capture, model)
     if not reason and forward > whole and capture.refusal is None:
@@ -84,7 +94,7 @@ def prove(capture: Capture, model: Any) -> Proof:
             departures, skipped=reason, unexercised=tuple(unproved(one.line, one.detail) for one in departures)
         )
     prover = Prover(capture, model)
-    limit = max(1, min(_MAX_RUNS, int(whole / max(forward, 1e-9)))) if departures else 1
+    limit = max(1, min(_MAX_RUNS, int(whole / max(forward, 1e-9)))) if departures else int(not is_large)
     runs: list[ProofRun] = []
     for variation in variations(capture, prover.example):
         if len(runs) == limit:
@@ -96,17 +106,38 @@ def prove(capture: Capture, model: Any) -> Proof:
                 runs.append(done)
     if capture.refusal is not None and not any(run.status == "equal" and run.inputs == "example" for run in runs):
         raise capture.refusal
+    sequence = _sequence(capture, prover, forward, whole) if is_stateful else None
     missing = prover.coverage.missing()
     if departures and not any(run.status == "equal" for run in runs):
         missing += tuple(unproved(one.line, one.detail) for one in departures)
-    return Proof(departures, tuple(runs), missing)
+    return Proof(departures, tuple(runs), missing, sequence=sequence)
 
 
-def _growth(example: BoundCall, variation: Variation) -> float:
-    """How many times as many elements as the example has the inputs of a variation have."""
+def _has_state(capture: Capture, model: torch.nn.Module) -> bool:
+    """Whether there are buffers or other tensors to which forward may write, or parameters to which it writes."""
+    program = capture.exported_program
+    has_tensors = bool(program.constants) or next(model.buffers(), None) is not None
+    return has_tensors or bool(written_parameters(program))
+
+
+def _sequence(capture: Capture, prover: Prover, forward: float, whole: float) -> ProofRun | None:
+    """Compare calls in a row, of which each starts from the state that the one before left; None if there are none."""
+    found: list[ProofRun] = []
+    for sequence in sequences(capture, prover.example):
+        growth = sum(_growth(prover.example, sequence, number) for number in range(len(sequence.calls)))
+        done = _skipped(sequence) if forward * growth > whole else prover.run(sequence)
+        if done is not None:
+            found.append(done)
+        if done is not None and done.calls == len(sequence.calls):
+            break
+    return max(found, key=lambda one: (one.status == "equal", one.calls), default=None)
+
+
+def _growth(example: BoundCall, variation: Variation, number: int = 0) -> float:
+    """How many times as many elements as the example has the inputs of a call of a variation have."""
     counts = [
         sum(leaf.numel() for leaf in pytree.tree_leaves(call) if isinstance(leaf, torch.Tensor))
-        for call in ((example.args, example.kwargs), (variation.args, variation.kwargs))
+        for call in ((example.args, example.kwargs), variation.calls[number])
     ]
     return counts[1] / max(counts[0], 1)
 
@@ -155,25 +186,26 @@ class Prover:
     def run(self, variation: Variation) -> ProofRun | None:
         """Compare both at one set of inputs; None if the program is not valid for them."""
         variation = self._with_repeated(variation)
-        args, kwargs = variation.args, variation.kwargs
-        try:
-            call = self._bind(args, kwargs)
-            self._capture.limits.check(call.inputs)
-            check_assumptions(self._capture, call.inputs, {})
-        except ArgumentError:
-            return None
         # First, because the model's own loops may not end for other values than the example's.
         limit = None if variation.label == "example" else _MAX_ITERATIONS
-        actual = _outcome(lambda: self._program.run(args, kwargs, limit))
+        actual = _outcome(lambda: self._program.run(variation.calls, limit))
+        if isinstance(actual, ArgumentError):
+            return None
         if isinstance(actual, TooManyCalls):
             return ProofRun(variation.label, "skipped", message=str(actual))
-        expected = _outcome(lambda: self._model.run(args, kwargs, limit=limit and limit * _CALLS_PER_ITERATION))
+        calls = variation.calls
+        expected = _outcome(lambda: self._model.run(calls, limit=limit and limit * _CALLS_PER_ITERATION))
         if not isinstance(expected, Outcome):
             return ProofRun(variation.label, "skipped", message=f"the model raises {type(expected).__name__}")
         if not isinstance(actual, Outcome):
             # torch cannot run some operators outside of a capture; an ONNX model that fails is not silently wrong.
             text = f"{CANNOT_RUN}: {type(actual).__name__}"
             return ProofRun(variation.label, "skipped", message=text)
+        # A sequence ends before the first call that one of them refuses.
+        common = min(len(expected.ends), len(actual.ends))
+        variation, expected, actual = variation.first(common), expected.first(common), actual.first(common)
+        if len(calls) > common == 1:
+            return ProofRun(variation.label, "skipped", message="the second call fails")
         largest, problem = self._compared(expected, actual)
         if problem:
             if self._differs_from_itself(variation, expected) or self._is_random(variation, actual):
@@ -183,16 +215,15 @@ class Prover:
                     return ProofRun(variation.label, "skipped", message=_UNSTABLE)
                 raise self._capture.refusal or self._error(variation, problem)
         self.coverage.add(self._program.calls)
-        return ProofRun(variation.label, "equal", largest)
+        return ProofRun(variation.label, "equal", largest, calls=common)
 
     def _with_repeated(self, variation: Variation) -> Variation:
         """Inputs in which a tensor that the example has twice is one object again."""
-        args, kwargs = self._capture.inputs.with_repeated((variation.args, variation.kwargs))
-        return replace(variation, args=args, kwargs=kwargs)
+        return replace(variation, calls=tuple(map(self._capture.inputs.with_repeated, variation.calls)))
 
     def _differs_from_itself(self, variation: Variation, expected: Outcome) -> bool:
         """Whether the model returns other values in a second run, with other random numbers."""
-        again = self._model.run(variation.args, variation.kwargs, is_seeded=False)
+        again = self._model.run(variation.calls, is_seeded=False)
         return bool(self._compared(expected, again)[1])
 
     def _is_random(self, variation: Variation, actual: Outcome) -> bool:
@@ -200,7 +231,7 @@ class Prover:
 
         The model may have set the seed itself.
         """
-        again = self._program.run(variation.args, variation.kwargs, is_seeded=False)
+        again = self._program.run(variation.calls, is_seeded=False)
         return bool(self._compared(actual, again)[1])
 
     def _is_unstable(self, variation: Variation, expected: Outcome, actual: Outcome) -> bool:
@@ -222,13 +253,13 @@ class Prover:
 
     def _perturbed_runs(self, variation: Variation) -> Iterator[Outcome | BaseException]:
         """Runs of the model with slightly changed inputs, and then weights, through which scores may tie as well."""
-        changed = pytree.tree_map_only(torch.Tensor, perturbed, (variation.args, variation.kwargs))
-        args, kwargs = self._capture.inputs.with_repeated(changed)
-        yield _outcome(lambda: self._model.run(args, kwargs))
+        changed = replace(variation, calls=pytree.tree_map_only(torch.Tensor, perturbed, variation.calls))
+        calls = self._with_repeated(changed).calls
+        yield _outcome(lambda: self._model.run(calls))
         weights = self._model.weights
         if can_perturb(weights):
             others = perturbed_weights(weights)
-            yield _outcome(lambda: self._model.run(variation.args, variation.kwargs, weights=others))
+            yield _outcome(lambda: self._model.run(variation.calls, weights=others))
 
     def _is_explained(self, name: str, expected: Any, actual: Any, again: Any) -> bool:
         """Whether a result is the model's, or the model's own differs as much in another run."""
@@ -254,7 +285,7 @@ class Prover:
         if any(one.kind in (DepartureKind.SCRIPT, DepartureKind.LAST) for one in self._capture.departures):
             return False
         with applied(_EXPORTING):
-            expected = _outcome(lambda: self._model.run(variation.args, variation.kwargs, is_export=True))
+            expected = _outcome(lambda: self._model.run(variation.calls, is_export=True))
         return isinstance(expected, Outcome) and not self._compared(expected, actual)[1]
 
     def _compared(self, expected: Outcome, actual: Outcome) -> tuple[float, str]:
@@ -280,9 +311,11 @@ class Prover:
         lines = [f"  {one}" for one in dict.fromkeys(self._capture.departures)]
         departs = "\nthe capture departs from torch.export at:\n" + "\n".join(lines) if lines else ""
         inputs = "the example" if variation.label == "example" else f"inputs made of the example: {variation.label}"
+        if len(variation.calls) > 1:
+            inputs = f"{len(variation.calls)} calls in a row: {variation.label}"
         return CaptureError(
             f"the captured program does not compute what the model computes, at {inputs}:\n  {problem}{departs}",
-            hint=_REMEDY_OF_DEPARTURES if lines else _REMEDY,
+            hint=_REMEDY_OF_STATE if len(variation.calls) > 1 else _REMEDY_OF_DEPARTURES if lines else _REMEDY,
         )
 
 

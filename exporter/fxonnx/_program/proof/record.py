@@ -34,16 +34,18 @@ class ProofRun:
     """One run of the model and of the captured program on the same inputs.
 
     Attributes:
-        inputs: The inputs: "example", "negated", "batch = 1, seq = 7".
+        inputs: The inputs: "example", "negated", "batch = 1, seq = 7"; of calls in a row, "example; then negated".
         status: "equal", or "skipped" if the model fails for these inputs or does not return the same values twice.
         max_abs: Largest absolute difference of an output or a mutated tensor; None if the run was skipped.
         message: The reason for which it was skipped.
+        calls: The number of calls in a row that were compared, each with the state that the one before left.
     """
 
     inputs: str
     status: Literal["equal", "skipped"]
     max_abs: float | None = None
     message: str = ""
+    calls: int = 1
 
     def __str__(self) -> str:
         if self.status == "skipped":
@@ -61,12 +63,14 @@ class Proof:
         runs: The inputs at which both were compared.
         unexercised: The branches and loops that no input reached; they are also in ``ONNXProgram.assumptions``.
         skipped: The reason for which nothing was compared, or "".
+        sequence: With ``export(state="io")``, the comparison of calls in a row; None if the model has no state.
     """
 
     departures: tuple[Departure, ...] = ()
     runs: tuple[ProofRun, ...] = ()
     unexercised: tuple[Assumption, ...] = ()
     skipped: str = ""
+    sequence: ProofRun | None = None
 
     @property
     def is_left_to_file(self) -> bool:
@@ -120,12 +124,14 @@ class Proof:
             raise ArgumentError("model", f"its metadata {PROOF_KEY} is not a record of fxonnx: {error!r}") from error
 
     def __str__(self) -> str:
+        in_a_row = [] if self.sequence is None else ["calls in a row, compared with the model:", f"  {self.sequence}"]
         if self.is_plain:
-            return "the capture is that of plain torch.export"
+            return "\n".join(["the capture is that of plain torch.export", *in_a_row])
         lines = ["departures from torch.export:", *(f"  {one}" for one in self.departures)]
         lines += ["compared with the model:", *(f"  {one}" for one in self.runs)]
         if self.skipped:
             lines.append(f"  nothing: {self.skipped}")
+        lines += in_a_row
         if self.unexercised:
             lines += ["not exercised:", *(f"  {one}" for one in self.unexercised)]
         return "\n".join(lines)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import operator
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,9 @@ from ..._capture.function_transforms import GRADIENTS, unwound_transforms
 from ..._capture.inputs.pytree_objects import flatten_objects
 from ..._export_context import exporting, outside_of_export
 from ..._interrupts import interruptible, interruption_point
-from ..assumption_checks import placeholder_values
+from ..assumption_checks import check_assumptions, placeholder_values
 from ..call_binding import bind_call
+from ..calls_in_a_row import Calls, run_in_a_row
 from ..written_parameters import written_parameters
 
 __all__ = ["CapturedRunner", "ModelRunner", "Outcome", "TooManyCalls"]
@@ -52,13 +54,32 @@ _ASSERTIONS = frozenset(
 
 @dataclass(frozen=True)
 class Outcome:
-    """The results of one call, and the tensors that it writes.
+    """The results of one call or of several in a row, and the tensors that they write.
 
     Attributes:
-        values: The outputs, then the tensors that are written, by description: ``output 0``, ``buffer h``, ``input 1``.
+        values: The outputs, then the tensors that are written, by description: ``output 0``, ``buffer h``, ``input 1``;
+            those of the second call ``call 2: output 0``.
+        ends: The number of values at the end of each call.
     """
 
     values: Mapping[str, Any]
+    ends: tuple[int, ...]
+
+    def first(self, calls: int) -> Outcome:
+        """The results of the first calls."""
+        if calls >= len(self.ends):
+            return self
+        return Outcome(dict(islice(self.values.items(), self.ends[calls - 1])), self.ends[:calls])
+
+
+def _in_a_row(calls: Calls, run: Callable[[Any, Any], Mapping[str, Any]]) -> Outcome:
+    """The results of calls in a row, up to one that fails."""
+    values: dict[str, Any] = {}
+    ends: list[int] = []
+    for number, found in enumerate(run_in_a_row(calls, run), 1):
+        values |= found if number == 1 else {f"call {number}: {name}": value for name, value in found.items()}
+        ends.append(len(values))
+    return Outcome(values, tuple(ends))
 
 
 class TooManyCalls(BaseException):
@@ -104,8 +125,7 @@ class ModelRunner:
 
     def run(
         self,
-        args: Any,
-        kwargs: Any,
+        calls: Calls,
         *,
         is_seeded: bool = True,
         is_export: bool = False,
@@ -115,8 +135,7 @@ class ModelRunner:
         """Call the model on copies of the inputs, in the training and grad mode of the export.
 
         Args:
-            args: Positional inputs, as the captured program takes them.
-            kwargs: Keyword inputs.
+            calls: The inputs of the calls, as the captured program takes them.
             is_seeded: Whether the runs of the captured program draw the same random numbers.
             is_export: Whether ``is_in_onnx_export`` is true, on which the model may branch.
             limit: The number of calls of torch's functions after which the run ends.
@@ -127,13 +146,12 @@ class ModelRunner:
         """
         replaced = dict(weights or {})
         return run_uncompiled(
-            partial(self._run, args, kwargs, is_seeded=is_seeded, is_export=is_export, limit=limit, replaced=replaced)
+            partial(self._run, calls, is_seeded=is_seeded, is_export=is_export, limit=limit, replaced=replaced)
         )
 
     def _run(
         self,
-        args: Any,
-        kwargs: Any,
+        calls: Calls,
         *,
         is_seeded: bool,
         is_export: bool,
@@ -141,25 +159,40 @@ class ModelRunner:
         replaced: dict[str, torch.Tensor],
     ) -> Outcome:
         capture, model = self._capture, self._model
-        copies = copies_of_inputs((args, kwargs))
-        given = capture.inputs.for_model(copies)
-        state = self._state()
-        before = {name: copy_of(tensor) for name, tensor in state.items()}
         with (
             exporting() if is_export else outside_of_export(),
             torch.set_grad_enabled(torch.is_grad_enabled() if capture.grad_mode is None else capture.grad_mode),
             in_autocast(capture.autocast),
             preserved_state(model, capture.training, self._written | replaced.keys()),
-            _random_numbers(is_seeded),
             unwound_transforms(),
-            nullcontext() if limit is None else _Limited(limit),
         ):
+            keeps = len(calls) > 1
+            run = partial(self._call, is_seeded=is_seeded, limit=limit, replaced=replaced, keeps_state=keeps)
+            return _in_a_row(calls, run)
+
+    def _call(
+        self,
+        args: Any,
+        kwargs: Any,
+        *,
+        is_seeded: bool,
+        limit: int | None,
+        replaced: dict[str, torch.Tensor],
+        keeps_state: bool,
+    ) -> Mapping[str, Any]:
+        capture, model = self._capture, self._model
+        copies = copies_of_inputs((args, kwargs))
+        given = capture.inputs.for_model(copies)
+        state = self._state()
+        before = {name: copy_of(tensor) for name, tensor in state.items()}
+        with _random_numbers(is_seeded), nullcontext() if limit is None else _Limited(limit):
             self._add_gradients()
             with interruptible():
                 result = flatten_objects(call_with_weights(model, replaced, given))
             after = self._state()
-            after = {name: one for name, one in after.items() if self._is_update(name, one, state.get(name))}
-            return _outcome(capture, result, copies, (args, kwargs), after, before)
+            kept = {name for name, _ in model.named_buffers()} if keeps_state else set()
+            after = {name: one for name, one in after.items() if self._is_update(name, one, state.get(name), kept)}
+            return _results(capture, result, copies, (args, kwargs), after, before)
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
@@ -169,9 +202,10 @@ class ModelRunner:
         named = dict(self._model.named_parameters(remove_duplicate=False))
         return {name: one for name, one in named.items() if type(one) is torch.nn.Parameter}
 
-    def _is_update(self, name: str, after: torch.Tensor, before: torch.Tensor | None) -> bool:
+    def _is_update(self, name: str, after: torch.Tensor, before: torch.Tensor | None, kept: Collection[str]) -> bool:
         """Whether a captured program changes a tensor too: not if it is a new attribute, or has a new dtype."""
-        if before is None or (after is not before and name in self._capture.exported_program.constants):
+        is_new = after is not before and name in self._capture.exported_program.constants and name not in kept
+        if before is None or is_new:
             return False
         return after.dtype == before.dtype
 
@@ -203,12 +237,11 @@ class CapturedRunner:
         self.calls: dict[str, int] = {}
         """Number of calls of each subgraph in the last run, by its path."""
 
-    def run(self, args: Any, kwargs: Any, limit: int | None = None, *, is_seeded: bool = True) -> Outcome:
+    def run(self, calls: Calls, limit: int | None = None, *, is_seeded: bool = True) -> Outcome:
         """Run the program on copies of the inputs, and of what it writes.
 
         Args:
-            args: Positional inputs.
-            kwargs: Keyword inputs.
+            calls: The inputs of the calls.
             limit: The number of calls of its subgraphs after which the run ends.
             is_seeded: Whether random numbers, and uninitialized memory, are those of the run of the model.
 
@@ -219,14 +252,38 @@ class CapturedRunner:
         stored = {**program.constants, **program.state_dict}
         before = {name: tensor for name, tensor in stored.items() if self._is_written(name, tensor)}
         weights = {name: copy_of(tensor) for name, tensor in before.items()}
+        self.calls = {}
+
+        def call(args: Any, kwargs: Any) -> Mapping[str, Any]:
+            nonlocal before
+            found = self._call(args, kwargs, weights, before, limit, is_seeded=is_seeded)
+            if len(calls) > 1:
+                before = {name: copy_of(tensor) for name, tensor in weights.items()}
+            return found
+
+        return _in_a_row(calls, call)
+
+    def _call(
+        self,
+        args: Any,
+        kwargs: Any,
+        weights: Mapping[str, torch.Tensor],
+        before: Mapping[str, Any],
+        limit: int | None,
+        *,
+        is_seeded: bool,
+    ) -> Mapping[str, Any]:
+        program = self._capture.exported_program
         copies = copies_of_inputs((args, kwargs))
         call = bind_call(program, copies[0], copies[1], None, self._capture.inputs.frozen)
-        self.calls = {}
+        self._capture.limits.check(call.inputs)
+        # The answers of the example may depend on the state.
+        check_assumptions(self._capture, call.inputs, weights)
         # The interpreter needs no code of the graph, whose generation takes most of the time of a small model.
         interpreter = _Interpreter(program.graph_module, self.calls, limit, filler=0 if is_seeded else 1)
-        calls = recorded_function_calls(self._capture.functions)
+        functions = recorded_function_calls(self._capture.functions)
         # A failure inside of vmap must not leave the level of vmap to the caller.
-        with torch.no_grad(), _random_numbers(is_seeded), calls, unwound_transforms():
+        with torch.no_grad(), _random_numbers(is_seeded), functions, unwound_transforms():
             outputs = interpreter.run(*placeholder_values(program, call.inputs, weights), enable_io_processing=False)
         results = [
             value
@@ -234,7 +291,7 @@ class CapturedRunner:
             if spec.kind == OutputKind.USER_OUTPUT
         ]
         result = program.call_spec.out_spec.unflatten(results)
-        return _outcome(self._capture, result, (call.args, call.kwargs), (args, kwargs), weights, before)
+        return _results(self._capture, result, (call.args, call.kwargs), (args, kwargs), weights, before)
 
     def _is_written(self, name: str, tensor: Any) -> bool:
         if isinstance(tensor, torch.nn.Parameter):
@@ -291,9 +348,9 @@ class _Interpreter(torch.fx.Interpreter):
         return None if is_dead else super().run_node(n)
 
 
-def _outcome(
+def _results(
     capture: Capture, result: Any, copies: Any, given: Any, weights: Mapping[str, Any], before: Mapping[str, Any]
-) -> Outcome:
+) -> Mapping[str, Any]:
     """The outputs of a call, and the buffers and inputs whose values it has changed."""
     structure = capture.exported_program.call_spec.out_spec
     leaves = structure.flatten_up_to(result) if capture.output_lists else pytree.tree_leaves(result)
@@ -306,7 +363,7 @@ def _outcome(
     for index, (copied, original) in enumerate(pairs):
         if isinstance(copied, torch.Tensor) and is_plain(original) and _differs(copied, original):
             values[f"input {index}"] = copied
-    return Outcome(values)
+    return values
 
 
 def _copied(leaf: Any) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -19,7 +20,7 @@ from ...errors import ArgumentError
 from ..call_binding import BoundCall
 from ..verification_inputs import SEED, auto_sizes, may_index_on_gpu, random_like, resize_inputs
 
-__all__ = ["Variation", "repeated_inputs", "variations"]
+__all__ = ["Variation", "changed_inputs", "repeated_inputs", "sequences", "variations"]
 
 _SIZES = 3
 """Number of further sizes at most, the smallest of those that the constraints allow."""
@@ -35,19 +36,31 @@ _DTYPES = frozenset(
 
 @dataclass(frozen=True)
 class Variation:
-    """Inputs of one run.
+    """Inputs of one run: of one call, or of several calls in a row.
 
     Attributes:
-        label: Their description.
-        args: Positional inputs.
-        kwargs: Keyword inputs.
+        labels: A description of the inputs of each call.
+        calls: Positional and keyword inputs of each call.
         is_required: Whether they are run even if all branches have been exercised.
     """
 
-    label: str
-    args: Any
-    kwargs: Any
+    labels: tuple[str, ...]
+    calls: tuple[tuple[Any, Any], ...]
     is_required: bool
+
+    @classmethod
+    def of(cls, label: str, args: Any, kwargs: Any, *, is_required: bool) -> Variation:
+        """Inputs of one call."""
+        return cls((label,), ((args, kwargs),), is_required)
+
+    @property
+    def label(self) -> str:
+        """The description of all calls."""
+        return "; then ".join(self.labels)
+
+    def first(self, calls: int) -> Variation:
+        """The first calls."""
+        return replace(self, labels=self.labels[:calls], calls=self.calls[:calls])
 
 
 def variations(capture: Capture, call: BoundCall) -> Iterator[Variation]:
@@ -57,21 +70,44 @@ def variations(capture: Capture, call: BoundCall) -> Iterator[Variation]:
         capture: The captured program, whose frozen inputs keep their values.
         call: The example inputs.
     """
-    yield Variation("example", call.args, call.kwargs, True)
-    leaves, structure = pytree.tree_flatten((call.args, call.kwargs))
-    fixed = capture.inputs.frozen
+    yield Variation.of("example", call.args, call.kwargs, is_required=True)
     # No coverage tells whether the capture has taken the same Python branches, and results may agree by accident.
     asks_python = any(one.kind == DepartureKind.INTROSPECTION for one in capture.departures)
-    on_gpu = may_index_on_gpu(leaves)
-    for index, (label, change) in enumerate(_CHANGES.items()):
+    on_gpu = may_index_on_gpu(pytree.tree_leaves((call.args, call.kwargs)))
+    for index, label in enumerate(_CHANGES):
         if on_gpu and label.startswith("counts") and label != "counts of 0":
             continue
-        changed = [leaf if at in fixed else _changed(change, leaf) for at, leaf in enumerate(leaves)]
+        changed = _with_change(capture, call, label)
         if index == 1:
             yield from _sizes(capture, call)
-        if any(new is not old and not torch.equal(new, old) for new, old in zip(changed, leaves, strict=True)):
-            args, kwargs = pytree.tree_unflatten(changed, structure)
-            yield Variation(label, args, kwargs, index == 0 or asks_python or label.startswith("counts"))
+        if changed is not None:
+            yield replace(changed, is_required=index == 0 or asks_python or label.startswith("counts"))
+
+
+def sequences(capture: Capture, call: BoundCall, *, other_sizes: bool = True) -> Iterator[Variation]:
+    """Yield calls in a row with other values and sizes, then, for models that fail at those, the example repeatedly.
+
+    Args:
+        capture: The captured program.
+        call: The example inputs.
+        other_sizes: Whether to end with calls of other sizes.
+    """
+    example = Variation.of("example", call.args, call.kwargs, is_required=True)
+    changed = [one for label in ("negated", "with noise") if (one := _with_change(capture, call, label)) is not None]
+    # Other values first: a state of fixed size may have no room for other sizes.
+    parts = [example, *changed, *[example] * (2 - len(changed)), *islice(_sizes(capture, call), 2 * other_sizes)]
+    for row in (parts, [example] * 3):
+        yield Variation(tuple(one.label for one in row), tuple(one.calls[0] for one in row), True)
+
+
+def _with_change(capture: Capture, call: BoundCall, label: str) -> Variation | None:
+    """The inputs of a call with a change of their values; None if it changes nothing."""
+    leaves, structure = pytree.tree_flatten((call.args, call.kwargs))
+    fixed, change = capture.inputs.frozen, _CHANGES[label]
+    changed = [leaf if at in fixed else _changed(change, leaf) for at, leaf in enumerate(leaves)]
+    if all(new is old or torch.equal(new, old) for new, old in zip(changed, leaves, strict=True)):
+        return None
+    return Variation.of(label, *pytree.tree_unflatten(changed, structure), is_required=False)
 
 
 def _sizes(capture: Capture, call: BoundCall) -> Iterator[Variation]:
@@ -93,11 +129,27 @@ def _sizes(capture: Capture, call: BoundCall) -> Iterator[Variation]:
                 wanted.append(sizes)
     for sizes in wanted:
         args, kwargs = resize_inputs(capture.exported_program, limits, call, sizes)
-        yield Variation(", ".join(f"{name} = {size}" for name, size in sizes.items()), args, kwargs, True)
+        label = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+        yield Variation.of(label, args, kwargs, is_required=True)
 
 
 def _changed(change: Callable[[torch.Tensor], torch.Tensor], leaf: Any) -> Any:
     return change(leaf) if isinstance(leaf, torch.Tensor) and _can_change(leaf) else leaf
+
+
+def changed_inputs(label: str, args: Any, kwargs: Any, is_input: Callable[[Any], bool]) -> tuple[Any, Any]:
+    """Make inputs with other values.
+
+    Args:
+        label: The change, such as "negated".
+        args: Positional inputs.
+        kwargs: Keyword inputs.
+        is_input: Whether a leaf may change: not a constant of the program.
+    """
+    made: tuple[Any, Any] = pytree.tree_map(
+        lambda leaf: _changed(_CHANGES[label], leaf) if is_input(leaf) else leaf, (args, kwargs)
+    )
+    return made
 
 
 def repeated_inputs(label: str, graph: ir.Graph, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
