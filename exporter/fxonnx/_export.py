@@ -267,6 +267,7 @@ def _capture(
             frozen=options.frozen,
             data_dependent=options.data_dependent,
             legacy=options.legacy,
+            state_inputs=options.state == "io",
         )
         with unset_fake_temporarily():
             captured = replace(captured, exported_program=unwrap_subclasses(captured.exported_program))

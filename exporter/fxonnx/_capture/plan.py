@@ -85,6 +85,7 @@ class CapturePlan:
         strict_shapes: Whether a specialized dim is an error.
         may_follow_example: Whether branches on data may follow the example.
         knows_constants: Whether the first attempt already has concrete values.
+        states: FQNs of the parameters and buffers that become inputs, whose values are not known.
         shapes: The dynamic dims.
         specialized: The dims that are static because the model specializes them.
         unrolls_long_loops: Whether long loops over dynamic dims are unrolled; otherwise they end an attempt.
@@ -109,6 +110,7 @@ class CapturePlan:
     strict_shapes: bool
     may_follow_example: bool
     knows_constants: bool
+    states: frozenset[str]
     shapes: DynamicShapes
     specialized: tuple[SpecializedDim, ...] = ()
     unrolls_long_loops: bool = False

@@ -193,6 +193,7 @@ def _run_torch_export(
     model: torch.nn.Module, inputs: BoundInputs, plan: CapturePlan, transforms: TransformTracing
 ) -> ExportedProgram:
     shapes, strict = plan.shapes, plan.strict
+    labels = [leaf.label for leaf in shapes.leaves]
     with (
         deferred_interrupts(),
         # TorchDynamo calls the functions without their caches itself.
@@ -202,7 +203,7 @@ def _run_torch_export(
         tracing(model),
         capture_patches(strict=strict, plain=plan.plain),
         hooks_for_model_only(model),
-        value_patches(model, inputs.leaves, [leaf.label for leaf in shapes.leaves]),
+        value_patches(model, dict(zip(labels, inputs.leaves, strict=True)), plan.states),
         closed_transforms(transforms),
     ):
         register_compressed_attributes(snapshot)

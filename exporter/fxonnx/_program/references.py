@@ -38,7 +38,7 @@ from .quantization import ProgramQuantization
 from .record import ExportRecord
 from .stateful import final_states, read_states
 from .weights import WeightMap
-from .written_parameters import written_parameters
+from .._written_parameters import written_parameters
 
 __all__ = ["Model", "Reference", "VerifiableProgram", "captured_reference", "dequantized", "reference_of"]
 

@@ -8,10 +8,11 @@ symbol whose conditions are evaluated for the example.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -82,8 +83,8 @@ class ConcreteValues:
 
     Attributes:
         log: Receives the guards that are resolved.
-        examples: ``id`` of an example input to its label, for all tensors among the inputs.
-        weights: ``id`` of the parameters and buffers of the model.
+        examples: ``id`` of an example input to its label, and of a tensor of the model that becomes an input to its FQN.
+        weights: ``id`` of the other parameters and buffers of the model.
         follow_example: Whether the values of the example inputs are known.
     """
 
@@ -107,6 +108,19 @@ class ConcreteValues:
     # The result of nonzero to its operand.
     _masks: MutableMapping[Tensor, Tensor] = field(default_factory=WeakTensorKeyDictionary)
     _is_suspended: bool = False
+
+    def track(self, model: torch.nn.Module, inputs: Mapping[str, Any], states: Collection[str]) -> None:
+        """Set the tensors whose values are tracked.
+
+        Args:
+            model: The model that is captured.
+            inputs: The leaves of its inputs by label.
+            states: FQNs of the tensors of the model that become inputs.
+        """
+        self.examples = {id(leaf): label for label, leaf in inputs.items() if isinstance(leaf, Tensor)}
+        own = {id(attrgetter(name)(model)): name for name in sorted(states)}
+        self.weights = frozenset(map(id, (*model.parameters(), *model.buffers()))) - own.keys()
+        self.examples = {**own, **self.examples}
 
     def add_source(self, fake: Tensor, tensor: Tensor) -> None:
         """Record the value of a fake tensor that torch.export creates for a parameter, a buffer or an input."""

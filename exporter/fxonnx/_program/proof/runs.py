@@ -35,7 +35,7 @@ from ..._capture.inputs.pytree_objects import flatten_objects
 from ..._export_context import exporting, outside_of_export
 from ..assumption_checks import placeholder_values
 from ..call_binding import bind_call
-from ..written_parameters import written_parameters
+from ..._written_parameters import written_parameters
 
 __all__ = ["CapturedRunner", "ModelRunner", "Outcome", "TooManyCalls"]
 
