@@ -19,6 +19,7 @@ from fxonnx_translations._torch_compat import dynamo_config, get_proxy_mode, sha
 from .._callers_autocast import callers_autocast, under_autocast
 from .._extensions import active_extensions, tracing
 from ..errors import CaptureError
+from .assigned_buffers import AssignedBuffers, Reassignment
 from .attempts import timed_attempt
 from .attribute_changes import noted_changes
 from .constraints.guard_recorder import is_user_file, recorded_guards
@@ -97,7 +98,11 @@ _CPP_STACK = ("Exception raised from ", "frame #", "<omitting python frames>")
 
 
 def export_module(
-    model: torch.nn.Module, inputs: BoundInputs, plan: CapturePlan, transforms: TransformTracing
+    model: torch.nn.Module,
+    inputs: BoundInputs,
+    plan: CapturePlan,
+    transforms: TransformTracing,
+    reassigned: list[Reassignment],
 ) -> ExportedProgram:
     """Run torch.export once.
 
@@ -106,6 +111,7 @@ def export_module(
         inputs: The example inputs.
         plan: The dynamic dims, the mode and other options.
         transforms: How transforms are traced; changed if they have to be traced differently.
+        reassigned: Receives the buffers that become tensors of another kind.
 
     Raises:
         CaptureError: If the model handles an error of the capture.
@@ -115,7 +121,7 @@ def export_module(
     with recorded_guards(plan.log), canonical_sizes(), recorded_errors() as errors:
         try:
             with timed_attempt(plan.change):
-                program = _run_torch_export(model, inputs, plan, transforms)
+                program = _run_torch_export(model, inputs, plan, transforms, reassigned)
         except RetryTransforms:
             raise
         except Exception as error:
@@ -170,7 +176,7 @@ def _check_handled(errors: HandledErrors, model: torch.nn.Module, inputs: BoundI
             hint="select the result with torch.where, or raise the error outside of forward",
         ) from None
     found = unexplained(
-        handled, handled_in_eager_mode(model, inputs, _tensor_forward(model.forward, inputs, shapes, None))
+        handled, handled_in_eager_mode(model, inputs, _tensor_forward(model.forward, inputs, shapes, None, []))
     )
     if found is not None:
         shown, _ = _described(found)
@@ -186,11 +192,15 @@ def eager_error(
     error: CaptureError, model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes
 ) -> CaptureError | None:
     """The model's own error, if it fails on the example in the same way as its capture."""
-    return eager_failure(error, model, inputs, _tensor_forward(model.forward, inputs, shapes, None))
+    return eager_failure(error, model, inputs, _tensor_forward(model.forward, inputs, shapes, None, []))
 
 
 def _run_torch_export(
-    model: torch.nn.Module, inputs: BoundInputs, plan: CapturePlan, transforms: TransformTracing
+    model: torch.nn.Module,
+    inputs: BoundInputs,
+    plan: CapturePlan,
+    transforms: TransformTracing,
+    reassigned: list[Reassignment],
 ) -> ExportedProgram:
     shapes, strict = plan.shapes, plan.strict
     labels = [leaf.label for leaf in shapes.leaves]
@@ -207,7 +217,7 @@ def _run_torch_export(
         closed_transforms(transforms),
     ):
         register_compressed_attributes(snapshot)
-        forward = _tensor_forward(model.forward, inputs, shapes, None if strict else snapshot)
+        forward = _tensor_forward(model.forward, inputs, shapes, None if strict else snapshot, reassigned)
         reshaped: list[str] = []
         model.forward = forward if strict else with_reshaped_inputs(forward, shapes.leaves, reshaped)
         # Oblivious: torch would specialize dynamic dims whose example size is 0 or 1.
@@ -235,7 +245,11 @@ def _run_torch_export(
 
 
 def _tensor_forward(
-    forward: Callable[..., Any], inputs: BoundInputs, shapes: DynamicShapes, snapshot: Snapshot | None
+    forward: Callable[..., Any],
+    inputs: BoundInputs,
+    shapes: DynamicShapes,
+    snapshot: Snapshot | None,
+    reassigned: list[Reassignment],
 ) -> Callable[..., Any]:
     """Wrap ``forward`` so that it takes and returns pytrees of tensors in place of objects.
 
@@ -246,6 +260,7 @@ def _tensor_forward(
         inputs: The example inputs.
         shapes: The dynamic dims.
         snapshot: The state of the model before the call; None in strict mode, in which TorchDynamo traces the wrapper.
+        reassigned: Receives the buffers that become tensors of another kind.
     """
     strict = snapshot is None
     called = under_autocast(forward, callers_autocast())
@@ -264,8 +279,11 @@ def _tensor_forward(
         if table.objects is not None:
             args, kwargs = unflatten_objects(table.objects, (args, kwargs))
         # torch.export undoes some changes.
+        before = None if snapshot is None else AssignedBuffers(snapshot.model)
         with nullcontext() if snapshot is None else noted_changes(snapshot, (args, kwargs)):
             outputs = called(*args, **kwargs)
+        if before is not None:
+            reassigned[:] = before.write()
         for check in checks:
             check(outputs)
         # TorchDynamo traces this function, and a model that it traces makes no lists of dynamic length.
