@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from torch._C import _jit_pass_inline as jit_pass_inline
     from torch._C import _set_grad_enabled as set_grad_enabled
     from torch._dynamo.exc import UncapturedHigherOrderOpError
+    from torch._dynamo.source import ConstantSource
     from torch._functorch import predispatch
     from torch._higher_order_ops.scan import scan
     from torch._prims_common import is_contiguous
@@ -118,6 +119,7 @@ else:
     set_grad_enabled = find_name("torch._C:_set_grad_enabled")
     parse_schema = find_name("torch._C:parse_schema")
     UncapturedHigherOrderOpError = find_name("torch._dynamo.exc:UncapturedHigherOrderOpError")
+    ConstantSource = find_name("torch._dynamo.source:ConstantSource")
     predispatch = find_name("torch._functorch.predispatch")
     scan = find_name("torch._higher_order_ops.scan:scan")
     is_contiguous = find_name("torch._prims_common:is_contiguous")
@@ -186,6 +188,7 @@ recording_mode: Callable[[], Any] = find_name("torch._export.utils:_maybe_find_p
 
 __all__ = [
     "CeilToInt",
+    "ConstantSource",
     "DataDependentOutputException",
     "DisableTorchFunction",
     "DispatchKey",

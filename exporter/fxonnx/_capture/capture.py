@@ -22,6 +22,7 @@ from .data_dependence.assumption import Assumption, AssumptionKind
 from .data_dependence.concrete_values import following_example
 from .data_dependence.data_dependent_guards import DataDependent
 from .function_caches import reject_cached_random_values
+from .growing_states import UnknownStates
 from .inputs.example_inputs import (
     BoundInputs,
     bind_example_inputs,
@@ -189,7 +190,7 @@ def _capture_module(
     numbers = [shapes.leaves[index].label for index in sorted(inputs.table.numbers)]
 
     task = CaptureTask(model, inputs, axes, options.output_names, numbers)
-    plan = CapturePlan(strict_shapes, data_dependent == "example", bool(frozen), frozenset(), shapes)
+    plan = CapturePlan(strict_shapes, data_dependent == "example", bool(frozen), UnknownStates(), shapes)
     run = partial(
         capture_with_strategies, task.attempt, own_error=lambda error: eager_error(error, model, inputs, shapes)
     )

@@ -31,6 +31,7 @@ from .departures import DepartureKind, record_departure
 from .eager_failures import eager_failure, handled_in_eager_mode, user_line
 from .function_caches import uncached_sizes, without_traced_results
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms, recorded_forward
+from .growing_states import growing_dims
 from .global_hooks import hooks_for_model_only
 from .inputs.example_inputs import BoundInputs
 from .inputs.frozen import restore_frozen
@@ -213,7 +214,8 @@ def _run_torch_export(
         tracing(model),
         capture_patches(strict=strict, plain=plan.plain),
         hooks_for_model_only(model),
-        value_patches(model, dict(zip(labels, inputs.leaves, strict=True)), plan.states),
+        value_patches(model, dict(zip(labels, inputs.leaves, strict=True)), plan.states.names),
+        growing_dims(model, plan.states),
         closed_transforms(transforms),
     ):
         register_compressed_attributes(snapshot)
@@ -222,7 +224,7 @@ def _run_torch_export(
         model.forward = forward if strict else with_reshaped_inputs(forward, shapes.leaves, reshaped)
         # Oblivious: torch would specialize dynamic dims whose example size is 0 or 1.
         # With symbolic sizes the fake tensor cache only costs: it computes every result twice, to compare the two.
-        cached = dynamo_config.fake_tensor_cache_enabled and shapes.is_static
+        cached = dynamo_config.fake_tensor_cache_enabled and shapes.is_static and not plan.states.axes
         with (
             shape_config.patch(backed_size_oblivious=True),
             # Otherwise the subgraphs of control flow operators would depend on the sizes of earlier calls.
