@@ -305,7 +305,9 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
             checked=options.guards and any(one.kind is AssumptionKind.EXAMPLE for one in captured.assumptions),
         )
     updates = find_updates(prepared, captured.inputs.paths)
-    lost = report_updates(updates, captured.reassigned, options.state) + report_changes(captured.attribute_changes, options.state)
+    lost = report_updates(updates, captured.reassigned, options.state) + report_changes(
+        captured.attribute_changes, options.state
+    )
     returned = [] if options.state == "warn" else [update for update in updates if not update.is_returned]
     with cpu_by_default(), unset_fake_temporarily(), timer.stage("lower"):
         lowered = lower(prepared, captured, options, returned)

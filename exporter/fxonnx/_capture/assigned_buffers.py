@@ -69,7 +69,9 @@ class AssignedBuffers:
         ]
         if not changed:
             return []
-        kept = {id(old): name for table, before, _ in self._tables for name, old in before.items() if table.get(name) is old}
+        kept = {
+            id(old): name for table, before, _ in self._tables for name, old in before.items() if table.get(name) is old
+        }
         for table, before, _ in self._tables:
             table.update(before)
         refused, writes = [], {}
@@ -107,7 +109,8 @@ def _write(old: torch.Tensor, value: torch.Tensor, new: torch.Tensor) -> None:
     target = old.detach() if old.requires_grad and old.is_leaf else old
     is_same = target.dim() == value.dim() and statically_known_true(sym_eq(tuple(target.shape), tuple(value.shape)))
     # Of another shape, the tensor becomes the buffer.
-    result = target.copy_(value) if is_same else target.set_(value)  # type: ignore[call-overload]
+    # With a clone, since torch compares the size with the memory of a view.
+    result = target.copy_(value) if is_same else target.set_(value.clone())  # type: ignore[call-overload]
     written, source = _node(result), _node(new)
     if written is not None and source is not None and "stack_trace" in source.meta:
         written.meta["stack_trace"] = source.meta["stack_trace"]

@@ -151,7 +151,16 @@ def capture(
         return replace(_capture_program(model, options, strict_shapes), model=model)
     with extended(model), stand_in(model) as module, eager_introspection(module):
         captured = _capture_module(
-            module, args, kwargs, options, dynamic_scalars, strict_shapes, may_train, frozen, data_dependent, state_inputs
+            module,
+            args,
+            kwargs,
+            options,
+            dynamic_scalars,
+            strict_shapes,
+            may_train,
+            frozen,
+            data_dependent,
+            state_inputs,
         )
     return replace(
         captured,

@@ -26,10 +26,12 @@ class UnknownStates:
     Attributes:
         names: FQNs of the parameters and buffers.
         axes: FQN to the axes whose sizes differ between calls.
+        branches_on_sizes: Whether the program has the branches of conditions on these sizes, as of values of tensors.
     """
 
     names: frozenset[str] = frozenset()
     axes: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    branches_on_sizes: bool = False
 
 
 def growing_dims(model: torch.nn.Module, states: UnknownStates) -> AbstractContextManager[None]:
@@ -42,11 +44,13 @@ def growing_dims(model: torch.nn.Module, states: UnknownStates) -> AbstractConte
     if not states.axes:
         return nullcontext()
     axes = {id(attrgetter(name)(model)): (name, found) for name, found in states.axes.items()}
+    # torch has no value for an unbacked size, and hence no guard on it.
+    kind = DimDynamic.UNBACKED if states.branches_on_sizes else DimDynamic.DYNAMIC
     return applied(
         [
             Patch(
                 "torch._subclasses.fake_tensor:FakeTensorConverter.from_real_tensor",
-                partial(_with_dynamic_axes, axes),
+                partial(_with_dynamic_axes, axes, kind),
                 "the sizes of buffers are constants of the program",
                 needs=(ConstantSource,),
             )
@@ -56,6 +60,7 @@ def growing_dims(model: torch.nn.Module, states: UnknownStates) -> AbstractConte
 
 def _with_dynamic_axes(
     axes: Mapping[int, tuple[str, frozenset[int]]],
+    kind: DimDynamic,
     original: Callable[..., Any],
     converter: Any,
     mode: Any,
@@ -68,7 +73,8 @@ def _with_dynamic_axes(
     if found is None or mode.shape_env is None:
         return original(converter, mode, tensor, *args, **kwargs)
     name, dynamic = found
-    kinds = [DimDynamic.DYNAMIC if axis in dynamic else DimDynamic.STATIC for axis in range(tensor.dim())]
+    kinds = [kind if axis in dynamic else DimDynamic.STATIC for axis in range(tensor.dim())]
     context = StatelessSymbolicContext(dynamic_sizes=kinds)
     source = ConstantSource(name)
-    return original(converter, mode, tensor, shape_env=mode.shape_env, source=source, symbolic_context=context)
+    with mode.shape_env.ignore_fresh_unbacked_symbols():
+        return original(converter, mode, tensor, shape_env=mode.shape_env, source=source, symbolic_context=context)

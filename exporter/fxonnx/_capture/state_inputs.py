@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 
 from .._export_signature import read_signature
 from .._written_parameters import written_placeholders
-from ..errors import StateError
+from ..errors import CaptureError, StateError
 from .constraints.constraint_solver import Bounds, is_implied, normal_forms
 from .constraints.copy_guards import copy_guards
 from .constraints.guard_recorder import Guard, GuardLog, line_of_node
@@ -48,16 +48,29 @@ def capture_with_states(
     Raises:
         StateError: If a buffer changes its shape, and the program is not valid for all of its shapes.
     """
+    refusal: StateError | None = None
     while True:
-        traced, last = run(plan)
+        try:
+            traced, last = run(plan)
+        except CaptureError:
+            if refusal is not None:
+                raise refusal from None
+            raise
         program, states = traced.exported_program, plan.states
         names = states.names | _written(program, model)
         axes = {name: found | states.axes.get(name, frozenset()) for name, found in _changed_axes(program)}
         axes = {**states.axes, **axes}
         is_computed = last.has_concrete_values or traced.assumptions
-        if axes == states.axes and (names == states.names or not is_computed):
+        if axes != states.axes or (names != states.names and is_computed):
+            plan = replace(plan, states=replace(states, names=names, axes=axes))
+            continue
+        try:
             return _with_checked_sizes(traced, last.log, states), last
-        plan = replace(plan, states=UnknownStates(names, axes))
+        except StateError as error:
+            if states.branches_on_sizes:
+                raise refusal or error from None
+            refusal = error
+        plan = replace(plan, states=UnknownStates(names, axes, branches_on_sizes=True))
 
 
 def _written(program: ExportedProgram, model: torch.nn.Module) -> frozenset[str]:
@@ -130,7 +143,7 @@ def _with_checked_sizes(traced: Capture, log: GuardLog, states: UnknownStates) -
     if not states.axes:
         return traced
     program, after = traced.exported_program, dict[sympy.Symbol, sympy.Expr]()
-    example: dict[sympy.Symbol, Any] = {}
+    environment: Any = None
     names = dict(traced.dim_names)
     for name, old, new in _resized(program):
         for axis in sorted(states.axes[name]):
@@ -142,9 +155,11 @@ def _with_checked_sizes(traced: Capture, log: GuardLog, states: UnknownStates) -
                     hint=_HINT,
                 )
             names.setdefault(size, f"{name.replace('.', '_')}_{axis}")
-            number = old.meta["val"].shape[axis]
-            example = dict(number.node.shape_env.backed_var_to_val)
-    bounds = {symbol: _bounds(symbol, after, int(example[symbol])) for symbol in after}
+            environment = old.meta["val"].shape[axis].node.shape_env
+    if environment is None:
+        return traced
+    example = environment.backed_var_to_val
+    bounds = {symbol: _bounds(symbol, after, int(example.get(symbol, 0))) for symbol in after}
     guards = [
         *log.guards,
         *copy_guards(program, example, log.layouts),
@@ -152,10 +167,11 @@ def _with_checked_sizes(traced: Capture, log: GuardLog, states: UnknownStates) -
         *(Guard(sympy.Ne(total, 0), line) for total, line in log.nonzero.items()),
     ]
     for guard in guards:
-        if not guard.expression.free_symbols.isdisjoint(after) and not _holds_always(guard, after, bounds):
+        expression = guard.expression.xreplace({one: environment.replace(one) for one in guard.expression.free_symbols})
+        if not expression.free_symbols.isdisjoint(after) and not _holds_always(expression, after, bounds):
             raise StateError(
                 f"forward changes the shape of the buffer {' and '.join(sorted(states.axes))}, and the program is valid "
-                f"for {guard.expression.xreplace({key: sympy.Symbol(name) for key, name in names.items()})} only"
+                f"for {expression.xreplace({key: sympy.Symbol(name) for key, name in names.items()})} only"
                 + (f"\n  at: {guard.line}" if guard.line is not None else ""),
                 hint=_HINT,
             )
@@ -169,10 +185,9 @@ def _bounds(symbol: sympy.Symbol, after: Mapping[sympy.Symbol, sympy.Expr], size
 
 
 def _holds_always(
-    guard: Guard, after: Mapping[sympy.Symbol, sympy.Expr], bounds: Mapping[sympy.Symbol, Bounds]
+    expression: sympy.Basic, after: Mapping[sympy.Symbol, sympy.Expr], bounds: Mapping[sympy.Symbol, Bounds]
 ) -> bool:
     """Whether a condition holds for all sizes, or is an equation that remains true from one call to the next."""
-    expression = guard.expression
     if isinstance(expression, sympy.Eq):
         difference = expression.lhs - expression.rhs
         if sympy.expand(difference.xreplace(dict(after)) - difference) == 0:

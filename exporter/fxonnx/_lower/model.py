@@ -496,7 +496,9 @@ def _return_updates(
                 hint='write to clones of the tensors, or pass state="warn" to drop the updates',
             )
         is_given = update.is_input or io_spec.state_inputs
-        if is_given and not _may_follow(update.value.meta["val"], inputs[update.placeholder].meta["val"], update.is_input):
+        if is_given and not _may_follow(
+            update.value.meta["val"], inputs[update.placeholder].meta["val"], update.is_input
+        ):
             raise StateError(
                 f"forward resizes {update.name!r}, and an input of an ONNX model has one shape",
                 hint="create the tensor in forward, or give it the shape of its content before the export",

@@ -71,9 +71,7 @@ def find_updates(prepared: Prepared, input_names: Mapping[str, str]) -> tuple[Up
     return tuple(found)
 
 
-def report_updates(
-    updates: Sequence[Update], reassigned: Sequence[Reassignment], state: State
-) -> tuple[str, ...]:
+def report_updates(updates: Sequence[Update], reassigned: Sequence[Reassignment], state: State) -> tuple[str, ...]:
     """Warn of lost updates, or raise.
 
     Args:
