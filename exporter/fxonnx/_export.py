@@ -22,6 +22,7 @@ from fxonnx_translations._torch_compat import unset_fake_temporarily
 from ._capture import ALIASES_KEY, AssumptionKind, Capture, DataDependent, capture, report_narrowed
 from ._capture.attempts import recorded_attempts
 from ._capture.inputs.replaced_tensors import normal_weights
+from ._capture.number_states import with_number_states
 from ._capture.patches import PatchKind, missing_targets, one_at_a_time, tracing_patches
 from ._comparison import OutputComparison, report_skipped
 from ._diagnostics import Diagnostics, Report, read_diagnostics
@@ -172,6 +173,9 @@ def export(
     attempts = recorded_attempts(page.attempts, shows_log=shown.verbose)
     with _reporting(page, shown, timer), exporting(), rare_collections(), attempts, normal_weights(model):
         captured = _capture(model, checked, timer, (args, kwargs), shapes, dynamic_scalars)
+        while checked.state == "io" and any(not change.is_random for change in captured.attribute_changes):
+            model = with_number_states(model, captured.attribute_changes)
+            captured = _capture(model, checked, timer, (args, kwargs), shapes, dynamic_scalars)
         captured = replace(captured, attempts=tuple(page.attempts))
         if opset_version is None:
             checked = _with_opset_of(captured, checked, least, read)
