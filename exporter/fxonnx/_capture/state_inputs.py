@@ -21,7 +21,7 @@ from .._written_parameters import written_placeholders
 from ..errors import CaptureError, StateError
 from .constraints.constraint_solver import Bounds, is_implied, normal_forms
 from .constraints.copy_guards import copy_guards
-from .constraints.guard_recorder import Guard, GuardLog, line_of_node
+from .constraints.guard_recorder import GuardLog, SourceLine, line_of_node
 from .constraints.slice_guards import slice_guards
 from .growing_states import UnknownStates
 from .plan import CapturePlan
@@ -142,54 +142,78 @@ def _with_checked_sizes(traced: Capture, log: GuardLog, states: UnknownStates) -
     """
     if not states.axes:
         return traced
-    program, after = traced.exported_program, dict[sympy.Symbol, sympy.Expr]()
-    environment: Any = None
+    sizes = _GrowingSizes(log)
     names = dict(traced.dim_names)
-    for name, old, new in _resized(program):
+    for name, old, new in _resized(traced.exported_program):
         for axis in sorted(states.axes[name]):
-            size, following = _sizes(old)[axis], _sizes(new)[axis]
-            if not size.is_Symbol or size in traced.dim_names or after.setdefault(size, following) != following:
+            symbol = sizes.add(old, new, axis)
+            if symbol is None or symbol in traced.dim_names:
                 raise StateError(
-                    f"forward changes the shape of {name!r}, and its size {size} of axis {axis} is not independent of "
-                    f"other sizes\n  at: {line_of_node(new) or new.name}",
+                    f"forward changes the shape of {name!r}, whose size of axis {axis} is that of another tensor\n"
+                    f"  at: {line_of_node(new) or new.name}",
                     hint=_HINT,
                 )
-            names.setdefault(size, f"{name.replace('.', '_')}_{axis}")
-            environment = old.meta["val"].shape[axis].node.shape_env
-    if environment is None:
-        return traced
-    example = environment.backed_var_to_val
-    bounds = {symbol: _bounds(symbol, after, int(example.get(symbol, 0))) for symbol in after}
-    guards = [
-        *log.guards,
-        *copy_guards(program, example, log.layouts),
-        *slice_guards(program, example),
-        *(Guard(sympy.Ne(total, 0), line) for total, line in log.nonzero.items()),
-    ]
-    for guard in guards:
-        expression = guard.expression.xreplace({one: environment.replace(one) for one in guard.expression.free_symbols})
-        if not expression.free_symbols.isdisjoint(after) and not _holds_always(expression, after, bounds):
-            raise StateError(
-                f"forward changes the shape of the buffer {' and '.join(sorted(states.axes))}, and the program is valid "
-                f"for {expression.xreplace({key: sympy.Symbol(name) for key, name in names.items()})} only"
-                + (f"\n  at: {guard.line}" if guard.line is not None else ""),
-                hint=_HINT,
-            )
+            names.setdefault(symbol, f"{name.replace('.', '_')}_{axis}")
+    for condition, line in sizes.invalid(traced.exported_program):
+        shown = condition.xreplace({symbol: sympy.Symbol(name) for symbol, name in names.items()})
+        raise StateError(
+            f"forward changes the shape of {' and '.join(map(repr, sorted(states.axes)))}, and "
+            + ("takes a branch" if shown in (sympy.true, sympy.false) else f"the program is valid for {shown} only,")
+            + " by the size at the export"
+            + (f"\n  at: {line}" if line is not None else ""),
+            hint=_HINT,
+        )
     return replace(traced, dim_names=names)
 
 
-def _bounds(symbol: sympy.Symbol, after: Mapping[sympy.Symbol, sympy.Expr], size: int) -> Bounds:
-    """The bounds of a size: one that never becomes smaller is at least that of the export."""
-    growth = sympy.expand(after[symbol] - symbol)
-    return Bounds(size if growth.is_nonnegative else 0)
+class _GrowingSizes:
+    """The symbols of the sizes of buffers before a call, and their sizes after it.
 
+    Args:
+        log: The guards of the capture.
+    """
 
-def _holds_always(
-    expression: sympy.Basic, after: Mapping[sympy.Symbol, sympy.Expr], bounds: Mapping[sympy.Symbol, Bounds]
-) -> bool:
-    """Whether a condition holds for all sizes, or is an equation that remains true from one call to the next."""
-    if isinstance(expression, sympy.Eq):
-        difference = expression.lhs - expression.rhs
-        if sympy.expand(difference.xreplace(dict(after)) - difference) == 0:
-            return True
-    return all(is_implied(form, bounds) for form in normal_forms(expression))
+    def __init__(self, log: GuardLog) -> None:
+        self._log = log
+        self._after: dict[sympy.Symbol, sympy.Expr] = {}
+        self._bounds: dict[sympy.Symbol, Bounds] = {}
+        self._environment: Any = None
+
+    def add(self, old: torch.fx.Node, new: torch.fx.Node, axis: int) -> sympy.Symbol | None:
+        """Add a size of a buffer, and return its symbol; None if it has none of its own."""
+        symbol, following = _sizes(old)[axis], _sizes(new)[axis]
+        if not symbol.is_Symbol or self._after.setdefault(symbol, following) != following:
+            return None
+        self._environment = old.meta["val"].shape[axis].node.shape_env
+        never_shrinks = sympy.expand(following - symbol).is_nonnegative
+        self._bounds[symbol] = Bounds(int(self._environment.backed_var_to_val.get(symbol, 0)) if never_shrinks else 0)
+        return symbol
+
+    def invalid(self, program: ExportedProgram) -> Iterator[tuple[sympy.Basic, SourceLine | None]]:
+        """The conditions of a program that may not hold in a later call, with their lines."""
+        if not self._after:
+            return
+        example = self._environment.backed_var_to_val
+        others = [*copy_guards(program, example, self._log.layouts), *slice_guards(program, example)]
+        for guard in [*self._log.guards, *others]:
+            condition = self._replaced(guard.expression)
+            # torch's symbols are positive: of a size of 0, "size + 1 == 1" is false.
+            if condition == sympy.false or not (
+                condition.free_symbols.isdisjoint(self._after) or self._holds_always(condition)
+            ):
+                yield condition, guard.line
+        for total, line in self._log.nonzero.items():
+            symbols = self._replaced(total).free_symbols & self._after.keys()
+            if symbols and not any((self._bounds[symbol].low or 0) > 0 for symbol in symbols):
+                yield sympy.true, line
+
+    def _replaced(self, expression: sympy.Basic) -> Any:
+        return expression.xreplace({symbol: self._environment.replace(symbol) for symbol in expression.free_symbols})
+
+    def _holds_always(self, condition: sympy.Basic) -> bool:
+        """Whether a condition holds for all sizes, or is an equation that remains true from one call to the next."""
+        if isinstance(condition, sympy.Eq):
+            difference = condition.lhs - condition.rhs
+            if sympy.expand(difference.xreplace(self._after) - difference) == 0:
+                return True
+        return all(is_implied(form, self._bounds) for form in normal_forms(condition))

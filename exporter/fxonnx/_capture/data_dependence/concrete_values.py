@@ -235,8 +235,11 @@ class ConcreteValues:
                 real = value.tensor
                 is_certain &= value.is_certain and _memory(real) not in self._uncertain
             elif isinstance(leaf, Tensor):
-                if type(leaf) is not Tensor or leaf.is_meta:
+                # A tensor attribute that forward writes is an example of its value.
+                is_example = id(leaf) in self.examples
+                if type(leaf) is not Tensor or leaf.is_meta or (is_example and not self.follow_example):
                     return None
+                is_certain &= not is_example
                 real = self._constants.setdefault(id(leaf), (leaf, leaf.detach().clone()))[1]
             elif isinstance(leaf, SymInt | SymFloat | SymBool):
                 real = _constant_number(leaf)
