@@ -74,7 +74,7 @@ def _with_dynamic_axes(
         return original(converter, mode, tensor, *args, **kwargs)
     name, dynamic = found
     kinds = [kind if axis in dynamic else DimDynamic.STATIC for axis in range(tensor.dim())]
-    context = StatelessSymbolicContext(dynamic_sizes=kinds)
+    context: Any = StatelessSymbolicContext(dynamic_sizes=kinds)
     source = ConstantSource(name)
     with mode.shape_env.ignore_fresh_unbacked_symbols():
         return original(converter, mode, tensor, shape_env=mode.shape_env, source=source, symbolic_context=context)

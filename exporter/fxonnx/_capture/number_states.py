@@ -62,7 +62,7 @@ class _Number:
         Raises:
             StateError: If it is a number of another type.
         """
-        number = vars(self.owner).get(self.name)
+        number: Any = vars(self.owner).get(self.name)
         vars(self.owner)[self.name] = self.value
         if number is before:
             if get_proxy_mode() is not None:

@@ -12,8 +12,8 @@ from torch.export import ExportedProgram
 
 from .._callers_autocast import Autocast
 from ..errors import CaptureError
-from .attempts import Attempt
 from .assigned_buffers import Reassignment
+from .attempts import Attempt
 from .attribute_changes import AttributeChange
 from .autograd_functions import FunctionCall
 from .constraints.constraint import SizeLimits

@@ -31,8 +31,8 @@ from .departures import DepartureKind, record_departure
 from .eager_failures import eager_failure, handled_in_eager_mode, user_line
 from .function_caches import uncached_sizes, without_traced_results
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms, recorded_forward
-from .growing_states import growing_dims
 from .global_hooks import hooks_for_model_only
+from .growing_states import growing_dims
 from .inputs.example_inputs import BoundInputs
 from .inputs.frozen import restore_frozen
 from .inputs.input_table import with_lists

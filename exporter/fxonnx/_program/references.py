@@ -29,6 +29,7 @@ from .._comparison import REFERENCE_TEXTS, ReferenceName
 from .._export_context import outside_of_export
 from .._extensions import add_on
 from .._inner_tensors import rewrapped, unwrapped
+from .._written_parameters import written_parameters
 from ..errors import ArgumentError, SaveError, kind_of
 from . import saving
 from .call_binding import BoundCall, bind_call
@@ -38,7 +39,6 @@ from .quantization import ProgramQuantization
 from .record import ExportRecord
 from .stateful import final_states, read_states
 from .weights import WeightMap
-from .._written_parameters import written_parameters
 
 __all__ = ["Model", "Reference", "VerifiableProgram", "captured_reference", "dequantized", "reference_of"]
 

@@ -83,7 +83,7 @@ class ConcreteValues:
 
     Attributes:
         log: Receives the guards that are resolved.
-        examples: ``id`` of an example input to its label, and of a tensor of the model that becomes an input to its FQN.
+        examples: ``id`` of an example input to its label; of a tensor of the model that becomes an input to its FQN.
         weights: ``id`` of the other parameters and buffers of the model.
         follow_example: Whether the values of the example inputs are known.
     """

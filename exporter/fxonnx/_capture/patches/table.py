@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from torch import Tensor
 from torch.nn import Module
 
 from ..._extensions import Extension, active_extensions, all_extensions

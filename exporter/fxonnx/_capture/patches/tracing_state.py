@@ -301,7 +301,7 @@ class _OwnBuffers:
         self._inputs = frozenset(name for name, buffer in module._buffers.items() if buffer is not None)
 
     def remove(self) -> None:
-        """Drop the other buffers, which torch.export counts among the inputs; the model is restored after the capture."""
+        """Drop the other buffers, which torch.export counts among the inputs, until the model is restored."""
         for name in [name for name in self._buffers if name not in self._inputs]:
             del self._buffers[name]
 

@@ -33,9 +33,9 @@ from ..._capture.eager_state import (
 from ..._capture.function_transforms import GRADIENTS, unwound_transforms
 from ..._capture.inputs.pytree_objects import flatten_objects
 from ..._export_context import exporting, outside_of_export
+from ..._written_parameters import written_parameters
 from ..assumption_checks import placeholder_values
 from ..call_binding import bind_call
-from ..._written_parameters import written_parameters
 
 __all__ = ["CapturedRunner", "ModelRunner", "Outcome", "TooManyCalls"]
 

@@ -71,8 +71,8 @@ class _Output:
         leaf: Index of the leaf in it.
         dtype: The dtype of a number; None for a tensor.
         like: A tensor with the metadata of the other branch, for a variable that one branch does not define.
-        axis: The axis of which the branches return different sizes, if it is the only one. It becomes the first one of the
-            operator's result: torch requires strides that are products of static sizes.
+        axis: The axis of which the branches return different sizes, if it is the only one. It becomes the first axis of
+            the operator's result: torch requires strides that are products of static sizes.
     """
 
     part: int

@@ -45,7 +45,7 @@ class Uses:
         tensors: ``id`` to outer tensor, in order of first use.
         versions: ``id`` to the tensor's version at the first use.
         own: ``id`` to tensor that is not an outer one.
-        data: The ``data`` of outer tensors, which count the writes by themselves: ``id`` of the outer one, tensor, version.
+        data: ``id`` of an outer tensor, its ``data``, which counts writes by itself, and the version of that.
         symbols: Outer symbols of sizes and numbers that were used.
         flags: The booleans among them, whose values are ``Eq(symbol, 1)``.
         shape_env: Their environment.
