@@ -270,7 +270,7 @@ class VerificationError(ExportError):
 
 @public
 class StateError(ExportError):
-    """forward mutates buffers or inputs although ``state="error"`` forbids it."""
+    """forward mutates state although ``state="error"`` forbids it, or state that cannot be an input of the next call."""
 
     code = "FX009"
 

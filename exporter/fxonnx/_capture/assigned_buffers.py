@@ -6,6 +6,7 @@ submodules, and wrongly if a buffer receives another one's tensor. Here all of t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +17,12 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 
 from fxonnx_translations._torch_compat import get_proxy_mode, get_proxy_slot
 
-from .constraints.guard_recorder import line_of_node
+from .attribute_uses import SourceFiles, methods_of
+from .constraints.guard_recorder import SourceLine, line_of_node
 
 __all__ = ["AssignedBuffers", "Reassignment", "merge_tied_tensors"]
+
+_PLACE = re.compile(r"(.+):(\d+) in (.+)")
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class AssignedBuffers:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._tables: list[tuple[dict[str, Any], dict[str, Any], str]] = []
+        self._model = model
         seen: set[int] = set()
         for path, module in model.named_modules():
             table = module._buffers
@@ -74,21 +79,44 @@ class AssignedBuffers:
         }
         for table, before, _ in self._tables:
             table.update(before)
-        refused, writes = [], {}
+        refused: list[Reassignment] = []
+        writes: dict[int, tuple[str, torch.Tensor, torch.Tensor]] = {}
         for name, old, new in changed:
             problem = _problem(old, new, [other for _, tensor, other in changed if tensor is old])
             if problem is None and id(old) in kept:
                 problem = f"it is also {kept[id(old)]!r} before the call only"
             if problem is not None:
-                refused.append(Reassignment(name, problem, _line(new)))
+                refused.append(Reassignment(name, problem, str(self._line(name, new) or "")))
             if isinstance(new, torch.Tensor) and new.dtype == old.dtype:
-                writes[id(old)] = old, new
-        memory = {_memory(old) for old, _ in writes.values()}
+                writes[id(old)] = name, old, new
+        memory = {_memory(old) for _, old, _ in writes.values()}
         # The values of all of them first: one may be the tensor of another.
-        values = [new.clone() if _memory(new) in memory else new for _, new in writes.values()]
-        for (old, new), value in zip(writes.values(), values, strict=True):
-            _write(old, value, new)
+        values = [new.clone() if _memory(new) in memory else new for _, _, new in writes.values()]
+        for (name, old, new), value in zip(writes.values(), values, strict=True):
+            written = _node(_written(old, value))
+            for node in () if written is None else (written, *written.all_input_nodes):
+                if node.op == "call_function" and line_of_node(node) is None:
+                    node.meta["stack_trace"] = self._stack_trace(name, new)
         return refused
+
+    def _line(self, name: str, new: Any) -> SourceLine | None:
+        """The line that computes the new tensor of a buffer, or else the one that assigns it."""
+        node = _node(new) if isinstance(new, torch.Tensor) else None
+        found = None if node is None else line_of_node(node)
+        if found is None:
+            path, _, attribute = name.rpartition(".")
+            owner = self._model.get_submodule(path)
+            found = SourceFiles({type(owner): None}).changing_line(attribute, methods_of(owner))
+        return found
+
+    def _stack_trace(self, name: str, new: torch.Tensor) -> str:
+        """The stack trace of the write of a buffer: that of the new tensor, if an operator computes it."""
+        node = _node(new)
+        if node is not None and line_of_node(node) is not None:
+            return str(node.meta["stack_trace"])
+        line = self._line(name, new)
+        match = None if line is None else _PLACE.fullmatch(line.place)
+        return "" if match is None else f'File "{match[1]}", line {match[2]}, in {match[3]}'
 
 
 def _problem(old: torch.Tensor, new: Any, others: list[Any]) -> str | None:
@@ -104,16 +132,14 @@ def _problem(old: torch.Tensor, new: Any, others: list[Any]) -> str | None:
     return None
 
 
-def _write(old: torch.Tensor, value: torch.Tensor, new: torch.Tensor) -> None:
-    """Record a write whose line is that of the new tensor."""
+def _written(old: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Record the write of a tensor to a buffer."""
     target = old.detach() if old.requires_grad and old.is_leaf else old
-    is_same = target.dim() == value.dim() and statically_known_true(sym_eq(tuple(target.shape), tuple(value.shape)))
-    # Of another shape, the tensor becomes the buffer.
-    # With a clone, since torch compares the size with the memory of a view.
-    result = target.copy_(value) if is_same else target.set_(value.clone())  # type: ignore[call-overload]
-    written, source = _node(result), _node(new)
-    if written is not None and source is not None and "stack_trace" in source.meta:
-        written.meta["stack_trace"] = source.meta["stack_trace"]
+    if target.dim() == value.dim() and statically_known_true(sym_eq(tuple(target.shape), tuple(value.shape))):
+        return target.copy_(value)
+    # Of another shape, the tensor becomes the buffer; a clone, since torch compares the size with a view's memory.
+    result: torch.Tensor = target.set_(value.clone())  # type: ignore[call-overload]
+    return result
 
 
 def _node(tensor: torch.Tensor) -> torch.fx.Node | None:
@@ -122,11 +148,6 @@ def _node(tensor: torch.Tensor) -> torch.fx.Node | None:
     slot = None if mode is None else get_proxy_slot(tensor, mode.tracer, None)
     proxy = getattr(slot, "proxy", slot)
     return proxy.node if isinstance(proxy, torch.fx.Proxy) else None
-
-
-def _line(tensor: Any) -> str:
-    node = _node(tensor) if isinstance(tensor, torch.Tensor) else None
-    return "" if node is None else str(line_of_node(node) or "")
 
 
 def _memory(tensor: torch.Tensor) -> int:

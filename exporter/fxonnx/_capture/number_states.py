@@ -68,8 +68,9 @@ class _Number:
             if get_proxy_mode() is not None:
                 raise _refusal(f"{self.line}, by a function that refers to another copy of the model")
             return
-        if _kind_of(number) is not self.kind:
-            raise _refusal(f"{self.line}, of type {type(number).__name__} instead of {self.kind.__name__}")
+        kind = _kind_of(number) or type(number)
+        if kind is not self.kind:
+            raise _refusal(f"{self.line}, of type {kind.__name__} instead of {self.kind.__name__}")
         self.owner._buffers[self.buffer] = torch.scalar_tensor(number, dtype=_DTYPES[self.kind])
 
 
