@@ -46,6 +46,10 @@ class SourceFiles:
             except (OSError, TypeError, SyntaxError):
                 found[file or name] = None
                 continue
+            if classes.isdisjoint(_class_names(tree)):
+                # Classes made by ``exec`` have the name of a module that does not define them.
+                found[file or name] = None
+                continue
             tree.body = [
                 node
                 for node in tree.body
