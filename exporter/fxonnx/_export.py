@@ -22,6 +22,7 @@ from fxonnx_translations._torch_compat import unset_fake_temporarily
 from ._capture import ALIASES_KEY, AssumptionKind, Capture, DataDependent, capture, report_narrowed
 from ._capture.attempts import recorded_attempts
 from ._capture.inputs.replaced_tensors import normal_weights
+from ._capture.number_states import with_number_states
 from ._capture.patches import PatchKind, missing_targets, tracing_patches
 from ._comparison import OutputComparison, report_skipped
 from ._diagnostics import Diagnostics, Report, read_diagnostics
@@ -183,6 +184,9 @@ def export(
         normal_weights(model),
     ):
         captured = _capture(model, checked, timer, (args, kwargs), shapes, dynamic_scalars)
+        while checked.state == "io" and any(not change.is_random for change in captured.attribute_changes):
+            model = with_number_states(model, captured.attribute_changes)
+            captured = _capture(model, checked, timer, (args, kwargs), shapes, dynamic_scalars)
         captured = replace(captured, attempts=tuple(page.attempts))
         if opset_version is None:
             checked = _with_opset_of(captured, checked, least, read)
@@ -278,6 +282,7 @@ def _capture(
             frozen=options.frozen,
             data_dependent=options.data_dependent,
             legacy=options.legacy,
+            state_inputs=options.state == "io",
         )
         with unset_fake_temporarily():
             captured = replace(captured, exported_program=unwrap_subclasses(captured.exported_program))
@@ -316,7 +321,9 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
             checked=options.guards and any(one.kind is AssumptionKind.EXAMPLE for one in captured.assumptions),
         )
     updates = find_updates(prepared, captured.inputs.paths)
-    lost = report_updates(updates, options.state) + report_changes(captured.attribute_changes, options.state)
+    lost = report_updates(updates, captured.reassigned, options.state) + report_changes(
+        captured.attribute_changes, options.state
+    )
     returned = [] if options.state == "warn" else [update for update in updates if not update.is_returned]
     with cpu_by_default(), unset_fake_temporarily(), timer.stage("lower"):
         lowered = lower(prepared, captured, options, returned)

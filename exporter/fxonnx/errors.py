@@ -276,7 +276,7 @@ class VerificationError(ExportError):
 
 @public
 class StateError(ExportError):
-    """forward mutates buffers or inputs although ``state="error"`` forbids it."""
+    """forward mutates state although ``state="error"`` forbids it, or state that no input can be."""
 
     code = "FX009"
 

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from torch._C import _set_grad_enabled as set_grad_enabled
     from torch._C._autograd import _unsafe_set_version_counter as set_version_counters
     from torch._dynamo.exc import UncapturedHigherOrderOpError
+    from torch._dynamo.source import ConstantSource
     from torch._functorch import predispatch
     from torch._higher_order_ops.scan import scan
     from torch._prims_common import is_contiguous
@@ -120,6 +121,7 @@ else:
     set_version_counters = find_name("torch._C._autograd:_unsafe_set_version_counter")
     parse_schema = find_name("torch._C:parse_schema")
     UncapturedHigherOrderOpError = find_name("torch._dynamo.exc:UncapturedHigherOrderOpError")
+    ConstantSource = find_name("torch._dynamo.source:ConstantSource")
     predispatch = find_name("torch._functorch.predispatch")
     scan = find_name("torch._higher_order_ops.scan:scan")
     is_contiguous = find_name("torch._prims_common:is_contiguous")
@@ -188,6 +190,7 @@ recording_mode: Callable[[], Any] = find_name("torch._export.utils:_maybe_find_p
 
 __all__ = [
     "CeilToInt",
+    "ConstantSource",
     "DataDependentOutputException",
     "DisableTorchFunction",
     "DispatchKey",

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import CellType, CodeType, FrameType, FunctionType
+from types import CellType, CodeType, FrameType
 from typing import Any
 
 import numpy as np
 import torch
 from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from fxonnx_translations._torch_compat import (
     OpOverload,
@@ -30,7 +31,7 @@ from .._cost import bytes_of, export_seconds, forward_seconds
 from .._interrupts import interruptible
 from .._user_files import is_user_file
 from ..errors import CaptureError, kind_of
-from .attribute_uses import SourceFiles
+from .attribute_uses import SourceFiles, methods_of
 from .constraints.guard_recorder import SourceLine, source_line_of
 from .eager_state import preserved_gradients, preserved_random_states
 from .generators import GENERATORS, state_of
@@ -315,10 +316,7 @@ def _places(model: torch.nn.Module) -> Mapping[int, tuple[str, str]]:
 
 def _methods(model: torch.nn.Module, entry: _Named) -> list[CodeType]:
     """The code of the methods of the module that holds a changed attribute."""
-    path = entry.path.rpartition(".")[0]
-    owner = dict(model.named_modules()).get(path, model)
-    functions = [value for cls in type(owner).__mro__ for value in vars(cls).values()]
-    return [value.__code__ for value in functions if isinstance(value, FunctionType)]
+    return methods_of(dict(model.named_modules()).get(entry.path.rpartition(".")[0], model))
 
 
 def _reject_created_parameters(model: torch.nn.Module, named: Sequence[_Named], files: SourceFiles) -> None:
@@ -393,19 +391,39 @@ def _decide(model: torch.nn.Module, inputs: BoundInputs, read: Sequence[_Named])
     """The changes that are state, after two calls in eager torch; None if the model cannot be called."""
     if not _can_run(model, inputs):
         return None
+    try:
+        return _compared(model, inputs, read)
+    except Exception:  # noqa: BLE001 - the model runs in the capture only, or its second call fails
+        return None
+
+
+def _compared(model: torch.nn.Module, inputs: BoundInputs, read: Sequence[_Named]) -> list[_Named]:
+    """The changes by which a second call differs from the first, or would with other inputs."""
     with _calls(model, inputs) as call:
-        try:
-            first = call(0)
-            state = [entry for entry in read if not entry.is_random]
-            values = [entry.value() for entry in state]
-            second = call(0)
-        except Exception:  # noqa: BLE001 - the model runs in the capture only, or its second call fails
-            return None
-        growing = [entry for entry, value in zip(state, values, strict=True) if not _equal(entry.value(), value)]
-    if _equal(first, second):
-        return growing
-    drawn = [entry for entry in read if entry.is_random]
-    return [*growing, *drawn] if growing else list(read)
+        first = call(0)
+        state = [entry for entry in read if not entry.is_random]
+        values = [entry.value() for entry in state]
+        second = call(0)
+        found = [entry for entry, value in zip(state, values, strict=True) if not _equal(entry.value(), value)]
+    if not _equal(first, second):
+        drawn = [entry for entry in read if entry.is_random]
+        return [*found, *drawn] if found else list(read)
+    # The branch of the example may leave a number as it is.
+    for entry, value in zip(state, values, strict=True):
+        if entry not in found and _is_read_from_data(entry.change):
+            with _calls(model, inputs) as call:
+                old = entry.change.old
+                vars(entry.change.owner)[entry.change.name] = not old if isinstance(old, bool) else old + 1
+                if not _equal(call(0), first) or not _equal(entry.value(), value):
+                    found.append(entry)
+    return found
+
+
+def _is_read_from_data(change: Change) -> bool:
+    """Whether an attribute of an object that held a number holds one that depends on values of tensors."""
+    is_number = type(change.old) in (int, float, bool) and not isinstance(change.owner, dict | CellType | type)
+    symbols = (torch.SymInt, torch.SymFloat, torch.SymBool)
+    return is_number and isinstance(change.new, symbols) and bool(free_unbacked_symbols(change.new))
 
 
 def _keeps_random_values(model: torch.nn.Module, inputs: BoundInputs) -> bool:

@@ -7,13 +7,13 @@ import inspect
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 from .._user_files import is_user_file
 from .constraints.guard_recorder import SourceLine, source_line_of
 
-__all__ = ["SourceFiles"]
+__all__ = ["SourceFiles", "methods_of"]
 
 _MUTATORS = frozenset(
     {"append", "appendleft", "extend", "insert", "add", "update", "setdefault", "pop", "popleft", "remove", "discard"}
@@ -45,6 +45,10 @@ class SourceFiles:
             try:
                 tree = ast.parse(inspect.getsource(module))
             except (OSError, TypeError, SyntaxError):
+                found[file or name] = None
+                continue
+            if classes.isdisjoint(_class_names(tree)):
+                # Classes made by ``exec`` have the name of a module that does not define them.
                 found[file or name] = None
                 continue
             tree.body = [
@@ -84,6 +88,12 @@ class SourceFiles:
                     # A local variable may have the name of the attribute.
                     found.append((is_own, isinstance(path[-1], ast.Attribute), line))
         return max(found, key=lambda entry: entry[:2])[2] if found else None
+
+
+def methods_of(owner: object) -> list[CodeType]:
+    """The code of the methods of an object."""
+    functions = [value for cls in type(owner).__mro__ for value in vars(cls).values()]
+    return [value.__code__ for value in functions if isinstance(value, FunctionType)]
 
 
 def _class_names(tree: ast.AST) -> set[str]:

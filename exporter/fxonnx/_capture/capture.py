@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from .data_dependence.assumption import Assumption, AssumptionKind
 from .data_dependence.concrete_values import following_example
 from .data_dependence.data_dependent_guards import DataDependent
 from .function_caches import reject_cached_random_values
+from .growing_states import UnknownStates
 from .inputs.example_inputs import (
     BoundInputs,
     bind_example_inputs,
@@ -49,6 +51,7 @@ from .shapes.dynamic_dims import ExampleCall
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
 from .shapes.shared_dim_names import differing_dims, shared_dims
 from .shapes.spec_keys import read_dynamic_shapes
+from .state_inputs import capture_with_states
 from .strategies import capture_with_strategies
 from .torch_export import eager_error, reject_tracing
 from .trace import CaptureTask, names_of_dims
@@ -104,6 +107,7 @@ def capture(
     frozen: Collection[str] = (),
     data_dependent: DataDependent = "error",
     legacy: bool = False,
+    state_inputs: bool = False,
 ) -> Capture:
     """Capture a model with torch.export, leaving the model and the example inputs unchanged.
 
@@ -128,6 +132,7 @@ def capture(
         frozen: Names or patterns of the tensors whose example values become constants.
         data_dependent: "example" to follow the example where the model branches on the values of its inputs.
         legacy: Read keyword inputs and the names of ``dynamic_axes`` as the TorchScript exporter of torch.onnx does.
+        state_inputs: Whether the parameters and buffers that forward writes become inputs.
 
     Raises:
         ArgumentError: If an argument is invalid; the error names the argument.
@@ -148,7 +153,16 @@ def capture(
         return replace(_capture_program(model, options, strict_shapes), model=model)
     with extended(model), stand_in(model) as module, eager_introspection(module):
         captured = _capture_module(
-            module, args, kwargs, options, dynamic_scalars, strict_shapes, may_train, frozen, data_dependent
+            module,
+            args,
+            kwargs,
+            options,
+            dynamic_scalars,
+            strict_shapes,
+            may_train,
+            frozen,
+            data_dependent,
+            state_inputs,
         )
     return replace(
         captured,
@@ -169,6 +183,7 @@ def _capture_module(
     may_train: bool,
     frozen: Collection[str],
     data_dependent: DataDependent,
+    state_inputs: bool,
 ) -> Capture:
     """Capture a module; see ``capture``."""
     if model.training and not may_train and results_depend_on_mode(model):
@@ -186,12 +201,13 @@ def _capture_module(
     numbers = [shapes.leaves[index].label for index in sorted(inputs.table.numbers)]
 
     task = CaptureTask(model, inputs, axes, options.output_names, numbers)
-    plan = CapturePlan(strict_shapes, data_dependent == "example", bool(frozen), shapes)
+    plan = CapturePlan(strict_shapes, data_dependent == "example", bool(frozen), UnknownStates(), shapes)
+    run = partial(
+        capture_with_strategies, task.attempt, own_error=lambda error: eager_error(error, model, inputs, shapes)
+    )
     with following_example(is_requested=plan.may_follow_example), recorded_changes() as changes:
         try:
-            traced, plan = capture_with_strategies(
-                task.attempt, plan, lambda error: eager_error(error, model, inputs, shapes)
-            )
+            traced, plan = capture_with_states(run, plan, model) if state_inputs else run(plan)
         except SpecializedDimsError as error:  # not a class that users know
             raise CaptureError(error.message, hint=error.hint) from error
     _warn_about_followed_example(traced.assumptions)

@@ -11,6 +11,7 @@ from ..errors import CaptureError
 from .constraints.guard_recorder import GuardLog
 from .constraints.specialized_dims import SpecializedDim
 from .function_transforms import TransformTracing
+from .growing_states import UnknownStates
 from .result import Capture
 from .rewriting import Rewriting
 from .shapes.dynamic_shapes import DynamicShapes
@@ -85,6 +86,7 @@ class CapturePlan:
         strict_shapes: Whether a specialized dim is an error.
         may_follow_example: Whether branches on data may follow the example.
         knows_constants: Whether the first attempt already has concrete values.
+        states: The parameters and buffers that become inputs.
         shapes: The dynamic dims.
         specialized: The dims that are static because the model specializes them.
         unrolls_long_loops: Whether long loops over dynamic dims are unrolled; otherwise they end an attempt.
@@ -109,6 +111,7 @@ class CapturePlan:
     strict_shapes: bool
     may_follow_example: bool
     knows_constants: bool
+    states: UnknownStates
     shapes: DynamicShapes
     specialized: tuple[SpecializedDim, ...] = ()
     unrolls_long_loops: bool = False

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 
 from .._callers_autocast import Autocast
 from ..errors import CaptureError
+from .assigned_buffers import Reassignment
 from .attempts import Attempt
 from .attribute_changes import AttributeChange
 from .autograd_functions import FunctionCall
@@ -56,6 +57,7 @@ class Capture:
         output_lists: Indices of the user outputs that are lists of a dynamic number of tensors; the program returns the
             stacked tensors.
         attribute_changes: The Python attributes whose changes in one call affect the next.
+        reassigned: The buffers that forward replaces by tensors of another kind, whose updates the program lacks.
         attempts: The calls of torch.export, of which the last one that captured the model gave the program.
         refusal: The error of the other attempts, if plain torch.export captured the model after them: it is raised
             unless the program is proved.
@@ -80,6 +82,7 @@ class Capture:
     departures: tuple[Departure, ...] = ()
     output_lists: frozenset[int] = frozenset()
     attribute_changes: tuple[AttributeChange, ...] = ()
+    reassigned: tuple[Reassignment, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     refusal: CaptureError | None = None
 

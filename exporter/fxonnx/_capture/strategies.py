@@ -226,7 +226,7 @@ def _followed_example(failure: Failure, plan: CapturePlan) -> Decision:
     if plan.may_follow_example:
         return plan.changed(follows_example=True)
     guard = failure.guard or failure
-    return Failure(unresolved_error(guard.error, guard.guard_inputs, failure.error))
+    return Failure(unresolved_error(guard.error, guard.guard_inputs, failure.error, plan.states.names))
 
 
 def _has_control_flow(outcome: Outcome, plan: CapturePlan) -> bool:

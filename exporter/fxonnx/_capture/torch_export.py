@@ -26,6 +26,7 @@ from .._callers_autocast import callers_autocast, under_autocast
 from .._extensions import active_extensions, tracing
 from .._user_files import is_user_file
 from ..errors import CaptureError
+from .assigned_buffers import AssignedBuffers, Reassignment
 from .attempts import timed_attempt
 from .attribute_changes import noted_changes
 from .constraints.guard_recorder import recorded_guards
@@ -38,6 +39,7 @@ from .eager_failures import eager_failure, handled_in_eager_mode, user_line
 from .function_caches import uncached_sizes, without_traced_results
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms, recorded_forward
 from .global_hooks import hooks_for_model_only
+from .growing_states import growing_dims
 from .held_weights import held_weights
 from .inputs.example_inputs import BoundInputs
 from .inputs.frozen import restore_frozen
@@ -114,7 +116,11 @@ _SYMBOLS = re.compile(r"\b(s|u|zuf|zf)\d+\b")
 
 
 def export_module(
-    model: torch.nn.Module, inputs: BoundInputs, plan: CapturePlan, transforms: TransformTracing
+    model: torch.nn.Module,
+    inputs: BoundInputs,
+    plan: CapturePlan,
+    transforms: TransformTracing,
+    reassigned: list[Reassignment],
 ) -> ExportedProgram:
     """Run torch.export once.
 
@@ -123,6 +129,7 @@ def export_module(
         inputs: The example inputs.
         plan: The dynamic dims, the mode and other options.
         transforms: How transforms are traced; changed if they have to be traced differently.
+        reassigned: Receives the buffers that become tensors of another kind.
 
     Raises:
         CaptureError: If the model handles an error of the capture.
@@ -132,7 +139,7 @@ def export_module(
     with recorded_guards(plan.log), canonical_sizes(), recorded_errors() as errors:
         try:
             with timed_attempt(plan.change):
-                program = _run_torch_export(model, inputs, plan, transforms)
+                program = _run_torch_export(model, inputs, plan, transforms, reassigned)
         except RetryTransforms:
             raise
         except Exception as error:
@@ -187,7 +194,7 @@ def _check_handled(errors: HandledErrors, model: torch.nn.Module, inputs: BoundI
             hint="select the result with torch.where, or raise the error outside of forward",
         ) from None
     found = unexplained(
-        handled, handled_in_eager_mode(model, inputs, _tensor_forward(model.forward, inputs, shapes, None))
+        handled, handled_in_eager_mode(model, inputs, _tensor_forward(model.forward, inputs, shapes, None, []))
     )
     if found is not None:
         shown, _ = _described(found)
@@ -203,13 +210,18 @@ def eager_error(
     error: CaptureError, model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes
 ) -> CaptureError | None:
     """The model's own error, if it fails on the example in the same way as its capture."""
-    return eager_failure(error, model, inputs, _tensor_forward(model.forward, inputs, shapes, None))
+    return eager_failure(error, model, inputs, _tensor_forward(model.forward, inputs, shapes, None, []))
 
 
 def _run_torch_export(
-    model: torch.nn.Module, inputs: BoundInputs, plan: CapturePlan, transforms: TransformTracing
+    model: torch.nn.Module,
+    inputs: BoundInputs,
+    plan: CapturePlan,
+    transforms: TransformTracing,
+    reassigned: list[Reassignment],
 ) -> ExportedProgram:
     shapes, strict = plan.shapes, plan.strict
+    labels = [leaf.label for leaf in shapes.leaves]
     with (
         # TorchDynamo calls the functions without their caches itself.
         without_traced_results() if strict else uncached_sizes(),
@@ -218,17 +230,18 @@ def _run_torch_export(
         tracing(model),
         capture_patches(strict=strict, plain=plan.plain),
         hooks_for_model_only(model),
-        value_patches(model, inputs.leaves, [leaf.label for leaf in shapes.leaves]),
         nullcontext() if strict or plan.plain else held_weights(model),
+        value_patches(model, dict(zip(labels, inputs.leaves, strict=True)), plan.states.names),
+        growing_dims(model, plan.states),
         closed_transforms(transforms),
     ):
         register_compressed_attributes(snapshot)
-        forward = _tensor_forward(model.forward, inputs, shapes, None if strict else snapshot)
+        forward = _tensor_forward(model.forward, inputs, shapes, None if strict else snapshot, reassigned)
         reshaped: list[str] = []
         model.forward = forward if strict else with_reshaped_inputs(forward, shapes.leaves, reshaped)
         # Oblivious: torch would specialize dynamic dims whose example size is 0 or 1.
         # With symbolic sizes the fake tensor cache only costs: it computes every result twice, to compare the two.
-        cached = dynamo_config.fake_tensor_cache_enabled and shapes.is_static
+        cached = dynamo_config.fake_tensor_cache_enabled and shapes.is_static and not plan.states.axes
         with (
             shape_config.patch(backed_size_oblivious=True),
             # Otherwise the subgraphs of control flow operators would depend on the sizes of earlier calls.
@@ -251,7 +264,11 @@ def _run_torch_export(
 
 
 def _tensor_forward(
-    forward: Callable[..., Any], inputs: BoundInputs, shapes: DynamicShapes, snapshot: Snapshot | None
+    forward: Callable[..., Any],
+    inputs: BoundInputs,
+    shapes: DynamicShapes,
+    snapshot: Snapshot | None,
+    reassigned: list[Reassignment],
 ) -> Callable[..., Any]:
     """Wrap ``forward`` so that it takes and returns pytrees of tensors in place of objects.
 
@@ -262,6 +279,7 @@ def _tensor_forward(
         inputs: The example inputs.
         shapes: The dynamic dims.
         snapshot: The state of the model before the call; None in strict mode, in which TorchDynamo traces the wrapper.
+        reassigned: Receives the buffers that become tensors of another kind.
     """
     strict = snapshot is None
     called = under_autocast(forward, callers_autocast())
@@ -280,8 +298,11 @@ def _tensor_forward(
         if table.objects is not None:
             args, kwargs = unflatten_objects(table.objects, (args, kwargs))
         # torch.export undoes some changes.
+        before = None if snapshot is None else AssignedBuffers(snapshot.model)
         with nullcontext() if snapshot is None else noted_changes(snapshot, (args, kwargs)):
             outputs = called(*args, **kwargs)
+        if before is not None:
+            reassigned[:] = before.write()
         for check in checks:
             check(outputs)
         # TorchDynamo traces this function, and a model that it traces makes no lists of dynamic length.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from fxonnx_translations._optional_names import MissingNameError
 
 from ..errors import CaptureError, ExportError
+from .assigned_buffers import Reassignment, merge_tied_tensors
 from .autograd_functions import FunctionCall, recorded_function_calls
 from .constraints.constraint import SizeLimits
 from .constraints.early_ends import EarlyEnd, EarlyEnds
@@ -60,6 +61,7 @@ class _Observations:
         lists: The results that are lists of a dynamic number of tensors.
         departures: The places that depart from plain torch.export.
         calls: The calls of autograd functions.
+        reassigned: The buffers that become tensors of another kind.
     """
 
     values: ConcreteValues | None
@@ -70,6 +72,7 @@ class _Observations:
     lists: ListResults
     departures: Iterable[Departure]
     calls: Sequence[FunctionCall]
+    reassigned: list[Reassignment] = field(default_factory=list)
 
 
 @contextmanager
@@ -128,7 +131,7 @@ class CaptureTask:
         with _applied(plan, self.model) as seen:
             inputs, shared = with_separate_inputs(self.model, self.inputs, [leaf.label for leaf in plan.shapes.leaves])
             try:
-                program = export_module(self.model, inputs, plan, seen.transforms)
+                program = export_module(self.model, inputs, plan, seen.transforms, seen.reassigned)
             except EarlyEnd:
                 pass
             except Exception as failure:
@@ -141,6 +144,7 @@ class CaptureTask:
             specialized = SpecializedDimsError([] if end.found is None else [end.found])
             return Failure(specialized, is_exported=True, has_long_loop=end.is_long_loop)
         state_default_dtypes(program)
+        merge_tied_tensors(program)
         try:
             reject_shared_writes(program, shared)
             names, aliases, limits = self._named_dims(program, plan)
@@ -156,6 +160,7 @@ class CaptureTask:
             aliases,
             limits,
             functions=tuple(seen.calls),
+            reassigned=tuple(seen.reassigned),
             inputs=self.inputs.table,
             assumptions=assumptions,
             weight_reads=WeightReads() if seen.values is None else seen.values.tape.found(),

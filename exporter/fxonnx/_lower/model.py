@@ -23,7 +23,7 @@ from .._capture import Capture
 from .._capture.inputs.example_inputs import user_input_names
 from .._export_signature import InputRecord
 from .._options import Options
-from .._prepare import DerivedWeight, Prepared, Update, same_shape
+from .._prepare import DerivedWeight, Prepared, Update, same_shape, same_size
 from .._warnings import warn_user
 from ..errors import ArgumentError, StateError, TranslationError
 from .sequence_values import joined, split
@@ -187,7 +187,8 @@ def add_inputs(
                 _check_opset(f"the {_KINDS[record.kind]} {value.name!r}", value.dtype, builder.opset_version)
             if is_adapter and value not in adapters:
                 adapters.append(value)
-            if is_state:
+            if is_state and value not in builder.graph.inputs:
+                _define_dims(value, node.meta["val"], builder)
                 builder.graph.inputs.append(value)
             env[node] = value
             readers[value] = readers.get(value, 0) + len(node.users)
@@ -226,6 +227,15 @@ def _graph_input(record: InputRecord, node: torch.fx.Node, builder: Builder, wan
     builder.graph.inputs.append(value)
     _add_input_metadata(value, record, name)
     return value
+
+
+def _define_dims(value: ir.Value, val: torch.Tensor, builder: Builder) -> None:
+    """Give an input with a default value the dims of a buffer that grows."""
+    dims = (*builder.symbols.dims(val.shape), *([2] if val.is_complex() else ()))
+    if any(not isinstance(dim, int) for dim in dims):
+        builder.set_dims(value, dims)
+        builder.write_shape(value, dims)
+        builder.symbols.define(value, dims)
 
 
 def _list_input(record: InputRecord, node: torch.fx.Node, builder: Builder, wanted: str | None) -> ir.Value:
@@ -486,7 +496,9 @@ def _return_updates(
                 hint='write to clones of the tensors, or pass state="warn" to drop the updates',
             )
         is_given = update.is_input or io_spec.state_inputs
-        if is_given and not same_shape(update.value.meta["val"], inputs[update.placeholder].meta["val"]):
+        if is_given and not _may_follow(
+            update.value.meta["val"], inputs[update.placeholder].meta["val"], update.is_input
+        ):
             raise StateError(
                 f"forward resizes {update.name!r}, and an input of an ONNX model has one shape",
                 hint="create the tensor in forward, or give it the shape of its content before the export",
@@ -505,6 +517,14 @@ def _return_updates(
             }
         )
     return pairs
+
+
+def _may_follow(new: torch.Tensor, old: torch.Tensor, is_input: bool) -> bool:
+    """Whether a tensor may be passed as the input that it was: a buffer's dynamic dims may have any size."""
+    if is_input or new.dim() != old.dim():
+        return same_shape(new, old)
+    pairs = zip(new.shape, old.shape, strict=True)
+    return all(not isinstance(size, int) or same_size(other, size) for other, size in pairs)
 
 
 def _identity(value: ir.Value, builder: Builder, name: str) -> ir.Value:

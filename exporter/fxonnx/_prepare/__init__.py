@@ -8,7 +8,7 @@ from .graph_utils import find_attribute
 from .mutations import LOST_UPDATES_KEY, State, Update, find_updates, report_changes, report_updates
 from .patterns import PATTERNS, PatternContext, pattern_context
 from .pipeline import Prepared, prepare
-from .sizes import same_shape
+from .sizes import same_shape, same_size
 from .tensor_subclasses import unwrap_subclasses
 from .weight_folding import DerivedWeight
 
@@ -31,5 +31,6 @@ __all__ = [
     "report_changes",
     "report_updates",
     "same_shape",
+    "same_size",
     "unwrap_subclasses",
 ]

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
+from .._capture.assigned_buffers import Reassignment
 from .._capture.attribute_changes import AttributeChange
 from .._provenance import source_line
 from .._warnings import warn_user
@@ -70,24 +71,35 @@ def find_updates(prepared: Prepared, input_names: Mapping[str, str]) -> tuple[Up
     return tuple(found)
 
 
-def report_updates(updates: Sequence[Update], state: State) -> tuple[str, ...]:
+def report_updates(updates: Sequence[Update], reassigned: Sequence[Reassignment], state: State) -> tuple[str, ...]:
     """Warn of lost updates, or raise.
 
     Args:
         updates: All updates of the program.
+        reassigned: The buffers that become tensors of another kind.
         state: The requested treatment of updates.
 
     Returns:
         The names of the parameters, buffers and inputs whose updates are lost.
 
     Raises:
-        StateError: If ``state`` is "error" and updates would be lost.
+        StateError: If ``state`` is "error" and updates would be lost, or if an update cannot be an output, or an input
+            of the next call.
     """
-    lost = [update for update in updates if not update.is_returned]
-    if not lost or state in ("io", "outputs"):
+    lost = {update.name: update.location for update in updates if not update.is_returned}
+    without_output = [one for one in reassigned if one.name not in lost]
+    refused = {"io": reassigned, "outputs": without_output}.get(state)
+    if refused:
+        raise StateError(
+            "forward assigns tensors to buffers that a graph cannot pass to the next call:"
+            + "".join(f"\n  {one}" for one in refused),
+            hint="assign a tensor of the same dtype and rank to one buffer, and give it a value before the export",
+        )
+    lost |= {one.name: one.line for one in without_output}
+    if not lost or refused is not None:
         return ()
-    names = ", ".join(repr(update.name) for update in lost)
-    lines = "".join(f"\n  {update.name!r} at {update.location}" for update in lost)
+    names = ", ".join(map(repr, lost))
+    lines = "".join(f"\n  {name!r} at {line}" for name, line in lost.items())
     text = (
         f"forward writes to {names}, but an ONNX model keeps no state between calls: every call starts from the inputs "
         f"and the exported weights, and the update is lost.{lines}"
@@ -96,7 +108,7 @@ def report_updates(updates: Sequence[Update], state: State) -> tuple[str, ...]:
     if state == "error":
         raise StateError(text, hint=hint)
     warn_user(f"{text}\nhint: {hint}")
-    return tuple(update.name for update in lost)
+    return tuple(lost)
 
 
 def report_changes(changes: Sequence[AttributeChange], state: State) -> tuple[str, ...]:

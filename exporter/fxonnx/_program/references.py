@@ -30,6 +30,7 @@ from .._export_context import outside_of_export
 from .._extensions import add_on
 from .._inner_tensors import rewrapped, unwrapped
 from .._interrupts import interruptible
+from .._written_parameters import written_parameters
 from ..errors import ArgumentError, SaveError, kind_of
 from . import saving
 from .accuracy_level import multiplies_stored_weights
@@ -41,7 +42,6 @@ from .quantization import ProgramQuantization
 from .record import ExportRecord
 from .stateful import final_states, read_states
 from .weights import WeightMap
-from .written_parameters import written_parameters
 
 __all__ = [
     "Model",

@@ -8,10 +8,11 @@ symbol whose conditions are evaluated for the example.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -82,8 +83,8 @@ class ConcreteValues:
 
     Attributes:
         log: Receives the guards that are resolved.
-        examples: ``id`` of an example input to its label, for all tensors among the inputs.
-        weights: ``id`` of the parameters and buffers of the model.
+        examples: ``id`` of an example input to its label; of a tensor of the model that becomes an input to its FQN.
+        weights: ``id`` of the other parameters and buffers of the model.
         follow_example: Whether the values of the example inputs are known.
         tape: Records the values that are read from weights.
     """
@@ -111,6 +112,19 @@ class ConcreteValues:
     # The result of nonzero to its operand.
     _masks: MutableMapping[Tensor, Tensor] = field(default_factory=WeakTensorKeyDictionary)
     _is_suspended: bool = False
+
+    def track(self, model: torch.nn.Module, inputs: Mapping[str, Any], states: Collection[str]) -> None:
+        """Set the tensors whose values are tracked.
+
+        Args:
+            model: The model that is captured.
+            inputs: The leaves of its inputs by label.
+            states: FQNs of the tensors of the model that become inputs.
+        """
+        self.examples = {id(leaf): label for label, leaf in inputs.items() if isinstance(leaf, Tensor)}
+        own = {id(attrgetter(name)(model)): name for name in sorted(states)}
+        self.weights = frozenset(self.tape.name_weights(model)) - own.keys()
+        self.examples = {**own, **self.examples}
 
     def add_source(self, fake: Tensor, tensor: Tensor) -> None:
         """Record the value of a fake tensor that torch.export creates for a parameter, a buffer or an input."""
@@ -230,8 +244,11 @@ class ConcreteValues:
                 real = value.tensor
                 is_certain &= value.is_certain and _memory(real) not in self._uncertain
             elif isinstance(leaf, Tensor):
-                if type(leaf) is not Tensor or leaf.is_meta:
+                # A tensor attribute that forward writes is an example of its value.
+                is_example = id(leaf) in self.examples
+                if type(leaf) is not Tensor or leaf.is_meta or (is_example and not self.follow_example):
                     return None
+                is_certain &= not is_example
                 real = self._constants.setdefault(id(leaf), (leaf, leaf.detach().clone()))[1]
             elif isinstance(leaf, SymInt | SymFloat | SymBool):
                 real = _constant_number(leaf)

@@ -61,13 +61,16 @@ def inputs_of_guard(error: CaptureError, values: ConcreteValues | None) -> tuple
     return ()
 
 
-def unresolved_error(guard: CaptureError, inputs: tuple[str, ...], last: CaptureError) -> CaptureError:
+def unresolved_error(
+    guard: CaptureError, inputs: tuple[str, ...], last: CaptureError, states: frozenset[str]
+) -> CaptureError:
     """The error for a guard that no strategy resolves.
 
     Args:
         guard: The failure at the guard.
         inputs: Labels of the inputs that its condition depends on.
         last: The failure of the last attempt with rewritten control flow; ``guard`` itself without one.
+        states: FQNs of the parameters and buffers that are inputs, among these labels.
     """
     if guard.hint is not None:
         # The error of a library function that fxonnx explains itself.
@@ -75,7 +78,8 @@ def unresolved_error(guard: CaptureError, inputs: tuple[str, ...], last: Capture
     names = ", ".join(f'"{name}"' for name in inputs)
     hint = 'pass data_dependent="example" to follow the branch that the example takes'
     if names:
-        hint = f"the value depends on {names}: {hint}, or frozen=[{names}] to make it a constant"
+        constants = f"frozen=[{names}]" if states.isdisjoint(inputs) else 'state="outputs"'
+        hint = f"the value depends on {names}: {hint}, or {constants} to make it a constant"
     if last is not guard and last.hint is not None:
         hint = f"{last.hint}; or {hint}" if not names else f"{last.hint}; {hint}"
     error = CaptureError(

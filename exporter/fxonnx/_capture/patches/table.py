@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from torch import Tensor
 from torch.nn import Module
 
 from ... import _interrupts, _turns
@@ -575,20 +574,19 @@ def capture_patches(*, strict: bool = False, plain: bool = False) -> Iterator[No
 
 
 @contextmanager
-def value_patches(model: Module, leaves: Sequence[Any], labels: Sequence[str]) -> Iterator[None]:
+def value_patches(model: Module, inputs: Mapping[str, Any], states: Collection[str]) -> Iterator[None]:
     """Apply ``VALUE_PATCHES`` if values are tracked.
 
     Args:
         model: The model that is captured.
-        leaves: The leaves of the inputs of the capture.
-        labels: Label of each of them.
+        inputs: The leaves of the inputs of the capture by label.
+        states: FQNs of the tensors of the model that become inputs.
     """
     values = concrete_values.active_values()
     if values is None:
         yield
         return
-    values.examples = {id(leaf): label for leaf, label in zip(leaves, labels, strict=True) if isinstance(leaf, Tensor)}
-    values.weights = frozenset(values.tape.name_weights(model))
+    values.track(model, inputs, states)
     with applied(VALUE_PATCHES):
         yield
 

@@ -288,35 +288,23 @@ def rewriting_patches() -> Iterator[None]:
         yield
 
 
-def find_assignments(original: Callable[..., Any], module: torch.nn.Module, assigned: dict[str, str]) -> Any:
-    """Record the assignments of buffers (``self.count = self.count + 1``) that have a value before the capture.
-
-    torch.export copies the values into the inputs of the program. It finds the input by the position of the buffer
-    among all buffers of the model, also those that are None or created by forward, and so may write to another one.
+class _OwnBuffers:
+    """Replacement of ``register_buffer_assignment_hook``: forward's wrapper records the assignments of all buffers.
 
     Args:
-        original: ``register_buffer_assignment_hook``.
+        original: The hook.
         module: The model.
-        assigned: Receives the name of the graph node by the name of the buffer.
-
-    Returns:
-        The handle, whose ``remove`` ends the recording. It also removes the other buffers from the model, which is
-        restored after the capture.
+        assigned: The table of assignments of torch, which stays empty.
     """
-    inputs = frozenset(name for name, buffer in module._buffers.items() if buffer is not None)
-    return _Handle(original(module, assigned), module._buffers, assigned, inputs)
 
-
-class _Handle:
-    def __init__(self, handle: Any, buffers: dict[str, Any], assigned: dict[str, str], inputs: frozenset[str]) -> None:
-        self._handle, self._tables, self._inputs = handle, (buffers, assigned), inputs
+    def __init__(self, original: Callable[..., Any], module: torch.nn.Module, assigned: dict[str, str]) -> None:
+        self._buffers: dict[str, Any] = module._buffers
+        self._inputs = frozenset(name for name, buffer in module._buffers.items() if buffer is not None)
 
     def remove(self) -> None:
-        """End the recording."""
-        self._handle.remove()
-        for table in self._tables:
-            for name in [name for name in table if name not in self._inputs]:
-                del table[name]
+        """Drop the other buffers, which torch.export counts among the inputs, until the model is restored."""
+        for name in [name for name in self._buffers if name not in self._inputs]:
+            del self._buffers[name]
 
 
 def is_python_assert(original: Callable[..., bool], environment: Any) -> bool:
@@ -347,8 +335,8 @@ STATE_PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "torch.export._trace:register_buffer_assignment_hook",
-        find_assignments,
-        "assigned buffers are copied into other inputs if the model has buffers that are None or created by forward",
+        _OwnBuffers,
+        "only the buffers of the model itself are written, one after the other, and others if some are None",
         PatchKind.SOUND,
         strict=False,
     ),

@@ -33,10 +33,14 @@ def replace_resized(graph: Graph, scratch: Collection[str]) -> list[tuple[Node, 
     Returns:
         The tensors that are resized, each with the node of its new content.
     """
-    resized = []
+    resized, assigned = [], []
     for node in graph.nodes:
         target = node.target
         if node.op != "call_function" or not isinstance(target, OpOverload):
+            continue
+        if target is aten.set_.source_Tensor and _is_last_use(node, scratch):
+            resized.append((node.args[0], node.args[1]))
+            assigned.append(node)
             continue
         old = _resized_tensor(node, target)
         if old is None or not _is_own_memory(old, node, scratch):
@@ -46,7 +50,15 @@ def replace_resized(graph: Graph, scratch: Collection[str]) -> list[tuple[Node, 
             resized.append((old, node))
         elif (functional := functional_overload(target)) is not None:
             resized.append((old, _make_functional(node, functional, old)))
+    for node in assigned:
+        graph.erase_node(node)
     return resized
+
+
+def _is_last_use(node: Node, scratch: Collection[str]) -> bool:
+    """Whether a tensor becomes another one after its last use, as the capture writes an assigned buffer."""
+    old = input_of(node)
+    return old.op == "placeholder" and old.name in scratch and not node.users and next(reversed(old.users)) is node
 
 
 def _resized_tensor(node: Node, target: OpOverload) -> Node | None:

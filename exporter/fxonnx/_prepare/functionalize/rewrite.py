@@ -173,6 +173,9 @@ class _Functionalizer:
             if storage_id(owner.val) != storage_id(val):
                 continue
             if _same_view(val, owner.val):
+                if not node.users:
+                    # A further name of one tensor, which the program reads and writes by the first one.
+                    return
                 self._aliases[node] = owner
                 break
             if node.users and other.users and not _is_disjoint(val, owner.val):

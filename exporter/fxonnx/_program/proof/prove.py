@@ -17,10 +17,10 @@ from ..._capture.departures import DepartureKind
 from ..._capture.patches import Patch, applied
 from ..._comparison import OutputComparison, compare
 from ..._cost import export_seconds, forward_seconds
+from ..._written_parameters import written_parameters
 from ...errors import ArgumentError, CaptureError
 from ..call_binding import BoundCall, bind_call
 from ..random_outputs import can_perturb, is_smaller, perturbed, perturbed_weights
-from ..written_parameters import written_parameters
 from .coverage import Coverage
 from .record import CANNOT_RUN, Proof, ProofRun, unproved
 from .runs import CapturedRunner, ModelRunner, Outcome, TooManyCalls

@@ -35,10 +35,10 @@ from ..._capture.function_transforms import GRADIENTS, unwound_transforms
 from ..._capture.inputs.pytree_objects import flatten_objects
 from ..._export_context import exporting, outside_of_export
 from ..._interrupts import interruptible, interruption_point
+from ..._written_parameters import written_parameters
 from ..assumption_checks import check_assumptions, placeholder_values
 from ..call_binding import bind_call
 from ..calls_in_a_row import Calls, run_in_a_row
-from ..written_parameters import written_parameters
 
 __all__ = ["CapturedRunner", "ModelRunner", "Outcome", "TooManyCalls"]
 

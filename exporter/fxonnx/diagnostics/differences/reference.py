@@ -11,8 +11,8 @@ from torch.export.graph_signature import InputKind
 from fxonnx_translations._torch_compat import pytree
 
 from ..._export_signature import read_signature
-from ..._program.written_parameters import written_placeholders
 from ..._provenance import VALUE_KEY
+from ..._written_parameters import written_placeholders
 
 __all__ = ["Evaluation", "OnValue", "placeholder_values"]
 

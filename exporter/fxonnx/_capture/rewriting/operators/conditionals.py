@@ -71,12 +71,15 @@ class _Output:
         leaf: Index of the leaf in it.
         dtype: The dtype of a number; None for a tensor.
         like: A tensor with the metadata of the other branch, for a variable that one branch does not define.
+        axis: The axis of which the branches return different sizes, if it is the only one. It becomes the first axis of
+            the operator's result: torch requires strides that are products of static sizes.
     """
 
     part: int
     leaf: int
     dtype: torch.dtype | None
     like: torch.Tensor | None = None
+    axis: int = 0
 
 
 @dataclass
@@ -147,7 +150,8 @@ def symbolic_branch(condition: Any, branches: Sequence[Callable[[], Any]], state
     for key, final in zip(written, results[count:], strict=True):
         copied_back(final, operands.tensors[key])
     for output, value in zip(plan.outputs, results, strict=False):
-        plan.leaves[output.part][output.leaf] = value if output.dtype is None else number_of(value)
+        merged_value = value.movedim(0, output.axis) if output.axis else value
+        plan.leaves[output.part][output.leaf] = merged_value if output.dtype is None else number_of(value)
     if state is not None:
         after = [
             slot.with_leaves(
@@ -327,7 +331,7 @@ def _merge_leaf(plan: _Plan, part: int, leaf: int, pair: tuple[Any, Any], name: 
     if all(isinstance(value, torch.Tensor) for value in known):
         if len(known) == 2:
             _check_tensors(known, name, refuse)
-        plan.outputs.append(_Output(part, leaf, None, known[0] if any(missing) else None))
+        plan.outputs.append(_Output(part, leaf, None, known[0] if any(missing) else None, _differing_axis(known)))
     elif all(is_number(value) for value in known):
         plan.outputs.append(_Output(part, leaf, number_dtype(known)))
     elif any(missing) and not any(_is_traced(value) for value in known):
@@ -347,6 +351,14 @@ def _merge_leaf(plan: _Plan, part: int, leaf: int, pair: tuple[Any, Any], name: 
             "assign values of the same type, dtype and number of dims in both branches",
         )
     return None
+
+
+def _differing_axis(tensors: Sequence[torch.Tensor]) -> int:
+    """The only axis of which two tensors have different sizes, if all other sizes are static; 0 otherwise."""
+    shapes = [[size if isinstance(size, int) else size.node.expr for size in tensor.shape] for tensor in tensors]
+    differing = [axis for axis, sizes in enumerate(zip(*shapes, strict=True)) if sizes[0] != sizes[-1]]
+    others = [size for axis, size in enumerate(shapes[0]) if axis not in differing]
+    return differing[0] if len(differing) == 1 and all(isinstance(size, int) for size in others) else 0
 
 
 def _check_tensors(tensors: Sequence[torch.Tensor], name: str, refuse: Refuse) -> None:
@@ -377,7 +389,8 @@ def _as_output(outcome: _Run, output: _Output, inner: Mapping[int, torch.Tensor]
         return placeholder(output.like)
     if is_number(value) and output.like is not None:
         return number_tensor(value, output.like.dtype, output.like)
-    return inner.get(id(value), value)
+    result: torch.Tensor = inner.get(id(value), value)
+    return result.movedim(output.axis, 0).contiguous() if output.axis else result
 
 
 def placeholder(like: Any) -> torch.Tensor:

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from fxonnx_translations._torch_compat import (
     ExportFunctions,
+    FakeTensor,
     current_fake_mode,
     get_proxy_mode,
     get_proxy_slot,
@@ -33,6 +34,7 @@ from ...patches.indexing import with_numbers_as_bounds
 __all__ = ["Uses", "lifted", "observed", "shape_env_of", "symbol_value", "unknown_values"]
 
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_DATA: Any = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
 
 @dataclass
@@ -43,29 +45,34 @@ class Uses:
         tensors: ``id`` to outer tensor, in order of first use.
         versions: ``id`` to the tensor's version at the first use.
         own: ``id`` to tensor that is not an outer one.
+        data: ``id`` of an outer tensor, its ``data``, which counts writes by itself, and the version of that.
         symbols: Outer symbols of sizes and numbers that were used.
         flags: The booleans among them, whose values are ``Eq(symbol, 1)``.
         shape_env: Their environment.
         first: Numbers of the first unbacked integer and float symbol that are not outer ones.
+        tracer: The tracer of the graph outside; None in a trial run of another construct.
     """
 
     tensors: dict[int, torch.Tensor] = field(default_factory=dict)
     versions: dict[int, int] = field(default_factory=dict)
     own: dict[int, Any] = field(default_factory=dict)
+    data: list[tuple[int, torch.Tensor, int]] = field(default_factory=list)
     symbols: dict[sympy.Symbol, None] = field(default_factory=dict)
     flags: dict[sympy.Symbol, torch.SymBool] = field(default_factory=dict)
     shape_env: ShapeEnv | None = None
     first: tuple[int, int] = (0, 0)
+    tracer: Any = None
 
     @property
     def written(self) -> list[int]:
         """``id`` of the outer tensors that were modified in place, also through views."""
-        return [key for key, tensor in self.tensors.items() if tensor._version != self.versions[key]]
+        found = dict.fromkeys(key for key, tensor in self.tensors.items() if tensor._version != self.versions[key])
+        return [*(found | dict.fromkeys(key for key, tensor, version in self.data if tensor._version != version))]
 
     def add(self, value: Any) -> None:
         """Record an outer value."""
         if isinstance(value, torch.Tensor):
-            if id(value) not in self.tensors and id(value) not in self.own:
+            if id(value) not in self.tensors and id(value) not in self.own and not self._is_literal(value):
                 self.tensors[id(value)] = value
                 self.versions[id(value)] = value._version
         elif isinstance(value, _NUMBERS):
@@ -74,6 +81,12 @@ class Uses:
             self.symbols |= dict.fromkeys(sorted(outer, key=str))
             if isinstance(value, torch.SymBool):
                 self.flags |= {symbol: value for symbol in outer if value.node.expr == sympy.Eq(symbol, 1)}
+
+    def _is_literal(self, value: torch.Tensor) -> bool:
+        """Whether a tensor is a constant that the trial run has made by ``torch.Tensor([1.0])``, which no mode sees."""
+        if not isinstance(value, FakeTensor) or value.constant is None:
+            return False
+        return self.tracer is None or get_proxy_slot(value, self.tracer, None) is None
 
     def add_sizes(self, value: torch.Tensor) -> None:
         """Record the outer symbols in the shape of a tensor."""
@@ -100,6 +113,8 @@ class _Observer(TorchFunctionMode):
         for leaf in _leaves((args, kwargs)):
             self._uses.add(leaf)
         result = _call(func, args, kwargs or {})
+        if func == _DATA and id(args[0]) in self._uses.tensors:
+            self._uses.data.append((id(args[0]), result, result._version))
         for leaf in pytree.tree_leaves(result):
             if isinstance(leaf, torch.Tensor) and id(leaf) not in self._uses.tensors:
                 self._uses.own[id(leaf)] = leaf
@@ -174,7 +189,8 @@ def observed(own: Sequence[Any] = ()) -> Iterator[Uses]:
     Args:
         own: Tensors that are not outer ones.
     """
-    uses = Uses(own={id(value): value for value in own})
+    outside = get_proxy_mode()
+    uses = Uses(own={id(value): value for value in own}, tracer=None if outside is None else outside.tracer)
     with ExitStack() as stack:
         if recording_mode() is not None:
             stack.enter_context(recording_mode_off())

@@ -82,7 +82,9 @@ def copied_back(result: torch.Tensor, original: torch.Tensor) -> None:
     memory = _current.get()
     if memory is not None:
         memory.copied_back.update(memory.keep(result))
-    original.copy_(result)
+    # A parameter is written without gradients only.
+    target = original.detach() if original.requires_grad and original.is_leaf else original
+    target.copy_(result)
 
 
 def merged(containers: Sequence[Any], refuse: Callable[[str, str], NoReturn]) -> None:

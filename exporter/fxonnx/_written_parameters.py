@@ -10,8 +10,8 @@ from torch.export.graph_signature import InputKind
 
 from fxonnx_translations._torch_compat import OpOverload, pytree
 
-from .._export_signature import read_signature
-from .._nodes import schema_of, written_arguments
+from ._export_signature import read_signature
+from ._nodes import schema_of, written_arguments
 
 __all__ = ["written_parameters", "written_placeholders"]
 

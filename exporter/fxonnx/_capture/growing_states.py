@@ -1,0 +1,80 @@
+"""Dynamic dims of buffers that grow: the capture sees a symbolic size instead of the one at the export."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+from fxonnx_translations._torch_compat import ConstantSource
+
+from .patches.patch import Patch, applied
+
+__all__ = ["UnknownStates", "growing_dims"]
+
+
+@dataclass(frozen=True)
+class UnknownStates:
+    """Tensors of a model that become inputs, whose values at the export are not known to the capture.
+
+    Attributes:
+        names: FQNs of the parameters and buffers.
+        axes: FQN to the axes whose sizes differ between calls.
+        branches_on_sizes: Whether the program has the branches of conditions on these sizes, as of values of tensors.
+    """
+
+    names: frozenset[str] = frozenset()
+    axes: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    branches_on_sizes: bool = False
+
+
+def growing_dims(model: torch.nn.Module, states: UnknownStates) -> AbstractContextManager[None]:
+    """Context in which torch.export gives symbols to the growing axes of buffers.
+
+    Args:
+        model: The model.
+        states: The buffers.
+    """
+    if not states.axes:
+        return nullcontext()
+    axes = {id(attrgetter(name)(model)): (name, found) for name, found in states.axes.items()}
+    # torch has no value for an unbacked size, and hence no guard on it.
+    kind = DimDynamic.UNBACKED if states.branches_on_sizes else DimDynamic.DYNAMIC
+    return applied(
+        [
+            Patch(
+                "torch._subclasses.fake_tensor:FakeTensorConverter.from_real_tensor",
+                partial(_with_dynamic_axes, axes, kind),
+                "the sizes of buffers are constants of the program",
+                needs=(ConstantSource,),
+            )
+        ]
+    )
+
+
+def _with_dynamic_axes(
+    axes: Mapping[int, tuple[str, frozenset[int]]],
+    kind: DimDynamic,
+    original: Callable[..., Any],
+    converter: Any,
+    mode: Any,
+    tensor: torch.Tensor,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """``FakeTensorConverter.from_real_tensor`` with symbols for the sizes of growing axes."""
+    found = axes.get(id(tensor))
+    if found is None or mode.shape_env is None:
+        return original(converter, mode, tensor, *args, **kwargs)
+    name, dynamic = found
+    kinds = [kind if axis in dynamic else DimDynamic.STATIC for axis in range(tensor.dim())]
+    context: Any = StatelessSymbolicContext(dynamic_sizes=kinds)
+    source = ConstantSource(name)
+    with mode.shape_env.ignore_fresh_unbacked_symbols():
+        return original(converter, mode, tensor, shape_env=mode.shape_env, source=source, symbolic_context=context)

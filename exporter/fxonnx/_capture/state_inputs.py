@@ -1,0 +1,219 @@
+"""State that becomes graph inputs: parameters and buffers whose values before a call are those that the last one left.
+
+Their values at the export are not known to the capture: what Python reads from them is read in each call. Nor are the
+sizes of those that grow. Which ones forward writes is known after a capture only; another one follows if it may have
+computed with a value or a size of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any
+
+import sympy
+import torch
+from torch.export import ExportedProgram
+
+from .._export_signature import read_signature
+from .._written_parameters import written_placeholders
+from ..errors import CaptureError, StateError
+from .constraints.constraint_solver import Bounds, is_implied, normal_forms
+from .constraints.copy_guards import copy_guards
+from .constraints.guard_recorder import GuardLog, SourceLine, line_of_node
+from .constraints.slice_guards import slice_guards
+from .growing_states import UnknownStates
+from .plan import CapturePlan
+from .result import Capture
+
+__all__ = ["capture_with_states"]
+
+_HINT = "let the tensor keep its shape: write to a buffer of the largest size, and count its entries in another one"
+
+
+def capture_with_states(
+    run: Callable[[CapturePlan], tuple[Capture, CapturePlan]], plan: CapturePlan, model: torch.nn.Module
+) -> tuple[Capture, CapturePlan]:
+    """Capture a model until it computes with no value, or size, at the export of a tensor that it changes.
+
+    Tensors that the captured program does not write keep their values, so that these may be known: no program that
+    follows from them writes the tensors either.
+
+    Args:
+        run: Captures the model with a plan, and returns the plan of the last attempt.
+        plan: The first plan.
+        model: The model.
+
+    Raises:
+        StateError: If a buffer changes its shape, and the program is not valid for all of its shapes.
+    """
+    refusal: StateError | None = None
+    while True:
+        try:
+            traced, last = run(plan)
+        except CaptureError:
+            if refusal is not None:
+                raise refusal from None
+            raise
+        program, states = traced.exported_program, plan.states
+        names = states.names | _written(program, model)
+        axes = {name: found | states.axes.get(name, frozenset()) for name, found in _changed_axes(program)}
+        axes = {**states.axes, **axes}
+        is_computed = last.has_concrete_values or traced.assumptions
+        if axes != states.axes or (names != states.names and is_computed):
+            plan = replace(plan, states=replace(states, names=names, axes=axes))
+            continue
+        try:
+            return _with_checked_sizes(traced, last.log, states), last
+        except StateError as error:
+            if states.branches_on_sizes:
+                raise refusal or error from None
+            refusal = error
+        plan = replace(plan, states=UnknownStates(names, axes, branches_on_sizes=True))
+
+
+def _written(program: ExportedProgram, model: torch.nn.Module) -> frozenset[str]:
+    """FQNs of the tensors of a model that a program may write, and of those that share memory with them."""
+    placeholders = written_placeholders(program.graph)
+    if not placeholders:
+        return frozenset()
+    names = [str(one.target) for one in read_signature(program).inputs if one.name in placeholders and one.target]
+    tensors = dict(_tensors_of(model, names))
+    memory = {key for key in map(_memory, tensors.values()) if key}
+    return frozenset(tensors) | {name for name, tensor in _weights(model).items() if _memory(tensor) in memory}
+
+
+def _tensors_of(model: torch.nn.Module, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The parameters, buffers and tensor attributes of a model with some FQNs."""
+    for name in names:
+        try:
+            value = attrgetter(name)(model)
+        except AttributeError:
+            # A tensor that forward creates.
+            continue
+        if isinstance(value, torch.Tensor):
+            yield name, value
+
+
+def _weights(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
+    """The parameters and buffers by FQN, also the further names of one tensor."""
+    return dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """An id of the memory of a tensor; 0 for tensors without memory of their own, such as sparse ones."""
+    return int(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else 0
+
+
+def _resized(program: ExportedProgram) -> Iterator[tuple[str, torch.fx.Node, torch.fx.Node]]:
+    """FQN and placeholder of the buffers that become tensors of another shape, and the nodes of these."""
+    targets = {spec.arg.name: str(spec.target) for spec in program.graph_signature.input_specs if spec.target}
+    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten.set_.source_Tensor):
+        old, new = node.args
+        if isinstance(old, torch.fx.Node) and old.name in targets:
+            yield targets[old.name], old, new
+
+
+def _changed_axes(program: ExportedProgram) -> Iterator[tuple[str, frozenset[int]]]:
+    """FQN of the buffers that become tensors of another shape, and the axes of another size."""
+    for name, old, new in _resized(program):
+        pairs = zip(_sizes(old), _sizes(new), strict=False)
+        if len(_sizes(old)) == len(_sizes(new)):
+            yield name, frozenset(axis for axis, (before, after) in enumerate(pairs) if before != after)
+
+
+def _sizes(node: torch.fx.Node) -> list[sympy.Expr]:
+    return [
+        size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size) for size in node.meta["val"].shape
+    ]
+
+
+def _with_checked_sizes(traced: Capture, log: GuardLog, states: UnknownStates) -> Capture:
+    """Name the dims of the buffers that grow, and check that the program is valid for all of their sizes.
+
+    Args:
+        traced: The captured program.
+        log: The guards of its capture.
+        states: The buffers that grow.
+
+    Raises:
+        StateError: If a condition on such a size holds for the sizes at the export, and may not hold in another call.
+    """
+    if not states.axes:
+        return traced
+    sizes = _GrowingSizes(log)
+    names = dict(traced.dim_names)
+    for name, old, new in _resized(traced.exported_program):
+        for axis in sorted(states.axes[name]):
+            symbol = sizes.add(old, new, axis)
+            if symbol is None or symbol in traced.dim_names:
+                raise StateError(
+                    f"forward changes the shape of {name!r}, whose size of axis {axis} is that of another tensor\n"
+                    f"  at: {line_of_node(new) or new.name}",
+                    hint=_HINT,
+                )
+            names.setdefault(symbol, f"{name.replace('.', '_')}_{axis}")
+    for condition, line in sizes.invalid(traced.exported_program):
+        shown = condition.xreplace({symbol: sympy.Symbol(name) for symbol, name in names.items()})
+        raise StateError(
+            f"forward changes the shape of {' and '.join(map(repr, sorted(states.axes)))}, and "
+            + ("takes a branch" if shown in (sympy.true, sympy.false) else f"the program is valid for {shown} only,")
+            + " by the size at the export"
+            + (f"\n  at: {line}" if line is not None else ""),
+            hint=_HINT,
+        )
+    return replace(traced, dim_names=names)
+
+
+class _GrowingSizes:
+    """The symbols of the sizes of buffers before a call, and their sizes after it.
+
+    Args:
+        log: The guards of the capture.
+    """
+
+    def __init__(self, log: GuardLog) -> None:
+        self._log = log
+        self._after: dict[sympy.Symbol, sympy.Expr] = {}
+        self._bounds: dict[sympy.Symbol, Bounds] = {}
+        self._environment: Any = None
+
+    def add(self, old: torch.fx.Node, new: torch.fx.Node, axis: int) -> sympy.Symbol | None:
+        """Add a size of a buffer, and return its symbol; None if it has none of its own."""
+        symbol, following = _sizes(old)[axis], _sizes(new)[axis]
+        if not symbol.is_Symbol or self._after.setdefault(symbol, following) != following:
+            return None
+        self._environment = old.meta["val"].shape[axis].node.shape_env
+        never_shrinks = sympy.expand(following - symbol).is_nonnegative
+        self._bounds[symbol] = Bounds(int(self._environment.backed_var_to_val.get(symbol, 0)) if never_shrinks else 0)
+        return symbol
+
+    def invalid(self, program: ExportedProgram) -> Iterator[tuple[sympy.Basic, SourceLine | None]]:
+        """The conditions of a program that may not hold in a later call, with their lines."""
+        if not self._after:
+            return
+        example = self._environment.backed_var_to_val
+        others = [*copy_guards(program, example, self._log.layouts), *slice_guards(program, example)]
+        for guard in [*self._log.guards, *others]:
+            condition = self._replaced(guard.expression)
+            # torch's symbols are positive: of a size of 0, "size + 1 == 1" is false.
+            if condition == sympy.false or not (
+                condition.free_symbols.isdisjoint(self._after) or self._holds_always(condition)
+            ):
+                yield condition, guard.line
+        for total, line in self._log.nonzero.items():
+            symbols = self._replaced(total).free_symbols & self._after.keys()
+            if symbols and not any((self._bounds[symbol].low or 0) > 0 for symbol in symbols):
+                yield sympy.true, line
+
+    def _replaced(self, expression: sympy.Basic) -> Any:
+        return expression.xreplace({symbol: self._environment.replace(symbol) for symbol in expression.free_symbols})
+
+    def _holds_always(self, condition: sympy.Basic) -> bool:
+        """Whether a condition holds for all sizes, or is an equation that remains true from one call to the next."""
+        if isinstance(condition, sympy.Eq):
+            difference = condition.lhs - condition.rhs
+            if sympy.expand(difference.xreplace(self._after) - difference) == 0:
+                return True
+        return all(is_implied(form, self._bounds) for form in normal_forms(condition))
