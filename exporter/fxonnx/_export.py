@@ -21,6 +21,7 @@ from fxonnx_translations._torch_compat import unset_fake_temporarily
 
 from ._capture import ALIASES_KEY, AssumptionKind, Capture, DataDependent, capture, report_narrowed
 from ._capture.attempts import recorded_attempts
+from ._capture.constraints.constraint import Constraint
 from ._capture.inputs.replaced_tensors import normal_weights
 from ._capture.patches import PatchKind, missing_targets, one_at_a_time, tracing_patches
 from ._comparison import OutputComparison, report_skipped
@@ -48,7 +49,7 @@ from ._prepare import (
 from ._program import ONNXProgram
 from ._program.call_binding import bind_call
 from ._program.external_data import ExternalData
-from ._program.proof import confirm_assumed_limits, prove, unproved_for_untested
+from ._program.proof import confirm_assumed_limits, confirmed_limits, prove, unproved_for_untested
 from ._program.record import ExportRecord
 from ._program.saving import check_file
 from ._public import public
@@ -252,6 +253,11 @@ def _capture(
     """
     dynamic_shapes, dynamic_axes, more_inputs = shapes
     stage, tracing = timer.stage("capture"), in_mode(model, options.training)
+
+    def confirmed(captured: Capture) -> frozenset[Constraint]:
+        with unset_fake_temporarily():
+            return confirmed_limits(captured, model)
+
     with one_at_a_time(), stage, tracing:
         captured = capture(
             model,
@@ -267,6 +273,7 @@ def _capture(
             frozen=options.frozen,
             data_dependent=options.data_dependent,
             legacy=options.legacy,
+            confirm=confirmed,
         )
         with unset_fake_temporarily():
             captured = replace(captured, exported_program=unwrap_subclasses(captured.exported_program))

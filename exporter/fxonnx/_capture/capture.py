@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from .._extensions import extended, stand_in
 from .._warnings import warn_user
 from ..errors import ArgumentError, CaptureError
 from .attribute_changes import recorded_changes, state_changes
-from .constraints.constraint import report_narrowed
+from .constraints.constraint import Constraint, report_narrowed
 from .constraints.guard_translation import translate_guards
 from .constraints.specialized_dims import SpecializedDimsError, with_specialized_dims
 from .data_dependence.assumption import Assumption, AssumptionKind
@@ -103,6 +104,7 @@ def capture(
     frozen: Collection[str] = (),
     data_dependent: DataDependent = "error",
     legacy: bool = False,
+    confirm: Callable[[Capture], frozenset[Constraint]] | None = None,
 ) -> Capture:
     """Capture a model with torch.export, leaving the model and the example inputs unchanged.
 
@@ -127,6 +129,7 @@ def capture(
         frozen: Names or patterns of the tensors whose example values become constants.
         data_dependent: "example" to follow the example where the model branches on the values of its inputs.
         legacy: Read keyword inputs and the names of ``dynamic_axes`` as the TorchScript exporter of torch.onnx does.
+        confirm: Runs the model, and returns the assumed limits that a capture does not need; by default none.
 
     Raises:
         ArgumentError: If an argument is invalid; the error names the argument.
@@ -144,17 +147,22 @@ def capture(
                 hint="pass the nn.Module, or export its program again",
             )
         return replace(_capture_program(model, options, strict_shapes), model=model)
-    with extended(model), stand_in(model) as module, eager_introspection(module):
-        captured = _capture_module(
-            module, args, kwargs, options, dynamic_scalars, strict_shapes, may_train, frozen, data_dependent
-        )
-    return replace(
-        captured,
+    complete = partial(
+        replace,
         model=model,
         training=training_modules(model),
         grad_mode=torch.is_grad_enabled(),
         autocast=callers_autocast(),
     )
+
+    def confirmed(captured: Capture) -> frozenset[Constraint]:
+        return frozenset() if confirm is None else confirm(complete(captured))
+
+    with extended(model), stand_in(model) as module, eager_introspection(module):
+        captured = _capture_module(
+            module, args, kwargs, options, dynamic_scalars, strict_shapes, may_train, frozen, data_dependent, confirmed
+        )
+    return complete(captured)
 
 
 def _capture_module(
@@ -167,6 +175,7 @@ def _capture_module(
     may_train: bool,
     frozen: Collection[str],
     data_dependent: DataDependent,
+    confirm: Callable[[Capture], frozenset[Constraint]],
 ) -> Capture:
     """Capture a module; see ``capture``."""
     if model.training and not may_train and results_depend_on_mode(model):
@@ -184,11 +193,15 @@ def _capture_module(
     numbers = [shapes.leaves[index].label for index in sorted(inputs.table.numbers)]
 
     task = CaptureTask(model, inputs, axes, options.output_names, numbers)
-    plan = CapturePlan(strict_shapes, data_dependent == "example", bool(frozen), shapes)
+    plan = CapturePlan(strict_shapes, data_dependent == "example", bool(frozen), None, shapes)
+
+    def confirmed(captured: Capture, plan: CapturePlan) -> frozenset[Constraint]:
+        return confirm(replace(captured, inputs=_input_table(captured, inputs, plan.shapes.leaves)))
+
     with following_example(is_requested=plan.may_follow_example), recorded_changes() as changes:
         try:
             traced, plan = capture_with_strategies(
-                task.attempt, plan, lambda error: eager_error(error, model, inputs, shapes)
+                task.attempt, plan, lambda error: eager_error(error, model, inputs, shapes), confirmed
             )
         except SpecializedDimsError as error:  # not a class that users know
             raise CaptureError(error.message, hint=error.hint) from error

@@ -85,6 +85,8 @@ class CapturePlan:
         strict_shapes: Whether a specialized dim is an error.
         may_follow_example: Whether branches on data may follow the example.
         knows_constants: Whether the first attempt already has concrete values.
+        edges: The lines whose conditions on sizes are answered for the example, if others are answered beside their
+            edges; None if all are answered for the example.
         shapes: The dynamic dims.
         specialized: The dims that are static because the model specializes them.
         unrolls_long_loops: Whether long loops over dynamic dims are unrolled; otherwise they end an attempt.
@@ -109,6 +111,7 @@ class CapturePlan:
     strict_shapes: bool
     may_follow_example: bool
     knows_constants: bool
+    edges: frozenset[str] | None
     shapes: DynamicShapes
     specialized: tuple[SpecializedDim, ...] = ()
     unrolls_long_loops: bool = False

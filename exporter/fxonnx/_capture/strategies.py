@@ -8,9 +8,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
+import sympy
+
 from ..errors import CaptureError
 from .constraints.specialized_dims import SpecializedDimsError, without_specialized
 from .data_dependence.data_dependent_guards import is_data_dependent, may_be_data_dependent, unresolved_error
+from .fewer_limits import Attempted, Confirm, is_limited, with_fewer_limits
 from .function_transforms import RetryTransforms
 from .patches.python_sizes.integers import converting_files
 from .plan import CapturePlan, Failure, LoopRewriting
@@ -45,6 +48,7 @@ def capture_with_strategies(
     attempt: Callable[[CapturePlan], Outcome],
     plan: CapturePlan,
     own_error: Callable[[CaptureError], CaptureError | None],
+    confirm: Confirm,
 ) -> tuple[Capture, CapturePlan]:
     """Capture a model: one attempt after the other, until no strategy has a plan for the next one.
 
@@ -54,6 +58,7 @@ def capture_with_strategies(
         attempt: Captures the model with a plan.
         plan: The first plan.
         own_error: The error of the model itself, if that is the cause of the error of an attempt.
+        confirm: Returns the assumed limits that a capture does not need.
 
     Returns:
         The captured model, and the plan of the last attempt.
@@ -61,9 +66,21 @@ def capture_with_strategies(
     Raises:
         CaptureError: If no attempt captures the model.
     """
-    first = plan
+    attempts = partial(_attempts, attempt)
+    found = attempts(plan)
+    if isinstance(found.outcome, Failure):
+        return _plain_capture(attempt, plan, found.outcome.error, own_error)
+    if is_limited(found):
+        found = with_fewer_limits(found, plan, attempts, confirm)
+    return found.outcome, found.plan
+
+
+def _attempts(attempt: Callable[[CapturePlan], Outcome], plan: CapturePlan) -> Attempted:
+    """Make one attempt after the other, until no strategy has a plan for the next one."""
+    asked: set[sympy.Basic] = set()
     while True:
         decision: Decision = attempt(plan)
+        asked |= plan.log.asked
         if isinstance(decision, Failure) and decision.has_long_loop:
             plan = replace(plan, has_long_loop=True)
         for strategy in reversed(STRATEGIES):
@@ -72,10 +89,8 @@ def capture_with_strategies(
             if isinstance(decision, CapturePlan):
                 plan = replace(decision, change=decision.change or strategy.name)
                 break
-        if isinstance(decision, Failure):
-            return _plain_capture(attempt, first, decision.error, own_error)
-        if isinstance(decision, Capture):
-            return decision, plan
+        if not isinstance(decision, CapturePlan):
+            return Attempted(decision, plan, frozenset(asked))
 
 
 def _plain_capture(

@@ -21,6 +21,7 @@ from .._extensions import active_extensions, tracing
 from ..errors import CaptureError
 from .attempts import timed_attempt
 from .attribute_changes import noted_changes
+from .constraints.edges import answered_beside_edges
 from .constraints.guard_recorder import is_user_file, recorded_guards
 from .constraints.size_forms import canonical_sizes
 from .constraints.specialized_dims import specialized_dims_error
@@ -201,6 +202,7 @@ def _run_torch_export(
         meta_as_cpu(model, inputs) as inputs,
         tracing(model),
         capture_patches(strict=strict, plain=plan.plain),
+        answered_beside_edges(plan.edges, plan.log),
         hooks_for_model_only(model),
         value_patches(model, inputs.leaves, [leaf.label for leaf in shapes.leaves]),
         closed_transforms(transforms),

@@ -38,6 +38,7 @@ __all__ = [
     "SourceLine",
     "compare_sizes",
     "distinguishes_zero_or_one",
+    "evaluating_frame",
     "guard_bool",
     "guard_or_defer_runtime_assert",
     "guards_of_shape_env",
@@ -58,13 +59,13 @@ _OWN = str(Path(__file__).parents[2]) + "/"
 _SYMPY = str(Path(sympy.__file__).parent) + "/"
 _LIBRARY = sysconfig.get_path("stdlib")
 # Code that implements symbolic numbers; the first frame outside of it is the one that evaluates a condition.
-_PATCHES = _OWN + "_capture/patches/patch.py"
+_PATCHES = (_OWN + "_capture/patches/patch.py", _OWN + "_capture/constraints/edges.py")
 _DATA_DEPENDENCE = _OWN + "_capture/data_dependence/"
 # They evaluate the conditions of rewritten functions.
 _HELPERS = _OWN + "_capture/rewriting/operators/helpers.py"
 _MACHINERY = (
     *(_TORCH + name for name in ("fx/experimental/", "__init__.py", "_dynamo/")),
-    *(_SYMPY, __file__, _PATCHES, _DATA_DEPENDENCE, _HELPERS, "<"),
+    *(_SYMPY, __file__, *_PATCHES, _DATA_DEPENDENCE, _HELPERS, "<"),
 )
 # Interpreter of user code: of the functions of torch.cond, and of all code in strict mode.
 _DYNAMO = _TORCH + "_dynamo/symbolic_convert.py"
@@ -140,6 +141,8 @@ class GuardLog:
         nonzero: Sums of symbols that the model's code compares with 0, with the first line that does. torch evaluates
             such comparisons without a guard, since its symbols are positive.
         layouts: Conditions, with their lines, by which ``reshape`` returns a view or a copy: the values are the same.
+        asked: Conditions on sizes that the model's code asks for.
+        edges: Conditions that the capture assumes, with the lines that ask; see ``answered_beside_edges``.
         observer: Called with each new guard.
     """
 
@@ -147,6 +150,8 @@ class GuardLog:
     sources: dict[sympy.Symbol, str] = field(default_factory=dict)
     nonzero: dict[sympy.Expr, SourceLine | None] = field(default_factory=dict)
     layouts: dict[sympy.Basic, SourceLine | None] = field(default_factory=dict)
+    asked: set[sympy.Basic] = field(default_factory=set)
+    edges: dict[sympy.Basic, SourceLine | None] = field(default_factory=dict)
     observer: Callable[[GuardLog, Guard], None] | None = None
     _recorded: set[sympy.Basic] = field(default_factory=set)
     _divisors: dict[sympy.Expr, int] = field(default_factory=dict)
@@ -169,7 +174,7 @@ class GuardLog:
 
     def clear(self) -> None:
         """Forget the guards of an attempt that is repeated."""
-        for recorded in (self.guards, self.sources, self.nonzero, self.layouts, self._recorded):
+        for recorded in (self.guards, self.sources, self.nonzero, self.layouts, self.asked, self.edges, self._recorded):
             recorded.clear()
         self._divisors, self._divisors_of = {}, 0
 
@@ -294,7 +299,7 @@ def recorded_guards(log: GuardLog) -> Iterator[None]:
 def guard_bool(evaluate: Callable[..., bool], self: Any, file: str, line: int) -> bool:
     """Replacement of ``SymNode.guard_bool``, which user code calls in ``if x.shape[0] > 4``."""
     recorder, caller = _recorder.get(), _caller()
-    evaluating = _evaluating_frame(caller)
+    evaluating = evaluating_frame(caller)
     if recorder is None and evaluating is not None and _queries_layout(evaluating) and self.has_hint():
         # A decomposition, which must not add a guard.
         return bool(self.hint)
@@ -312,6 +317,7 @@ def guard_bool(evaluate: Callable[..., bool], self: Any, file: str, line: int) -
         return answer
     # While torch suppresses guards, it evaluates conditions that the program does not depend on.
     if condition.free_symbols and not ShapeEnv._suppress_guards_tls():
+        recorder.log.asked.add(condition)
         recorder.log.add(self.shape_env, _relaxed(condition if answer else sympy.Not(condition), evaluating), caller)
     return answer
 
@@ -373,7 +379,7 @@ def log_guard(note: Callable[..., None], self: Any, prefix: str, g: Any, forcing
     recorder = _recorder.get()
     if recorder is not None and "suppressed" not in prefix:
         caller = _caller()
-        evaluating = _evaluating_frame(caller)
+        evaluating = evaluating_frame(caller)
         is_condition = prefix == "eval" and _is_condition(caller)
         if evaluating is None:
             recorder.interpreted.update(_anonymous(g))
@@ -405,7 +411,7 @@ def guard_or_defer_runtime_assert(
         return True
     if recorder is not None and (self, orig_expr) in recorder.asserted:
         return True
-    evaluating = _evaluating_frame(_caller())
+    evaluating = evaluating_frame(_caller())
     if evaluating is not None and _queries_layout(evaluating):
         return True
     holds = assert_later(self, orig_expr, msg, fx_node)
@@ -422,7 +428,7 @@ def compare_sizes(relation: type[sympy.Rel], original: Callable[..., Any], self:
         sides = self.expr, other.expr
         if any(side.free_symbols for side in sides):
             caller = _caller()
-            evaluating = _evaluating_frame(caller)
+            evaluating = evaluating_frame(caller)
             if evaluating is None or not _is_library_frame(evaluating):
                 recorder.log.add_comparison(relation, sides, caller)
     return result
@@ -458,7 +464,7 @@ def _symbols_deciding_at_zero(relation: type[sympy.Rel], sides: Sequence[sympy.E
         yield sympy.Add(*symbols)
 
 
-def _evaluating_frame(frame: FrameType | None) -> FrameType | None:
+def evaluating_frame(frame: FrameType | None) -> FrameType | None:
     """The frame that evaluates a condition; None for user code that is interpreted instead of run."""
     interpreters = [one.interpreters for one in active_extensions()]
     while frame is not None:
