@@ -142,6 +142,14 @@ class CapturePlan:
         """The functions that run in a transformed form."""
         return self.rewriting if self.loops is None else self.loops.rewriting
 
+    def with_edges(self, kept: frozenset[str]) -> CapturePlan:
+        """The first plan of a series of attempts in which conditions are answered beside their edges.
+
+        Args:
+            kept: The lines whose conditions are answered for the example.
+        """
+        return dataclasses.replace(self, edges=kept, log=GuardLog(), change="branches for single sizes are left out")
+
     def changed(self, change: str = "", **values: Any) -> CapturePlan:
         """The plan of the next attempt: with new values of fields, and without values of the fields after them.
 

@@ -11,9 +11,10 @@ from typing import Any, TypeAlias
 import sympy
 
 from ..errors import CaptureError
+from .constraints.edges import has_edges
 from .constraints.specialized_dims import SpecializedDimsError, without_specialized
 from .data_dependence.data_dependent_guards import is_data_dependent, may_be_data_dependent, unresolved_error
-from .fewer_limits import Attempted, Confirm, is_limited, with_fewer_limits
+from .fewer_limits import Confirm, has_fewer_sizes, with_fewer_limits
 from .function_transforms import RetryTransforms
 from .patches.python_sizes.integers import converting_files
 from .plan import CapturePlan, Failure, LoopRewriting
@@ -67,16 +68,22 @@ def capture_with_strategies(
         CaptureError: If no attempt captures the model.
     """
     attempts = partial(_attempts, attempt)
-    found = attempts(plan)
-    if isinstance(found.outcome, Failure):
-        return _plain_capture(attempt, plan, found.outcome.error, own_error)
-    if is_limited(found):
-        found = with_fewer_limits(found, plan, attempts, confirm)
-    return found.outcome, found.plan
+    outcome, last, asked = attempts(plan)
+    if isinstance(outcome, Failure):
+        return _plain_capture(attempt, plan, outcome.error, own_error)
+    if has_fewer_sizes(outcome, last) and has_edges(asked):
+        return with_fewer_limits(outcome, last, lambda edges: attempts(plan.with_edges(edges)), confirm)
+    return outcome, last
 
 
-def _attempts(attempt: Callable[[CapturePlan], Outcome], plan: CapturePlan) -> Attempted:
-    """Make one attempt after the other, until no strategy has a plan for the next one."""
+def _attempts(
+    attempt: Callable[[CapturePlan], Outcome], plan: CapturePlan
+) -> tuple[Outcome, CapturePlan, set[sympy.Basic]]:
+    """Make one attempt after the other, until no strategy has a plan for the next one.
+
+    Returns:
+        The outcome, the plan of the last attempt, and the conditions on sizes that the model has asked for.
+    """
     asked: set[sympy.Basic] = set()
     while True:
         decision: Decision = attempt(plan)
@@ -90,7 +97,7 @@ def _attempts(attempt: Callable[[CapturePlan], Outcome], plan: CapturePlan) -> A
                 plan = replace(decision, change=decision.change or strategy.name)
                 break
         if not isinstance(decision, CapturePlan):
-            return Attempted(decision, plan, frozenset(asked))
+            return decision, plan, asked
 
 
 def _plain_capture(
@@ -210,7 +217,7 @@ def _symbolic_integers(outcome: Outcome, plan: CapturePlan) -> Decision:
         if known.best is not None and len(lines) >= len(_restricting_lines(known.best)):
             return known.best
         known = replace(known, best=outcome, fewer_files=None)
-        added = converting_files(lines) - known.files
+        added = (converting_files(lines) | (plan.log.converted if lines else set())) - known.files
     elif isinstance(outcome.error, SpecializedDimsError):
         # The static dims of the next plan: those that symbolic integers do not make dynamic.
         is_better = known.failure is None or _specialized_count(outcome) < _specialized_count(known.failure)
@@ -219,7 +226,7 @@ def _symbolic_integers(outcome: Outcome, plan: CapturePlan) -> Decision:
         if added:
             # The error is about dims of one size. Conversions that only restrict sizes would need another attempt.
             known = replace(known, fewer_files=known.files | added)
-            added |= converting_files(plan.log.equality_lines()) - known.files
+            added |= (converting_files(plan.log.equality_lines()) | plan.log.converted) - known.files
     if not added and known.fewer_files not in (None, known.files) and known.best is None:
         known = replace(known, files=frozenset(), fewer_files=None)
         added = set(plan.integers.fewer_files or ())

@@ -19,7 +19,8 @@ from fxonnx_translations._torch_compat import ValueRanges, bound_sympy, int_oo
 
 from ..data_dependence.checks import answer_of_check, raises_otherwise
 from ..patches.patch import Patch, applied
-from .guard_recorder import GuardLog, evaluating_frame, is_user_file, user_line
+from .evaluating_code import evaluating_frame, is_user_frame
+from .guard_recorder import GuardLog, user_line
 
 __all__ = ["answered_beside_edges", "has_edges"]
 
@@ -57,11 +58,11 @@ def _guard_bool(
 ) -> bool:
     """``SymNode.guard_bool``, which a model calls in ``if x.shape[0] % 8 != 0``."""
     frame = evaluating_frame(sys._getframe(1))
-    if frame is None or not is_user_file(frame.f_code.co_filename):
+    if frame is None or not is_user_frame(frame):
         return original(self, file, line)
     condition, environment = self.expr, self.shape_env
     symbols = condition.free_symbols
-    if not symbols or not symbols <= environment.backed_var_to_val.keys():
+    if environment is None or not symbols or not symbols <= environment.backed_var_to_val.keys():
         return original(self, file, line)
     edge = _edge_of(condition, {symbol: environment.var_to_range[symbol] for symbol in symbols})
     if edge is None or environment._maybe_evaluate_static(condition) is not None:

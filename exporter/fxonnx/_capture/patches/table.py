@@ -64,7 +64,7 @@ from .patch import (
     applied,
     one_at_a_time,
 )
-from .python_sizes.shapes import SHAPE_PATCHES
+from .python_sizes.integers import INTEGER_PATCHES
 from .python_sizes.table import SIZE_PATCHES
 from .tracing_state import REWRITING_PATCHES, STATE_PATCHES, FilteredWarnings, TracedData
 from .whole_operators import gradient_outputs
@@ -549,7 +549,7 @@ def _patches_of(extensions: Iterable[Extension]) -> Iterator[Patch]:
 
 def all_patches() -> tuple[Patch, ...]:
     """The rows of all tables, with the add-ons'."""
-    own = (*CAPTURE_PATCHES, *VALUE_PATCHES, *REWRITING_PATCHES, *SEED_PATCHES, *LOADING_PATCHES, *SHAPE_PATCHES)
+    own = (*CAPTURE_PATCHES, *VALUE_PATCHES, *REWRITING_PATCHES, *SEED_PATCHES, *LOADING_PATCHES, *INTEGER_PATCHES)
     return (*own, *_patches_of(all_extensions()))
 
 

@@ -162,7 +162,7 @@ def _without(capture: Capture, constraints: Iterable[Constraint]) -> Capture:
 
 
 def _is_right_at(capture: Capture, prover: Prover, relations: Sequence[sympy.Basic]) -> bool:
-    """Whether program and model return the same at sizes that satisfy relations, or there are no such sizes for several.
+    """Whether program and model return the same at sizes that satisfy relations; for several, there may be none.
 
     Args:
         capture: The captured program.
