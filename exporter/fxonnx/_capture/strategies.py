@@ -27,6 +27,7 @@ __all__ = ["STRATEGIES", "Strategy", "capture_with_strategies"]
 _LIMITS = "a loop limits the inputs of the model"
 
 Outcome: TypeAlias = Capture | Failure
+Attempted: TypeAlias = tuple[Outcome, CapturePlan, set[sympy.Basic]]
 Decision: TypeAlias = CapturePlan | Capture | Failure
 
 
@@ -76,9 +77,7 @@ def capture_with_strategies(
     return outcome, last
 
 
-def _attempts(
-    attempt: Callable[[CapturePlan], Outcome], plan: CapturePlan
-) -> tuple[Outcome, CapturePlan, set[sympy.Basic]]:
+def _attempts(attempt: Callable[[CapturePlan], Outcome], plan: CapturePlan) -> Attempted:
     """Make one attempt after the other, until no strategy has a plan for the next one.
 
     Returns:

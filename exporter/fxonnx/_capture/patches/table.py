@@ -227,9 +227,9 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     *SPECTRA_PATCHES,
     *(
         DecompositionPatch(
-            f"aten::{name}", shape_kernels.pixel_shuffle, "for a transposed image, it specializes the batch"
+            f"aten::{name}", shape_kernels.of_contiguous, "for a transposed image, or a part, it specializes sizes"
         )
-        for name in ("pixel_shuffle", "pixel_unshuffle")
+        for name in ("pixel_shuffle", "pixel_unshuffle", "col2im")
     ),
     KernelPatch("aten::kron", shape_kernels.kron, "its kernel specializes the sizes"),
     KernelPatch("aten::cdist", shape_kernels.cdist, "it branches on whether there are more than 25 points"),

@@ -1,8 +1,8 @@
 """``int(size)``, ``float(size)``, ``len(tensor)``, ``shape.numel()`` and ``h + (w > h)`` of user code, without numbers.
 
 Python requires these builtins to return numbers, and torch asks for the truth value of a term. Where they specialize a
-dynamic dim, or restrict it by a constraint such as ``int(n / 2) == 3``, the names are replaced in the user's module, and
-the model is captured again.
+dynamic dim, or restrict it by a constraint such as ``int(n / 2) == 3``, the names and sums are replaced, and the model
+is captured again.
 """
 
 from __future__ import annotations
