@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from ..._public import public
-from ..constraints.guard_recorder import SourceLine, is_user_file, source_line_of
+from ..constraints.evaluating_code import is_user_frame
+from ..constraints.guard_recorder import SourceLine, source_line_of
 from ..departures import Departure, DepartureKind
 
 __all__ = ["Assumption", "AssumptionKind", "AssumptionLog", "asking_frame"]
@@ -108,7 +109,7 @@ def asking_frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if is_user_file(name) or (name.startswith(_LIBRARY_OF_TORCH) and name != _MODULE_CALL):
+        if is_user_frame(frame) or (name.startswith(_LIBRARY_OF_TORCH) and name != _MODULE_CALL):
             return frame
         frame = frame.f_back
     return None

@@ -15,6 +15,7 @@ from ..source_code import function_source
 from .assumption import AssumptionKind, asking_frame
 from .concrete_values import active_values
 from .handlers import handles_errors
+from .raising_code import answer_without_raise
 
 __all__ = ["answer_of_check", "guard_bool", "raises_otherwise"]
 
@@ -56,7 +57,9 @@ def answer_of_check(frame: FrameType) -> bool | None:
         return None
     position = _position(frame)
     tree = function_source(frame.f_code)
-    if position is None or tree is None:
+    if tree is None:
+        return answer_without_raise(frame)
+    if position is None:
         return None
     found = _innermost(tree, position)
     if found is None:
