@@ -254,7 +254,7 @@ def _capture(
     dynamic_shapes, dynamic_axes, more_inputs = shapes
     stage, tracing = timer.stage("capture"), in_mode(model, options.training)
 
-    def confirmed(captured: Capture) -> frozenset[Constraint]:
+    def confirmed(captured: Capture) -> frozenset[Constraint] | None:
         with unset_fake_temporarily():
             return confirmed_limits(captured, model)
 

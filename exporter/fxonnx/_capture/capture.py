@@ -16,11 +16,13 @@ from .._warnings import warn_user
 from ..errors import ArgumentError, CaptureError
 from .attribute_changes import recorded_changes, state_changes
 from .constraints.constraint import Constraint, report_narrowed
+from .constraints.guard_recorder import GuardLog
 from .constraints.guard_translation import translate_guards
 from .constraints.specialized_dims import SpecializedDimsError, with_specialized_dims
 from .data_dependence.assumption import Assumption, AssumptionKind
 from .data_dependence.concrete_values import following_example
 from .data_dependence.data_dependent_guards import DataDependent
+from .fewer_limits import Confirm
 from .function_caches import reject_cached_random_values
 from .inputs.example_inputs import (
     BoundInputs,
@@ -104,7 +106,7 @@ def capture(
     frozen: Collection[str] = (),
     data_dependent: DataDependent = "error",
     legacy: bool = False,
-    confirm: Callable[[Capture], frozenset[Constraint]] | None = None,
+    confirm: Callable[[Capture], frozenset[Constraint] | None] | None = None,
 ) -> Capture:
     """Capture a model with torch.export, leaving the model and the example inputs unchanged.
 
@@ -129,7 +131,8 @@ def capture(
         frozen: Names or patterns of the tensors whose example values become constants.
         data_dependent: "example" to follow the example where the model branches on the values of its inputs.
         legacy: Read keyword inputs and the names of ``dynamic_axes`` as the TorchScript exporter of torch.onnx does.
-        confirm: Runs the model, and returns the assumed limits that a capture does not need; by default none.
+        confirm: Runs the model, and returns the assumed limits that a capture does not need, or None if the capture is
+            wrong at the example; by default, no limits.
 
     Raises:
         ArgumentError: If an argument is invalid; the error names the argument.
@@ -155,7 +158,7 @@ def capture(
         autocast=callers_autocast(),
     )
 
-    def confirmed(captured: Capture) -> frozenset[Constraint]:
+    def confirmed(captured: Capture) -> frozenset[Constraint] | None:
         return frozenset() if confirm is None else confirm(complete(captured))
 
     with extended(model), stand_in(model) as module, eager_introspection(module):
@@ -175,7 +178,7 @@ def _capture_module(
     may_train: bool,
     frozen: Collection[str],
     data_dependent: DataDependent,
-    confirm: Callable[[Capture], frozenset[Constraint]],
+    confirm: Callable[[Capture], frozenset[Constraint] | None],
 ) -> Capture:
     """Capture a module; see ``capture``."""
     if model.training and not may_train and results_depend_on_mode(model):
@@ -195,7 +198,7 @@ def _capture_module(
     task = CaptureTask(model, inputs, axes, options.output_names, numbers)
     plan = CapturePlan(strict_shapes, data_dependent == "example", bool(frozen), None, shapes)
 
-    def confirmed(captured: Capture, plan: CapturePlan) -> frozenset[Constraint]:
+    def confirmed(captured: Capture, plan: CapturePlan) -> frozenset[Constraint] | None:
         return confirm(replace(captured, inputs=_input_table(captured, inputs, plan.shapes.leaves)))
 
     with following_example(is_requested=plan.may_follow_example), recorded_changes() as changes:
@@ -203,6 +206,7 @@ def _capture_module(
             traced, plan = capture_with_strategies(
                 task.attempt, plan, lambda error: eager_error(error, model, inputs, shapes), confirmed
             )
+            traced, plan = _with_shared_tensors(task, inputs, (traced, plan), confirmed)
         except SpecializedDimsError as error:  # not a class that users know
             raise CaptureError(error.message, hint=error.hint) from error
     _warn_about_followed_example(traced.assumptions)
@@ -230,6 +234,30 @@ def _capture_module(
         },
         attribute_changes=state_changes(model, inputs, program, changes),
     )
+
+
+def _with_shared_tensors(
+    task: CaptureTask, inputs: BoundInputs, found: tuple[Capture, CapturePlan], confirm: Confirm
+) -> tuple[Capture, CapturePlan]:
+    """A capture of a model that asks whether two inputs are one tensor, as they are in the example.
+
+    Args:
+        task: Captures the model.
+        inputs: The example inputs.
+        found: The capture with separate inputs, and its plan.
+        confirm: Runs the model.
+
+    Returns:
+        The capture as it is if it is right at the example, or else that for equal inputs, if there is one.
+    """
+    shared = repeated_tensors(inputs)
+    captured, plan = found
+    asks_identity = any(one.detail in ("is", "is not") for one in captured.departures)
+    if not shared or plan.strict or not asks_identity or confirm(captured, plan) is not None:
+        return found
+    plan = replace(plan, shared=shared, log=GuardLog(), change="inputs are one tensor, as in the example")
+    again = task.attempt(plan)
+    return (again, plan) if isinstance(again, Capture) and confirm(again, plan) is not None else found
 
 
 def _input_table(traced: Capture, inputs: BoundInputs, leaves: tuple[Leaf, ...]) -> InputTable:

@@ -13,8 +13,11 @@ from .result import Capture
 
 __all__ = ["Confirm", "has_fewer_sizes", "with_fewer_limits"]
 
-Confirm: TypeAlias = Callable[[Capture, CapturePlan], frozenset[Constraint]]
-"""Runs the model, and returns those of the assumed limits of a capture that it does not need."""
+Confirm: TypeAlias = Callable[[Capture, CapturePlan], frozenset[Constraint] | None]
+"""Runs the model, and returns those of the assumed limits of a capture that it does not need.
+
+The result is None if the capture is wrong at the example.
+"""
 
 _MOST_ATTEMPTS = 3
 
@@ -48,6 +51,8 @@ def with_fewer_limits(
         if isinstance(capture, Failure) or not edges or _count(capture, plan) >= _count(found, last):
             break
         confirmed = confirm(capture, plan)
+        if confirmed is None:
+            break
         lines = {str(line) for line in edges.values()}
         wrong = {str(one.line) for one in capture.limits.assumed - confirmed} & lines
         if not wrong:

@@ -104,6 +104,7 @@ class CapturePlan:
         skips_masks: Whether masks that hide nothing are omitted.
         transforms: How ``torch.func`` transforms are traced.
         refined: Name of a Dim to the one that torch suggests.
+        shared: Index of a leaf that is the same tensor for the model as an earlier one, to the index of that one.
         log: Receives the guards on sizes.
         change: The difference from the attempt before.
     """
@@ -129,6 +130,7 @@ class CapturePlan:
     skips_masks: bool = False
     transforms: TransformTracing = field(default_factory=TransformTracing)
     refined: Mapping[str, Any] = field(default_factory=dict)
+    shared: Mapping[int, int] = field(default_factory=dict)
     log: GuardLog = field(default_factory=GuardLog)
     change: str = ""
 

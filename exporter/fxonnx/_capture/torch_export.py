@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ from .inputs.input_table import with_lists
 from .inputs.preserve import Snapshot, preserve_model
 from .inputs.pytree_objects import flatten_objects, unflatten_objects
 from .inputs.replaced_tensors import meta_as_cpu
+from .inputs.shared_memory import as_one_tensor
 from .interrupts import deferred_interrupts
 from .operand_types import conversion_of_inputs
 from .patches import capture_patches, is_tracing, value_patches
@@ -208,7 +210,7 @@ def _run_torch_export(
         closed_transforms(transforms),
     ):
         register_compressed_attributes(snapshot)
-        forward = _tensor_forward(model.forward, inputs, shapes, None if strict else snapshot)
+        forward = _tensor_forward(model.forward, inputs, shapes, None if strict else snapshot, plan.shared)
         reshaped: list[str] = []
         model.forward = forward if strict else with_reshaped_inputs(forward, shapes.leaves, reshaped)
         # Oblivious: torch would specialize dynamic dims whose example size is 0 or 1.
@@ -236,7 +238,11 @@ def _run_torch_export(
 
 
 def _tensor_forward(
-    forward: Callable[..., Any], inputs: BoundInputs, shapes: DynamicShapes, snapshot: Snapshot | None
+    forward: Callable[..., Any],
+    inputs: BoundInputs,
+    shapes: DynamicShapes,
+    snapshot: Snapshot | None,
+    shared: Mapping[int, int] = MappingProxyType({}),
 ) -> Callable[..., Any]:
     """Wrap ``forward`` so that it takes and returns pytrees of tensors in place of objects.
 
@@ -247,6 +253,7 @@ def _tensor_forward(
         inputs: The example inputs.
         shapes: The dynamic dims.
         snapshot: The state of the model before the call; None in strict mode, in which TorchDynamo traces the wrapper.
+        shared: The leaves that are one tensor for the model.
     """
     strict = snapshot is None
     called = under_autocast(forward, callers_autocast())
@@ -260,6 +267,7 @@ def _tensor_forward(
     def tensor_forward(*args: Any, **kwargs: Any) -> Any:
         if not strict:
             add_equality_guards(shapes.shared, (args, kwargs))
+            args, kwargs = as_one_tensor((args, kwargs), shared)
         args, kwargs = restore_frozen(table.frozen, args, kwargs)
         args, kwargs = (with_lists if strict else with_pieces)((args, kwargs), table.lists)
         if table.objects is not None:

@@ -127,7 +127,7 @@ def _status(prover: Prover, variation: Variation) -> str:
     return "not valid" if done is None else done.status
 
 
-def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint]:
+def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint] | None:
     """The assumed relations of sizes without which a program returns the results of the model.
 
     The program is compared at the example, at sizes that satisfy them, at sizes that violate each of them, and at sizes
@@ -136,6 +136,9 @@ def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint]:
     Args:
         capture: The captured program.
         model: The user's model.
+
+    Returns:
+        The limits; None if the program is wrong at the example.
     """
     capture = replace(capture, exported_program=unwrap_subclasses(capture.exported_program))
     program = capture.exported_program
@@ -145,6 +148,11 @@ def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint]:
         return frozenset()
     candidate = _without(capture, edges)
     prover = Prover(candidate, model)
+    example = Variation("example", prover.example.args, prover.example.kwargs, True)
+    if _status(prover, example) == "different":
+        return None
+    if not capture.limits.assumed:
+        return frozenset()
     if not _is_right_at(candidate, prover, [one.expression for one in edges]):
         return frozenset()
     confirmed = {one for one in edges if _is_right_at(candidate, prover, [sympy.Not(one.expression)])}
