@@ -5,7 +5,7 @@ torch assumes that a squeezed dim has not one element, and the capture that size
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -148,15 +148,25 @@ def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint] | No
         return frozenset()
     candidate = _without(capture, edges)
     prover = Prover(candidate, model)
-    example = Variation("example", prover.example.args, prover.example.kwargs, True)
-    if _status(prover, example) == "different":
+    call = prover.example
+    is_assumed = capture.limits.violated(capture.limits.sizes(call.inputs)) is None
+    if is_assumed and _status(prover, Variation("example", call.args, call.kwargs, True)) == "different":
         return None
     if not capture.limits.assumed:
         return frozenset()
-    if not _is_right_at(candidate, prover, [one.expression for one in edges]):
+
+    def is_right(violated: Collection[Constraint]) -> bool:
+        relations = [sympy.Not(one.expression) if one in violated else one.expression for one in edges]
+        found = _is_right_at(candidate, prover, relations)
+        if found is None and len(violated) == 1:
+            # Not without violating others.
+            found = _is_right_at(candidate, prover, [sympy.Not(one.expression) for one in violated])
+        return len(violated) != 1 if found is None else found
+
+    if not is_right(()):
         return frozenset()
-    confirmed = {one for one in edges if _is_right_at(candidate, prover, [sympy.Not(one.expression)])}
-    if len(confirmed) > 1 and not _is_right_at(candidate, prover, [sympy.Not(one.expression) for one in confirmed]):
+    confirmed = {one for one in edges if is_right((one,))}
+    if len(confirmed) > 1 and not is_right(confirmed):
         confirmed = set()
     certain = _without(capture, [*edges, *plain])
     return frozenset(confirmed | _confirmed(certain, Prover(certain, model), plain))
@@ -169,8 +179,8 @@ def _without(capture: Capture, constraints: Iterable[Constraint]) -> Capture:
     return replace(capture, limits=replace(limits, constraints=kept, assumed=frozenset()))
 
 
-def _is_right_at(capture: Capture, prover: Prover, relations: Sequence[sympy.Basic]) -> bool:
-    """Whether program and model return the same at sizes that satisfy relations; for several, there may be none.
+def _is_right_at(capture: Capture, prover: Prover, relations: Sequence[sympy.Basic]) -> bool | None:
+    """Whether program and model return the same at sizes that satisfy relations; None if no such sizes are found.
 
     Args:
         capture: The captured program.
@@ -187,4 +197,4 @@ def _is_right_at(capture: Capture, prover: Prover, relations: Sequence[sympy.Bas
         args, kwargs = resize_inputs(capture.exported_program, limits, call, sizes)
         label = ", ".join(f"{name} = {size}" for name, size in sizes.items())
         statuses.append(_status(prover, Variation(label, args, kwargs, True)))
-    return "different" not in statuses and ("equal" in statuses or (len(relations) > 1 and not statuses))
+    return "different" not in statuses and "equal" in statuses if statuses else None
