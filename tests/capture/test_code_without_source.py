@@ -14,7 +14,7 @@ import fxonnx
 
 _NAMES: dict[str, Any] = {"torch": torch}
 exec(
-    '''
+    """
 class Model(torch.nn.Module):
     def __init__(self, function):
         super().__init__()
@@ -66,7 +66,7 @@ def handles(x, a):
     except ValueError:
         x = x * 2
     return x * a
-''',
+""",
     _NAMES,
 )
 

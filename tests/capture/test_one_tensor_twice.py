@@ -54,7 +54,7 @@ def test_a_model_that_asks_for_the_identity(function: Callable[..., Any], count:
     found = session.run(None, dict.fromkeys(NAMES[:count], x.numpy()))[0]
     torch.testing.assert_close(torch.from_numpy(found), function(*(x,) * count), equal_nan=True)
     others = [torch.randn(5, 3, 4) for _ in range(count)]
-    with pytest.raises(Exception, match="requires .* is .* -> True"):
+    with pytest.raises(Exception, match=r"requires .* is .* -> True"):
         session.run(None, {name: other.numpy() for name, other in zip(NAMES, others, strict=False)})
     with pytest.raises(fxonnx.ArgumentError, match="take another branch than the example"):
         program(*others)
