@@ -11,9 +11,10 @@ from typing import Any, TypeAlias
 import sympy
 
 from ..errors import CaptureError
-from .constraints.edges import has_edges
 from .constraints.specialized_dims import SpecializedDimsError, without_specialized
 from .data_dependence.data_dependent_guards import is_data_dependent, may_be_data_dependent, unresolved_error
+from .edges import has_edges
+from .evaluating_code import Asking
 from .fewer_limits import Confirm, has_fewer_sizes, with_fewer_limits
 from .function_transforms import RetryTransforms
 from .patches.python_sizes.integers import converting_files
@@ -27,7 +28,7 @@ __all__ = ["STRATEGIES", "Strategy", "capture_with_strategies"]
 _LIMITS = "a loop limits the inputs of the model"
 
 Outcome: TypeAlias = Capture | Failure
-Attempted: TypeAlias = tuple[Outcome, CapturePlan, set[sympy.Basic]]
+Attempted: TypeAlias = tuple[Outcome, CapturePlan, dict[sympy.Basic, Asking]]
 Decision: TypeAlias = CapturePlan | Capture | Failure
 
 
@@ -83,7 +84,7 @@ def _attempts(attempt: Callable[[CapturePlan], Outcome], plan: CapturePlan) -> A
     Returns:
         The outcome, the plan of the last attempt, and the conditions on sizes that the model has asked for.
     """
-    asked: set[sympy.Basic] = set()
+    asked: dict[sympy.Basic, Asking] = {}
     while True:
         decision: Decision = attempt(plan)
         asked |= plan.log.asked

@@ -22,7 +22,6 @@ from .._extensions import active_extensions, tracing
 from ..errors import CaptureError
 from .attempts import timed_attempt
 from .attribute_changes import noted_changes
-from .constraints.edges import answered_beside_edges
 from .constraints.guard_recorder import is_user_file, recorded_guards
 from .constraints.size_forms import canonical_sizes
 from .constraints.specialized_dims import specialized_dims_error
@@ -30,6 +29,7 @@ from .data_dependence.data_dependent_guards import is_data_dependent
 from .data_dependence.handled_errors import HandledErrors, recorded_errors, unexplained
 from .departures import DepartureKind, record_departure
 from .eager_failures import eager_failure, handled_in_eager_mode, user_line
+from .edges import answered_beside_edges
 from .function_caches import uncached_sizes, without_traced_results
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms, recorded_forward
 from .global_hooks import hooks_for_model_only

@@ -25,13 +25,13 @@ from fxonnx_translations._builder.size_values import EVALUATION_ERRORS
 from fxonnx_translations._torch_compat import FloorDiv, Mod, TracingContext, ValueRanges, bound_sympy, int_oo
 
 from ..._context_values import assigned
-from .constraint_solver import normal_forms
-from .evaluating_code import (
+from ..evaluating_code import (
     DYNAMO_CHECKS,
     DYNAMO_VARIABLES,
     OWN,
     SPLITS,
     TORCH,
+    Asking,
     compares_strides,
     distinguishes_zero_or_one,
     evaluating_frame,
@@ -42,6 +42,7 @@ from .evaluating_code import (
     queries_layout,
     relaxed,
 )
+from .constraint_solver import normal_forms
 
 __all__ = [
     "COMPARISONS",
@@ -114,7 +115,7 @@ class GuardLog:
             such comparisons without a guard, since its symbols are positive.
         layouts: Conditions, with their lines, by which ``reshape`` returns a view or a copy: the values are the same.
         converted: Files in which truth values of sizes become numbers.
-        asked: Conditions on sizes that the model's code asks for.
+        asked: Conditions on sizes that the model's code asks for, with the place of the last one.
         edges: Conditions that the capture assumes, with the lines that ask; see ``answered_beside_edges``.
         observer: Called with each new guard.
     """
@@ -124,7 +125,7 @@ class GuardLog:
     nonzero: dict[sympy.Expr, SourceLine | None] = field(default_factory=dict)
     layouts: dict[sympy.Basic, SourceLine | None] = field(default_factory=dict)
     converted: set[str] = field(default_factory=set)
-    asked: set[sympy.Basic] = field(default_factory=set)
+    asked: dict[sympy.Basic, Asking] = field(default_factory=dict)
     edges: dict[sympy.Basic, SourceLine | None] = field(default_factory=dict)
     observer: Callable[[GuardLog, Guard], None] | None = None
     _recorded: set[sympy.Basic] = field(default_factory=set)
@@ -148,9 +149,9 @@ class GuardLog:
 
     def clear(self) -> None:
         """Forget the guards of an attempt that is repeated."""
-        for recorded in (self.guards, self.sources, self.nonzero, self.layouts, self.edges):
+        for recorded in (self.guards, self.sources, self.nonzero, self.layouts, self.asked, self.edges):
             recorded.clear()
-        for noted in (self.converted, self.asked, self._recorded):
+        for noted in (self.converted, self._recorded):
             noted.clear()
         self._divisors, self._divisors_of = {}, 0
 
@@ -286,7 +287,8 @@ def guard_bool(evaluate: Callable[..., bool], self: Any, file: str, line: int) -
         return answer
     # While torch suppresses guards, it evaluates conditions that the program does not depend on.
     if condition.free_symbols and not ShapeEnv._suppress_guards_tls():
-        recorder.log.asked.add(condition)
+        if evaluating is not None:
+            recorder.log.asked[condition] = Asking(evaluating.f_code, evaluating.f_lasti, evaluating.f_lineno)
         recorder.log.add(self.shape_env, relaxed(condition if answer else sympy.Not(condition), evaluating), caller)
     return answer
 

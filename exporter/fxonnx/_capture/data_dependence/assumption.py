@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from ..._public import public
-from ..constraints.evaluating_code import is_user_frame
 from ..constraints.guard_recorder import SourceLine, source_line_of
 from ..departures import Departure, DepartureKind
+from ..evaluating_code import is_user_frame
 
 __all__ = ["Assumption", "AssumptionKind", "AssumptionLog", "asking_frame"]
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 import sysconfig
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from ..._extensions import active_extensions
-from .truncations import truncates_at
+from .._extensions import active_extensions
+from .constraints.truncations import truncates_at
 
 __all__ = [
     "DYNAMO_CHECKS",
@@ -20,6 +21,7 @@ __all__ = [
     "OWN",
     "SPLITS",
     "TORCH",
+    "Asking",
     "compares_strides",
     "distinguishes_zero_or_one",
     "evaluating_frame",
@@ -32,12 +34,12 @@ __all__ = [
 ]
 
 TORCH = str(Path(torch.__file__).parent) + "/"
-OWN = str(Path(__file__).parents[2]) + "/"
+OWN = str(Path(__file__).parents[1]) + "/"
 _SYMPY = str(Path(sympy.__file__).parent) + "/"
 _LIBRARY = sysconfig.get_path("stdlib")
 # Code that implements symbolic numbers; the first frame outside of it is the one that evaluates a condition.
 _RECORDER = OWN + "_capture/constraints/guard_recorder.py"
-_PATCHES = (OWN + "_capture/patches/patch.py", OWN + "_capture/constraints/edges.py")
+_PATCHES = (OWN + "_capture/patches/patch.py", OWN + "_capture/edges.py")
 _DATA_DEPENDENCE = OWN + "_capture/data_dependence/"
 # They evaluate the conditions of rewritten functions.
 _HELPERS = OWN + "_capture/rewriting/operators/helpers.py"
@@ -82,6 +84,15 @@ def is_user_file(filename: str) -> bool:
     if filename.startswith((TORCH, OWN, _SYMPY, "<")):
         return False
     return not filename.startswith(_LIBRARY) or "site-packages" in filename
+
+
+@dataclass(frozen=True)
+class Asking:
+    """The instruction of a frame that evaluates a condition, without the frame."""
+
+    f_code: CodeType
+    f_lasti: int
+    f_lineno: int
 
 
 def is_user_frame(frame: FrameType) -> bool:

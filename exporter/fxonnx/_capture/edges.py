@@ -7,7 +7,7 @@ the same size. With the answer for the other sizes, the captured program may be 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -17,18 +17,24 @@ from torch.fx.experimental.sym_node import SymNode
 
 from fxonnx_translations._torch_compat import ValueRanges, bound_sympy, int_oo
 
-from ..data_dependence.checks import answer_of_check, raises_otherwise
-from ..patches.patch import Patch, applied
-from .evaluating_code import evaluating_frame, is_user_frame
-from .guard_recorder import GuardLog, user_line
+from .constraints.guard_recorder import GuardLog, user_line
+from .data_dependence.checks import answer_of_check, raises_otherwise
+from .evaluating_code import Asking, evaluating_frame, is_user_frame
+from .patches.patch import Patch, applied
 
 __all__ = ["answered_beside_edges", "has_edges"]
 
 
-def has_edges(conditions: Iterable[sympy.Basic]) -> bool:
-    """Whether conditions of a model, with sizes as symbols, have edges."""
+def has_edges(conditions: Mapping[sympy.Basic, Asking]) -> bool:
+    """Whether conditions of a model, with sizes as symbols, have edges, and are no checks.
+
+    Args:
+        conditions: The conditions with their places.
+    """
     return any(
-        _edge_of(condition, dict.fromkeys(condition.free_symbols, ValueRanges(1, int_oo))) for condition in conditions
+        _edge_of(condition, dict.fromkeys(condition.free_symbols, ValueRanges(1, int_oo)))
+        and not raises_otherwise(asking)
+        for condition, asking in conditions.items()
     )
 
 
