@@ -21,6 +21,7 @@ from fxonnx_translations._torch_compat import unset_fake_temporarily
 
 from ._capture import ALIASES_KEY, AssumptionKind, Capture, DataDependent, capture, report_narrowed
 from ._capture.attempts import recorded_attempts
+from ._capture.constraints.constraint import Constraint
 from ._capture.inputs.replaced_tensors import normal_weights
 from ._capture.number_states import with_number_states
 from ._capture.patches import PatchKind, missing_targets, tracing_patches
@@ -50,7 +51,7 @@ from ._prepare import (
 from ._program import ONNXProgram
 from ._program.call_binding import bind_call
 from ._program.external_data import ExternalData
-from ._program.proof import confirm_assumed_limits, prove, unproved_for_untested
+from ._program.proof import confirm_assumed_limits, confirmed_limits, prove, unproved_for_untested
 from ._program.read_weights import reads_metadata
 from ._program.record import ExportRecord
 from ._program.saving import check_file
@@ -267,6 +268,11 @@ def _capture(
     """
     dynamic_shapes, dynamic_axes, more_inputs = shapes
     stage, tracing = timer.stage("capture"), in_mode(model, options.training)
+
+    def confirmed(captured: Capture) -> frozenset[Constraint] | None:
+        with unset_fake_temporarily():
+            return confirmed_limits(captured, model)
+
     with one_at_a_time(), stage, tracing:
         captured = capture(
             model,
@@ -283,6 +289,7 @@ def _capture(
             data_dependent=options.data_dependent,
             legacy=options.legacy,
             state_inputs=options.state == "io",
+            confirm=confirmed,
         )
         with unset_fake_temporarily():
             captured = replace(captured, exported_program=unwrap_subclasses(captured.exported_program))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import sympy
 import torch
 
-__all__ = ["OWN", "SYMPY", "TORCH", "is_user_code", "is_user_file"]
+__all__ = ["OWN", "SYMPY", "TORCH", "is_user_code", "is_user_file", "is_user_frame"]
 
 TORCH = str(Path(torch.__file__).parent) + "/"
 OWN = str(Path(__file__).parent) + "/"
@@ -19,9 +19,9 @@ SYMPY = str(Path(sympy.__file__).parent) + "/"
 _LIBRARY = sysconfig.get_path("stdlib")
 # Code that people type is in no file: at the prompts of IPython and Python, in doctests.
 _INPUTS = ("<ipython-input-", "<stdin>", "<python-input-", "<console>", "<input>", "<doctest ")
-# Functions that libraries generate, and Python's own modules.
+# Code without a file that libraries generate: graphs of FX, functions of sympy, methods of dataclasses.
 _GENERATED = ("<frozen ", "<eval_with_key>", "<lambdifygenerated", "<__array_function__", "<attrs generated")
-_LIBRARIES = frozenset({"fxonnx", "fxonnx_translations", "sympy", "torch"})
+_LIBRARIES = frozenset({"collections", "dataclasses", "fxonnx", "fxonnx_translations", "sympy", "torch"})
 
 
 def is_user_file(filename: str) -> bool:
@@ -46,3 +46,8 @@ def is_user_code(code: CodeType, namespace: Mapping[str, Any]) -> bool:
     return not code.co_filename.startswith(_GENERATED) and (
         not isinstance(module, str) or module.partition(".")[0] not in _LIBRARIES
     )
+
+
+def is_user_frame(frame: FrameType) -> bool:
+    """Whether a frame runs user code; see ``is_user_code``."""
+    return is_user_code(frame.f_code, frame.f_globals)

@@ -168,7 +168,12 @@ def test_plans_keep_the_changes_of_outer_strategies() -> None:
     """The fields have the order of the strategies; a change resets the later ones."""
     shapes = read_dynamic_shapes(bind_example_inputs(Function(constant), (X,), {}), None, ())
     plan = CapturePlan(
-        strict_shapes=False, may_follow_example=False, knows_constants=False, states=UnknownStates(), shapes=shapes
+        strict_shapes=False,
+        may_follow_example=False,
+        knows_constants=False,
+        states=UnknownStates(),
+        edges=None,
+        shapes=shapes,
     )
     inner = plan.changed("outer", resolves_guards=True).changed("inner", skips_masks=True, log=plan.log)
     assert (inner.resolves_guards, inner.skips_masks, inner.change) == (True, True, "inner")

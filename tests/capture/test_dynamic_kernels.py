@@ -137,6 +137,15 @@ def test_correct_at_every_size_without_constraint(case: Case) -> None:
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+def test_a_fold_of_a_part_of_an_axis() -> None:
+    model = Function(lambda x: F.fold(x[..., :9], 5, 2, padding=1, stride=2)).eval()
+    with pytest.warns(UserWarning, match="n >= 9"):
+        program = fxonnx.export(model, (torch.rand(2, 16, 9),), dynamic_shapes={"x": {0: "b", 2: "n"}})
+    for shape in ((2, 16, 9), (3, 16, 14), (1, 16, 11)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(program(x)[0], model(x))
+
+
 def test_a_window_larger_than_the_input_is_a_constraint() -> None:
     model = Function(lambda x: F.max_pool1d(x, 4)).eval()
     with pytest.warns(UserWarning, match="n >= 4"):

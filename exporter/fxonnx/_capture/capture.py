@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,12 +15,14 @@ from .._extensions import extended, stand_in
 from .._warnings import warn_user
 from ..errors import ArgumentError, CaptureError
 from .attribute_changes import recorded_changes, state_changes
-from .constraints.constraint import report_narrowed
+from .constraints.constraint import Constraint, report_narrowed
+from .constraints.guard_recorder import GuardLog
 from .constraints.guard_translation import translate_guards
 from .constraints.specialized_dims import SpecializedDimsError, with_specialized_dims
 from .data_dependence.assumption import Assumption, AssumptionKind
 from .data_dependence.concrete_values import following_example
 from .data_dependence.data_dependent_guards import DataDependent
+from .fewer_limits import Confirm
 from .function_caches import reject_cached_random_values
 from .growing_states import UnknownStates
 from .inputs.example_inputs import (
@@ -108,6 +110,7 @@ def capture(
     data_dependent: DataDependent = "error",
     legacy: bool = False,
     state_inputs: bool = False,
+    confirm: Callable[[Capture], frozenset[Constraint] | None] | None = None,
 ) -> Capture:
     """Capture a model with torch.export, leaving the model and the example inputs unchanged.
 
@@ -133,6 +136,8 @@ def capture(
         data_dependent: "example" to follow the example where the model branches on the values of its inputs.
         legacy: Read keyword inputs and the names of ``dynamic_axes`` as the TorchScript exporter of torch.onnx does.
         state_inputs: Whether the parameters and buffers that forward writes become inputs.
+        confirm: Runs the model, and returns the assumed limits that a capture does not need, or None if the capture is
+            wrong at the example; by default, no limits.
 
     Raises:
         ArgumentError: If an argument is invalid; the error names the argument.
@@ -151,6 +156,17 @@ def capture(
             )
         check_program_arguments(model, args, kwargs)
         return replace(_capture_program(model, options, strict_shapes), model=model)
+    complete = partial(
+        replace,
+        model=model,
+        training=training_modules(model),
+        grad_mode=torch.is_grad_enabled(),
+        autocast=callers_autocast(),
+    )
+
+    def confirmed(captured: Capture) -> frozenset[Constraint] | None:
+        return frozenset() if confirm is None else confirm(complete(captured))
+
     with extended(model), stand_in(model) as module, eager_introspection(module):
         captured = _capture_module(
             module,
@@ -163,14 +179,9 @@ def capture(
             frozen,
             data_dependent,
             state_inputs,
+            confirmed,
         )
-    return replace(
-        captured,
-        model=model,
-        training=training_modules(model),
-        grad_mode=torch.is_grad_enabled(),
-        autocast=callers_autocast(),
-    )
+    return complete(captured)
 
 
 def _capture_module(
@@ -184,6 +195,7 @@ def _capture_module(
     frozen: Collection[str],
     data_dependent: DataDependent,
     state_inputs: bool,
+    confirm: Callable[[Capture], frozenset[Constraint] | None],
 ) -> Capture:
     """Capture a module; see ``capture``."""
     if model.training and not may_train and results_depend_on_mode(model):
@@ -201,13 +213,21 @@ def _capture_module(
     numbers = [shapes.leaves[index].label for index in sorted(inputs.table.numbers)]
 
     task = CaptureTask(model, inputs, axes, options.output_names, numbers)
-    plan = CapturePlan(strict_shapes, data_dependent == "example", bool(frozen), UnknownStates(), shapes)
+    plan = CapturePlan(strict_shapes, data_dependent == "example", bool(frozen), UnknownStates(), None, shapes)
+
+    def confirmed(captured: Capture, plan: CapturePlan) -> frozenset[Constraint] | None:
+        return confirm(replace(captured, inputs=_input_table(captured, inputs, plan.shapes.leaves)))
+
     run = partial(
-        capture_with_strategies, task.attempt, own_error=lambda error: eager_error(error, model, inputs, shapes)
+        capture_with_strategies,
+        task.attempt,
+        own_error=lambda error: eager_error(error, model, inputs, shapes),
+        confirm=confirmed,
     )
     with following_example(is_requested=plan.may_follow_example), recorded_changes() as changes:
         try:
             traced, plan = capture_with_states(run, plan, model) if state_inputs else run(plan)
+            traced, plan = _with_shared_tensors(task, inputs, (traced, plan), confirmed)
         except SpecializedDimsError as error:  # not a class that users know
             raise CaptureError(error.message, hint=error.hint) from error
     _warn_about_followed_example(traced.assumptions)
@@ -235,6 +255,30 @@ def _capture_module(
         },
         attribute_changes=state_changes(model, inputs, program, changes),
     )
+
+
+def _with_shared_tensors(
+    task: CaptureTask, inputs: BoundInputs, found: tuple[Capture, CapturePlan], confirm: Confirm
+) -> tuple[Capture, CapturePlan]:
+    """A capture of a model that asks whether two inputs are one tensor, as they are in the example.
+
+    Args:
+        task: Captures the model.
+        inputs: The example inputs.
+        found: The capture with separate inputs, and its plan.
+        confirm: Runs the model.
+
+    Returns:
+        The capture as it is if it is right at the example, or else that for equal inputs, if there is one.
+    """
+    shared = repeated_tensors(inputs)
+    captured, plan = found
+    asks_identity = any(one.detail in ("is", "is not") for one in captured.departures)
+    if not shared or plan.strict or not asks_identity or confirm(captured, plan) is not None:
+        return found
+    plan = replace(plan, shared=shared, log=GuardLog(), change="inputs are one tensor, as in the example")
+    again = task.attempt(plan)
+    return (again, plan) if isinstance(again, Capture) and confirm(again, plan) is not None else found
 
 
 def _input_table(traced: Capture, inputs: BoundInputs, leaves: tuple[Leaf, ...]) -> InputTable:

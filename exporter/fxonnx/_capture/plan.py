@@ -87,6 +87,8 @@ class CapturePlan:
         may_follow_example: Whether branches on data may follow the example.
         knows_constants: Whether the first attempt already has concrete values.
         states: The parameters and buffers that become inputs.
+        edges: The lines whose conditions on sizes are answered for the example, if others are answered beside their
+            edges; None if all are answered for the example.
         shapes: The dynamic dims.
         specialized: The dims that are static because the model specializes them.
         unrolls_long_loops: Whether long loops over dynamic dims are unrolled; otherwise they end an attempt.
@@ -104,6 +106,7 @@ class CapturePlan:
         skips_masks: Whether masks that hide nothing are omitted.
         transforms: How ``torch.func`` transforms are traced.
         refined: Name of a Dim to the one that torch suggests.
+        shared: Index of a leaf that is the same tensor for the model as an earlier one, to the index of that one.
         log: Receives the guards on sizes.
         change: The difference from the attempt before.
     """
@@ -112,6 +115,7 @@ class CapturePlan:
     may_follow_example: bool
     knows_constants: bool
     states: UnknownStates
+    edges: frozenset[str] | None
     shapes: DynamicShapes
     specialized: tuple[SpecializedDim, ...] = ()
     unrolls_long_loops: bool = False
@@ -129,6 +133,7 @@ class CapturePlan:
     skips_masks: bool = False
     transforms: TransformTracing = field(default_factory=TransformTracing)
     refined: Mapping[str, Any] = field(default_factory=dict)
+    shared: Mapping[int, int] = field(default_factory=dict)
     log: GuardLog = field(default_factory=GuardLog)
     change: str = ""
 
@@ -141,6 +146,14 @@ class CapturePlan:
     def rewritten(self) -> Rewriting | None:
         """The functions that run in a transformed form."""
         return self.rewriting if self.loops is None else self.loops.rewriting
+
+    def with_edges(self, kept: frozenset[str]) -> CapturePlan:
+        """The first plan of a series of attempts in which conditions are answered beside their edges.
+
+        Args:
+            kept: The lines whose conditions are answered for the example.
+        """
+        return dataclasses.replace(self, edges=kept, log=GuardLog(), change="branches for single sizes are left out")
 
     def changed(self, change: str = "", **values: Any) -> CapturePlan:
         """The plan of the next attempt: with new values of fields, and without values of the fields after them.

@@ -8,9 +8,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
+import sympy
+
 from ..errors import CaptureError
 from .constraints.specialized_dims import SpecializedDimsError, without_specialized
 from .data_dependence.data_dependent_guards import is_data_dependent, may_be_data_dependent, unresolved_error
+from .edges import has_edges
+from .evaluating_code import Asking
+from .fewer_limits import Confirm, has_fewer_sizes, with_fewer_limits
 from .function_transforms import RetryTransforms
 from .patches.python_sizes.integers import converting_files
 from .plan import CapturePlan, Failure, LoopRewriting
@@ -23,6 +28,7 @@ __all__ = ["STRATEGIES", "Strategy", "capture_with_strategies"]
 _LIMITS = "a loop limits the inputs of the model"
 
 Outcome: TypeAlias = Capture | Failure
+Attempted: TypeAlias = tuple[Outcome, CapturePlan, dict[sympy.Basic, Asking]]
 Decision: TypeAlias = CapturePlan | Capture | Failure
 
 
@@ -45,6 +51,7 @@ def capture_with_strategies(
     attempt: Callable[[CapturePlan], Outcome],
     plan: CapturePlan,
     own_error: Callable[[CaptureError], CaptureError | None],
+    confirm: Confirm,
 ) -> tuple[Capture, CapturePlan]:
     """Capture a model: one attempt after the other, until no strategy has a plan for the next one.
 
@@ -54,6 +61,7 @@ def capture_with_strategies(
         attempt: Captures the model with a plan.
         plan: The first plan.
         own_error: The error of the model itself, if that is the cause of the error of an attempt.
+        confirm: Returns the assumed limits that a capture does not need.
 
     Returns:
         The captured model, and the plan of the last attempt.
@@ -61,9 +69,25 @@ def capture_with_strategies(
     Raises:
         CaptureError: If no attempt captures the model.
     """
-    first = plan
+    attempts = partial(_attempts, attempt)
+    outcome, last, asked = attempts(plan)
+    if isinstance(outcome, Failure):
+        return _plain_capture(attempt, plan, outcome.error, own_error)
+    if has_fewer_sizes(outcome, last) and has_edges(asked):
+        return with_fewer_limits(outcome, last, lambda edges: attempts(plan.with_edges(edges)), confirm)
+    return outcome, last
+
+
+def _attempts(attempt: Callable[[CapturePlan], Outcome], plan: CapturePlan) -> Attempted:
+    """Make one attempt after the other, until no strategy has a plan for the next one.
+
+    Returns:
+        The outcome, the plan of the last attempt, and the conditions on sizes that the model has asked for.
+    """
+    asked: dict[sympy.Basic, Asking] = {}
     while True:
         decision: Decision = attempt(plan)
+        asked |= plan.log.asked
         if isinstance(decision, Failure) and decision.has_long_loop:
             plan = replace(plan, has_long_loop=True)
         for strategy in reversed(STRATEGIES):
@@ -72,10 +96,8 @@ def capture_with_strategies(
             if isinstance(decision, CapturePlan):
                 plan = replace(decision, change=decision.change or strategy.name)
                 break
-        if isinstance(decision, Failure):
-            return _plain_capture(attempt, first, decision.error, own_error)
-        if isinstance(decision, Capture):
-            return decision, plan
+        if not isinstance(decision, CapturePlan):
+            return decision, plan, asked
 
 
 def _plain_capture(
@@ -195,7 +217,7 @@ def _symbolic_integers(outcome: Outcome, plan: CapturePlan) -> Decision:
         if known.best is not None and len(lines) >= len(_restricting_lines(known.best)):
             return known.best
         known = replace(known, best=outcome, fewer_files=None)
-        added = converting_files(lines) - known.files
+        added = (converting_files(lines) | (plan.log.converted if lines else set())) - known.files
     elif isinstance(outcome.error, SpecializedDimsError):
         # The static dims of the next plan: those that symbolic integers do not make dynamic.
         is_better = known.failure is None or _specialized_count(outcome) < _specialized_count(known.failure)
@@ -204,7 +226,7 @@ def _symbolic_integers(outcome: Outcome, plan: CapturePlan) -> Decision:
         if added:
             # The error is about dims of one size. Conversions that only restrict sizes would need another attempt.
             known = replace(known, fewer_files=known.files | added)
-            added |= converting_files(plan.log.equality_lines()) - known.files
+            added |= (converting_files(plan.log.equality_lines()) | plan.log.converted) - known.files
     if not added and known.fewer_files not in (None, known.files) and known.best is None:
         known = replace(known, files=frozenset(), fewer_files=None)
         added = set(plan.integers.fewer_files or ())

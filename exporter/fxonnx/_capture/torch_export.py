@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ from .data_dependence.data_dependent_guards import is_data_dependent
 from .data_dependence.handled_errors import HandledErrors, recorded_errors, unexplained
 from .departures import DepartureKind, record_departure
 from .eager_failures import eager_failure, handled_in_eager_mode, user_line
+from .edges import answered_beside_edges
 from .function_caches import uncached_sizes, without_traced_results
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms, recorded_forward
 from .global_hooks import hooks_for_model_only
@@ -47,6 +49,7 @@ from .inputs.input_table import with_lists
 from .inputs.preserve import Snapshot, preserve_model
 from .inputs.pytree_objects import flatten_objects, unflatten_objects
 from .inputs.replaced_tensors import meta_as_cpu
+from .inputs.shared_memory import as_one_tensor
 from .operand_types import conversion_of_inputs
 from .patches import capture_patches, is_tracing, value_patches
 from .patches.layouts.sparse_attributes import register_compressed_attributes
@@ -229,6 +232,7 @@ def _run_torch_export(
         meta_as_cpu(model, inputs) as inputs,
         tracing(model),
         capture_patches(strict=strict, plain=plan.plain),
+        answered_beside_edges(plan.edges, plan.log),
         hooks_for_model_only(model),
         nullcontext() if strict or plan.plain else held_weights(model),
         value_patches(model, dict(zip(labels, inputs.leaves, strict=True)), plan.states.names),
@@ -236,7 +240,7 @@ def _run_torch_export(
         closed_transforms(transforms),
     ):
         register_compressed_attributes(snapshot)
-        forward = _tensor_forward(model.forward, inputs, shapes, None if strict else snapshot, reassigned)
+        forward = _tensor_forward(model.forward, inputs, shapes, None if strict else snapshot, reassigned, plan.shared)
         reshaped: list[str] = []
         model.forward = forward if strict else with_reshaped_inputs(forward, shapes.leaves, reshaped)
         # Oblivious: torch would specialize dynamic dims whose example size is 0 or 1.
@@ -269,6 +273,7 @@ def _tensor_forward(
     shapes: DynamicShapes,
     snapshot: Snapshot | None,
     reassigned: list[Reassignment],
+    shared: Mapping[int, int] = MappingProxyType({}),
 ) -> Callable[..., Any]:
     """Wrap ``forward`` so that it takes and returns pytrees of tensors in place of objects.
 
@@ -280,6 +285,7 @@ def _tensor_forward(
         shapes: The dynamic dims.
         snapshot: The state of the model before the call; None in strict mode, in which TorchDynamo traces the wrapper.
         reassigned: Receives the buffers that become tensors of another kind.
+        shared: The leaves that are one tensor for the model.
     """
     strict = snapshot is None
     called = under_autocast(forward, callers_autocast())
@@ -293,6 +299,7 @@ def _tensor_forward(
     def tensor_forward(*args: Any, **kwargs: Any) -> Any:
         if not strict:
             add_equality_guards(shapes.shared, (args, kwargs))
+            args, kwargs = as_one_tensor((args, kwargs), shared)
         args, kwargs = restore_frozen(table.frozen, args, kwargs)
         args, kwargs = (with_lists if strict else with_pieces)((args, kwargs), table.lists)
         if table.objects is not None:

@@ -29,7 +29,7 @@ from .departures import Departure, DepartureKind, record_departure, recorded_dep
 from .function_transforms import TransformTracing
 from .inputs.example_inputs import BoundInputs
 from .inputs.scalars import with_scalar_branch
-from .inputs.shared_memory import reject_shared_writes, with_separate_inputs
+from .inputs.shared_memory import assumed_equal, reject_shared_writes, with_separate_inputs
 from .introspection import truth_values
 from .operand_types import state_default_dtypes
 from .patches.compiling_state import CompilingState, recorded_compiling_state
@@ -153,6 +153,7 @@ class CaptureTask:
         except CaptureError as failure:
             return Failure(failure, is_exported=True)
         assumptions = () if seen.values is None else tuple(seen.values.log.assumptions)
+        assumptions += tuple(assumed_equal(plan.shared, [leaf.label for leaf in plan.shapes.leaves]))
         rewritten = [] if plan.rewritten is None else plan.rewritten.departures
         return Capture(
             program,

@@ -19,19 +19,27 @@ from typing import Any
 import sympy
 import torch
 from sympy.logic.boolalg import BooleanAtom
-from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_true
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fxonnx_translations._builder.size_values import EVALUATION_ERRORS
 from fxonnx_translations._torch_compat import FloorDiv, Mod, TracingContext, ValueRanges, bound_sympy, int_oo
 
 from ..._context_values import assigned
-from ..._extensions import active_extensions
-from ..._user_files import OWN as _OWN
-from ..._user_files import SYMPY as _SYMPY
-from ..._user_files import TORCH as _TORCH
-from ..._user_files import is_user_code, is_user_file
+from ..._user_files import OWN, TORCH, is_user_file, is_user_frame
+from ..evaluating_code import (
+    DYNAMO_CHECKS,
+    DYNAMO_VARIABLES,
+    SPLITS,
+    Asking,
+    compares_strides,
+    distinguishes_zero_or_one,
+    evaluating_frame,
+    is_library_frame,
+    is_shortcut,
+    queries_layout,
+    relaxed,
+)
 from .constraint_solver import normal_forms
-from .truncations import truncates_at
 
 __all__ = [
     "COMPARISONS",
@@ -43,7 +51,6 @@ __all__ = [
     "guard_bool",
     "guard_or_defer_runtime_assert",
     "guards_of_shape_env",
-    "is_user_file",
     "known_divisors",
     "line_of_node",
     "log_guard",
@@ -52,45 +59,10 @@ __all__ = [
     "record_nonempty",
     "recorded_guards",
     "source_line_of",
+    "truth_as_number",
     "user_line",
 ]
 
-# Code that implements symbolic numbers; the first frame outside of it is the one that evaluates a condition.
-_PATCHES = _OWN + "_capture/patches/patch.py"
-_DATA_DEPENDENCE = _OWN + "_capture/data_dependence/"
-# They evaluate the conditions of rewritten functions.
-_HELPERS = _OWN + "_capture/rewriting/operators/helpers.py"
-_MACHINERY = (
-    *(_TORCH + name for name in ("fx/experimental/", "__init__.py", "_dynamo/")),
-    *(_SYMPY, __file__, _PATCHES, _DATA_DEPENDENCE, _HELPERS),
-)
-# Interpreter of user code: of the functions of torch.cond, and of all code in strict mode.
-_DYNAMO = _TORCH + "_dynamo/symbolic_convert.py"
-# It evaluates the conditions of interpreted code.
-_DYNAMO_VARIABLES = _TORCH + "_dynamo/variables/"
-# After it has traced a function, Dynamo evaluates the guards of its own symbols again, for the sizes of the caller.
-_DYNAMO_CHECKS = _TORCH + "_utils_internal.py"
-# Functions of torch that query memory layouts: the memory format of a convolution's result, whether a view is
-# contiguous, whether a Fourier transform resizes its result. Layouts do not matter to ONNX.
-_LAYOUT = frozenset(
-    {
-        (_TORCH + "_subclasses/fake_impls.py", "conv"),
-        (_TORCH + "_subclasses/fake_impls.py", "convert"),
-        (_TORCH + "_subclasses/fake_impls.py", "_compute_stride"),
-        (_TORCH + "_subclasses/fake_impls.py", "_is_contiguous_with_hinted_checks"),
-        (_TORCH + "_subclasses/fake_impls.py", "_hinted_eq"),
-        (_TORCH + "_meta_registrations.py", "_exec_fft"),
-    }
-)
-# Functions of torch whose number of results depends on a size. Whether it is 0 is no shortcut for them.
-_SPLITS = frozenset({"split", "chunk", "unsafe_split", "unsafe_chunk", "unsafe_chunk_py_impl"})
-# Their C++ code compares strides, to return a view where it can.
-_RESHAPES = (torch.ops.aten.flatten.using_ints, torch.ops.aten.ravel.default, torch.ops.aten.reshape.default)
-# Code of transformers that branches on sizes of 0 and 1 with equal results: whether to repeat a mask or positions,
-# which of two equivalent kernels to call, and whether a cache is empty.
-_BROADCASTING = re.compile(r"/transformers/(masking_utils\.py|cache_utils\.py|integrations/\w+\.py)$")
-
-_MASKS = re.compile(r"/transformers/masking_utils\.py$")
 COMPARISONS: Mapping[str, type[sympy.Rel]] = MappingProxyType(
     {"eq": sympy.Eq, "ne": sympy.Ne, "lt": sympy.Lt, "le": sympy.Le, "gt": sympy.Gt, "ge": sympy.Ge}
 )
@@ -138,6 +110,9 @@ class GuardLog:
         nonzero: Sums of symbols that the model's code compares with 0, with the first line that does. torch evaluates
             such comparisons without a guard, since its symbols are positive.
         layouts: Conditions, with their lines, by which ``reshape`` returns a view or a copy: the values are the same.
+        converted: Files in which truth values of sizes become numbers.
+        asked: Conditions on sizes that the model's code asks for, with the place of the last one.
+        edges: Conditions that the capture assumes, with the lines that ask; see ``answered_beside_edges``.
         observer: Called with each new guard.
     """
 
@@ -145,6 +120,9 @@ class GuardLog:
     sources: dict[sympy.Symbol, str] = field(default_factory=dict)
     nonzero: dict[sympy.Expr, SourceLine | None] = field(default_factory=dict)
     layouts: dict[sympy.Basic, SourceLine | None] = field(default_factory=dict)
+    converted: set[str] = field(default_factory=set)
+    asked: dict[sympy.Basic, Asking] = field(default_factory=dict)
+    edges: dict[sympy.Basic, SourceLine | None] = field(default_factory=dict)
     observer: Callable[[GuardLog, Guard], None] | None = None
     _recorded: set[sympy.Basic] = field(default_factory=set)
     _divisors: dict[sympy.Expr, int] = field(default_factory=dict)
@@ -167,8 +145,10 @@ class GuardLog:
 
     def clear(self) -> None:
         """Forget the guards of an attempt that is repeated."""
-        for recorded in (self.guards, self.sources, self.nonzero, self.layouts, self._recorded):
+        for recorded in (self.guards, self.sources, self.nonzero, self.layouts, self.asked, self.edges):
             recorded.clear()
+        for noted in (self.converted, self._recorded):
+            noted.clear()
         self._divisors, self._divisors_of = {}, 0
 
     def divisors(self) -> Mapping[sympy.Expr, int]:
@@ -237,9 +217,9 @@ def guards_of_shape_env(environment: ShapeEnv) -> Iterator[Guard]:
     for guard in environment.guards:
         evaluating = guard.sloc.framework_loc
         name = getattr(evaluating, "filename", "")
-        counts_results = getattr(evaluating, "name", "") in _SPLITS and isinstance(guard.expr, sympy.Eq)
-        is_shortcut = name.startswith(_TORCH) and not name.startswith(_DYNAMO_VARIABLES)
-        if is_shortcut and distinguishes_zero_or_one(guard.expr) and not counts_results:
+        counts_results = getattr(evaluating, "name", "") in SPLITS and isinstance(guard.expr, sympy.Eq)
+        is_of_torch = name.startswith(TORCH) and not name.startswith(DYNAMO_VARIABLES)
+        if is_of_torch and distinguishes_zero_or_one(guard.expr) and not counts_results:
             continue
         line = None
         if name and is_user_file(name):
@@ -285,11 +265,11 @@ def recorded_guards(log: GuardLog) -> Iterator[None]:
 def guard_bool(evaluate: Callable[..., bool], self: Any, file: str, line: int) -> bool:
     """Replacement of ``SymNode.guard_bool``, which user code calls in ``if x.shape[0] > 4``."""
     recorder, caller = _recorder.get(), _caller()
-    evaluating = _evaluating_frame(caller)
-    if recorder is None and evaluating is not None and _queries_layout(evaluating) and self.has_hint():
+    evaluating = evaluating_frame(caller)
+    if recorder is None and evaluating is not None and queries_layout(evaluating) and self.has_hint():
         # A decomposition, which must not add a guard.
         return bool(self.hint)
-    if recorder is None or (evaluating is not None and evaluating.f_code.co_filename.startswith((_TORCH, _OWN))):
+    if recorder is None or (evaluating is not None and evaluating.f_code.co_filename.startswith((TORCH, OWN))):
         return evaluate(self, file, line)
     condition = self.expr
     decided = _decide_for_nonzero_sizes(self)
@@ -299,11 +279,13 @@ def guard_bool(evaluate: Callable[..., bool], self: Any, file: str, line: int) -
             recorder.log.nonzero.setdefault(symbol, user_line(caller))
         return answer
     answer = evaluate(self, file, line)
-    if evaluating is not None and _is_shortcut(condition, evaluating):
+    if evaluating is not None and is_shortcut(condition, evaluating):
         return answer
     # While torch suppresses guards, it evaluates conditions that the program does not depend on.
     if condition.free_symbols and not ShapeEnv._suppress_guards_tls():
-        recorder.log.add(self.shape_env, _relaxed(condition if answer else sympy.Not(condition), evaluating), caller)
+        if evaluating is not None:
+            recorder.log.asked[condition] = Asking(evaluating.f_code, evaluating.f_lasti, evaluating.f_lineno)
+        recorder.log.add(self.shape_env, relaxed(condition if answer else sympy.Not(condition), evaluating), caller)
     return answer
 
 
@@ -325,6 +307,14 @@ def record_condition(condition: Any, *, answer: bool, frame: FrameType | None) -
     if recorder is not None and condition.expr.free_symbols:
         guard = condition.expr if answer else sympy.Not(condition.expr)
         recorder.log.add(condition.shape_env, guard, frame)
+
+
+def truth_as_number(original: Callable[..., int], self: torch.SymBool) -> int:
+    """``SymBool.__int__``, which torch also calls for a term of ``h + (w > h)``; its file is recorded."""
+    recorder, frame = _recorder.get(), evaluating_frame(sys._getframe(2))
+    if recorder is not None and frame is not None and is_user_frame(frame):
+        recorder.log.converted.add(frame.f_code.co_filename)
+    return original(self)
 
 
 def record_nonempty(size: torch.SymInt) -> None:
@@ -364,18 +354,18 @@ def log_guard(note: Callable[..., None], self: Any, prefix: str, g: Any, forcing
     recorder = _recorder.get()
     if recorder is not None and "suppressed" not in prefix:
         caller = _caller()
-        evaluating = _evaluating_frame(caller)
+        evaluating = evaluating_frame(caller)
         is_condition = prefix == "eval" and _is_condition(caller)
         if evaluating is None:
             recorder.interpreted.update(_anonymous(g))
-        is_checked_again = evaluating is not None and evaluating.f_code.co_filename == _DYNAMO_CHECKS
+        is_checked_again = evaluating is not None and evaluating.f_code.co_filename == DYNAMO_CHECKS
         is_recorded = is_checked_again and not recorder.interpreted.isdisjoint(_anonymous(g))
-        if is_condition and evaluating is not None and not is_recorded and _is_shortcut(g, evaluating):
+        if is_condition and evaluating is not None and not is_recorded and is_shortcut(g, evaluating):
             recorder.shortcuts.add(g)
-            if not distinguishes_zero_or_one(g) and _compares_strides(evaluating):
+            if not distinguishes_zero_or_one(g) and compares_strides(evaluating):
                 recorder.log.layouts.setdefault(g, user_line(caller))
         else:
-            recorder.log.add(self, _relaxed(g, evaluating), caller)
+            recorder.log.add(self, relaxed(g, evaluating), caller)
     note(self, prefix, g, forcing_spec)
 
 
@@ -396,8 +386,8 @@ def guard_or_defer_runtime_assert(
         return True
     if recorder is not None and (self, orig_expr) in recorder.asserted:
         return True
-    evaluating = _evaluating_frame(_caller())
-    if evaluating is not None and _queries_layout(evaluating):
+    evaluating = evaluating_frame(_caller())
+    if evaluating is not None and queries_layout(evaluating):
         return True
     holds = assert_later(self, orig_expr, msg, fx_node)
     if holds and recorder is not None and not self._suppress_guards_tls():
@@ -413,8 +403,8 @@ def compare_sizes(relation: type[sympy.Rel], original: Callable[..., Any], self:
         sides = self.expr, other.expr
         if any(side.free_symbols for side in sides):
             caller = _caller()
-            evaluating = _evaluating_frame(caller)
-            if evaluating is None or not _is_library_frame(evaluating):
+            evaluating = evaluating_frame(caller)
+            if evaluating is None or not is_library_frame(evaluating):
                 recorder.log.add_comparison(relation, sides, caller)
     return result
 
@@ -423,12 +413,6 @@ def _caller() -> FrameType:
     """The frame that called the patched function, given that the caller of this function is the replacement."""
     # Between the two is the frame of ``in_tracing_thread``.
     return sys._getframe(3)
-
-
-def _is_library_frame(evaluating: FrameType) -> bool:
-    """Whether a frame is in torch, or in code of transformers that computes the same values for sizes of 0 and 1."""
-    name = evaluating.f_code.co_filename
-    return name.startswith((_TORCH, _OWN)) or _BROADCASTING.search(name) is not None
 
 
 def _symbols_deciding_at_zero(relation: type[sympy.Rel], sides: Sequence[sympy.Expr]) -> Iterator[sympy.Expr]:
@@ -449,25 +433,6 @@ def _symbols_deciding_at_zero(relation: type[sympy.Rel], sides: Sequence[sympy.E
         yield sympy.Add(*symbols)
 
 
-def _evaluating_frame(frame: FrameType | None) -> FrameType | None:
-    """The frame that evaluates a condition; None for user code that is interpreted instead of run."""
-    interpreters = [one.interpreters for one in active_extensions()]
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if any(name in files for files in interpreters):
-            return None
-        if name == _DYNAMO:
-            code = getattr(frame.f_locals.get("self"), "f_code", None)
-            return None if code is None or is_user_file(code.co_filename) else frame
-        is_machinery = name.startswith(_MACHINERY) or (
-            name[0] == "<" and not is_user_code(frame.f_code, frame.f_globals)
-        )
-        if not is_machinery:
-            return frame
-        frame = frame.f_back
-    return None
-
-
 def _anonymous(guard: sympy.Basic) -> frozenset[sympy.Basic]:
     """The normal forms of a guard whose symbols are numbered in the order of their occurrence."""
     symbols = dict.fromkeys(node for node in sympy.preorder_traversal(guard) if isinstance(node, sympy.Symbol))
@@ -484,101 +449,11 @@ def _is_condition(evaluation: FrameType) -> bool:
     return isinstance(evaluation.f_locals.get("concrete_val"), BooleanAtom)
 
 
-def _relaxed(guard: sympy.Basic, evaluating: FrameType | None) -> sympy.Basic:
-    """Relax a guard to the sizes for which the captured branch is correct.
-
-    transformers slices a mask if it is longer than the keys, and models truncate tensors; slicing to equal length is
-    the identity.
-    """
-    if evaluating is None or not isinstance(guard, sympy.Gt | sympy.Lt):
-        return guard
-    file = evaluating.f_code.co_filename
-    if _MASKS.search(file) or (is_user_file(file) and truncates_at(evaluating)):
-        return (sympy.Ge if isinstance(guard, sympy.Gt) else sympy.Le)(*guard.args)
-    return guard
-
-
-def _is_shortcut(guard: sympy.Basic, evaluating: FrameType) -> bool:
-    """Whether a guard only selects a shortcut or a memory layout, in torch or in the masks of transformers."""
-    name = evaluating.f_code.co_filename
-    if _BROADCASTING.search(name) is not None:
-        return distinguishes_zero_or_one(guard)
-    if not name.startswith((_TORCH, _OWN)):
-        return False
-    # Operators are called from __torch_function__; other conditions in torch.export are about the program.
-    if name.startswith((_TORCH + "export/", _TORCH + "_export/")) and not _is_operator_call(evaluating):
-        return False
-    if isinstance(guard, sympy.Eq) and _counts_results(evaluating):
-        return False
-    return _queries_layout(evaluating) or distinguishes_zero_or_one(guard) or _compares_strides(evaluating)
-
-
-def _counts_results(evaluating: FrameType) -> bool:
-    """Whether a frame computes the number of results of an operator from a size."""
-    local, name = evaluating.f_locals, evaluating.f_code.co_name
-    if name in ("__torch_function__", "__call__"):
-        name = getattr(local.get("func", local.get("self")), "__name__", "").partition(".")[0]
-    return name in _SPLITS
-
-
-def _queries_layout(evaluating: FrameType) -> bool:
-    if _is_operator_call(evaluating):
-        # contiguous() returns the same values, whether it copies or not.
-        return evaluating.f_locals.get("func") is torch.Tensor.contiguous
-    return (evaluating.f_code.co_filename, evaluating.f_code.co_name) in _LAYOUT
-
-
-def _compares_strides(evaluating: FrameType) -> bool:
-    """Whether a frame calls ``reshape`` or ``flatten`` for as many elements as there are at all sizes.
-
-    Then their conditions only decide whether the result is a view or a copy.
-    """
-    local = evaluating.f_locals
-    operator, args = local.get("self"), local.get("args", ())
-    if evaluating.f_code.co_name != "__call__" or operator not in _RESHAPES:
-        return False
-    if operator is not torch.ops.aten.reshape.default:
-        return True
-    elements, known, inferred = args[0].numel(), 1, False
-    for size in args[1]:
-        if type(size) is int and size == -1:
-            inferred = True
-        else:
-            known *= size
-    return statically_known_true(elements % known == 0 if inferred else elements == known)
-
-
-def _is_operator_call(evaluating: FrameType) -> bool:
-    """Whether a frame is torch's dispatch of an operator that is implemented in C++."""
-    return evaluating.f_code.co_name == "__torch_function__"
-
-
-def distinguishes_zero_or_one(guard: sympy.Basic) -> bool:
-    """Whether a guard only distinguishes sizes of 0 or 1 from other sizes."""
-    if not isinstance(guard, sympy.Rel):
-        return False
-    if isinstance(guard, sympy.Eq | sympy.Ne):
-        return any(side in (0, 1) for side in guard.args) or any(
-            _is_product(one / other, 1) for one, other in (guard.args, guard.args[::-1]) if other != 0
-        )
-    if (guard.lts.is_number and guard.lts in (0, 1, 2)) or (guard.gts.is_number and guard.gts in (0, 1)):
-        return True
-    return isinstance(guard, sympy.Lt | sympy.Gt) and guard.lts != 0 and _is_product(guard.gts / guard.lts, None)
-
-
-def _is_product(ratio: sympy.Expr, factor: int | None) -> bool:
-    """Whether a ratio, for example of two strides, is a product of sizes and ``factor`` (None: any number)."""
-    number, rest = ratio.as_coeff_Mul()
-    if not number.is_Integer or (factor is not None and number != factor):
-        return False
-    return number > 0 and not rest.is_number and sympy.fraction(rest)[1] == 1 and not isinstance(rest, sympy.Add)
-
-
 def user_line(frame: FrameType | None) -> SourceLine | None:
     """The innermost line of user code in a stack of frames."""
     while frame is not None and not frame.f_code.co_filename.endswith("/fxonnx/_capture/torch_export.py"):
         code = frame.f_code
-        if is_user_file(code.co_filename):
+        if is_user_frame(frame):
             return source_line_of(code.co_filename, frame.f_lineno, code.co_name)
         frame = frame.f_back
     if TracingContext.try_get() is not None:

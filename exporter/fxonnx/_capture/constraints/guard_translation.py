@@ -62,16 +62,18 @@ def translate_guards(
         return SizeLimits()
     environment = _shape_env(program)
     example = {} if environment is None else environment.backed_var_to_val
-    squeezes = list(_squeeze_guards(program, SQUEEZES))
+    assumptions = list(_squeeze_guards(program, SQUEEZES))
+    if log is not None:
+        assumptions.extend(Guard(expression, line) for expression, line in log.edges.items())
     recorded = list(log.guards if log is not None else _program_guards(program, environment))
     others = [
         *_squeeze_guards(program, _SQUEEZES_IN_PLACE),
         *copy_guards(program, example, {} if log is None else log.layouts),
         *slice_guards(program, example),
     ]
-    constraints = list(translator.constraints([*recorded, *squeezes, *others]))
+    constraints = list(translator.constraints([*recorded, *assumptions, *others]))
     assumed = frozenset[Constraint]()
-    if log is not None and squeezes:
+    if log is not None and assumptions:
         certain = {item.expression for item in translator.constraints([*recorded, *others])}
         assumed = frozenset(item for item in constraints if item.expression not in certain)
     if log is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..._public import public
-from ..._user_files import is_user_file
+from ..._user_files import is_user_frame
 from ..constraints.guard_recorder import SourceLine, source_line_of
 from ..departures import Departure, DepartureKind
 
@@ -102,7 +102,7 @@ def asking_frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if is_user_file(name) or (name.startswith(_LIBRARY_OF_TORCH) and name != _MODULE_CALL):
+        if is_user_frame(frame) or (name.startswith(_LIBRARY_OF_TORCH) and name != _MODULE_CALL):
             return frame
         frame = frame.f_back
     return None

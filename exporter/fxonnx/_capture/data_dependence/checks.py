@@ -11,10 +11,12 @@ from typing import Any
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..constraints.guard_recorder import record_condition
+from ..evaluating_code import Asking
 from ..source_code import function_source
 from .assumption import AssumptionKind, asking_frame
 from .concrete_values import active_values
 from .handlers import handles_errors
+from .raising_code import answer_without_raise
 
 __all__ = ["answer_of_check", "guard_bool", "raises_otherwise"]
 
@@ -56,7 +58,9 @@ def answer_of_check(frame: FrameType) -> bool | None:
         return None
     position = _position(frame)
     tree = function_source(frame.f_code)
-    if position is None or tree is None:
+    if tree is None:
+        return answer_without_raise(frame)
+    if position is None:
         return None
     found = _innermost(tree, position)
     if found is None:
@@ -66,7 +70,7 @@ def answer_of_check(frame: FrameType) -> bool | None:
     return None if asked is None else _wanted_of_operand(statement.test, asked, wanted=wanted)
 
 
-def raises_otherwise(frame: FrameType) -> bool:
+def raises_otherwise(frame: FrameType | Asking) -> bool:
     """Whether a frame evaluates a condition whose other value raises an error, which a caller may handle."""
     position, tree = _position(frame), function_source(frame.f_code)
     if position is None or tree is None or position[2] < 0:
@@ -81,7 +85,7 @@ def raises_otherwise(frame: FrameType) -> bool:
     return asked is not None and _is_at(statement.test, asked)
 
 
-def _position(frame: FrameType) -> _Position | None:
+def _position(frame: FrameType | Asking) -> _Position | None:
     """First line, last line, first column and end column of the expression that a frame evaluates."""
     if not hasattr(frame.f_code, "co_positions"):
         # Python 3.10 knows the line only.
@@ -96,7 +100,7 @@ def _positions(code: CodeType, count: int | None = None) -> Iterator[_Position]:
     return iter(()) if positions is None else islice(positions(), count)
 
 
-def _asked_expression(frame: FrameType, test: ast.expr, position: _Position) -> _Position | None:
+def _asked_expression(frame: FrameType | Asking, test: ast.expr, position: _Position) -> _Position | None:
     """The part of a condition whose truth value is asked.
 
     The jump of a statement has the position of the whole statement; the instruction before it computes the value.

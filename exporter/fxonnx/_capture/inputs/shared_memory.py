@@ -12,15 +12,16 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from fxonnx_translations._builder.sub_byte import copy_of
-from fxonnx_translations._torch_compat import OpOverload
+from fxonnx_translations._torch_compat import OpOverload, check, pytree
 
 from ..._nodes import schema_of, written_arguments
 from ...errors import CaptureError
-from ..constraints.guard_recorder import line_of_node
+from ..constraints.guard_recorder import SourceLine, line_of_node
+from ..data_dependence.assumption import Assumption, AssumptionKind
 from ..departures import DepartureKind, record_departure
 from .example_inputs import BoundInputs
 
-__all__ = ["SharedMemory", "reject_shared_writes", "with_separate_inputs"]
+__all__ = ["SharedMemory", "as_one_tensor", "assumed_equal", "reject_shared_writes", "with_separate_inputs"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,36 @@ def with_separate_inputs(
     if not shared:
         return inputs, ()
     return inputs.with_leaves(leaves), shared
+
+
+def as_one_tensor(given: Any, shared: Mapping[int, int]) -> Any:
+    """Arguments in which leaves are the same object, after an assertion that their values are equal.
+
+    Args:
+        given: Positional and keyword arguments.
+        shared: Index of a leaf to the index of the one in its place.
+    """
+    if not shared:
+        return given
+    leaves, structure = pytree.tree_flatten(given)
+    for index, first in shared.items():
+        one, other = leaves[first], leaves[index]
+        is_equal: Any = ((one == other) | ((one != one) & (other != other))).all().item()
+        check(is_equal)
+        leaves[index] = one
+    return pytree.tree_unflatten(leaves, structure)
+
+
+def assumed_equal(shared: Mapping[int, int], labels: Sequence[str]) -> Iterator[Assumption]:
+    """The assumptions of a program whose model takes leaves as the same object, whose values its assertions compare.
+
+    Args:
+        shared: Index of a leaf to the index of the one in its place.
+        labels: Label of each leaf.
+    """
+    for number, (index, first) in enumerate(shared.items()):
+        line = SourceLine("inputs", f"{labels[index]} is {labels[first]}")
+        yield Assumption(line, True, AssumptionKind.EXAMPLE, f"Eq(u{number}, 1)")
 
 
 def _weights_by_memory(model: torch.nn.Module) -> dict[int, list[str]]:

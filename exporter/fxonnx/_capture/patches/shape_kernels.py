@@ -31,7 +31,7 @@ __all__ = [
     "lstsq",
     "max_pool1d",
     "narrow",
-    "pixel_shuffle",
+    "of_contiguous",
     "rnn",
     "scaled_dot_product_attention",
     "shape_as_tensor",
@@ -94,9 +94,9 @@ def max_pool1d(
     return result.squeeze(-2)
 
 
-def pixel_shuffle(original: Callable[..., Tensor], self: Tensor, factor: int) -> Tensor:
-    """``aten::pixel_shuffle`` and ``pixel_unshuffle``, whose decompositions take a view of a transposed tensor."""
-    result = original(torch.empty_like(self, memory_format=torch.contiguous_format), factor)
+def of_contiguous(original: Callable[..., Tensor], self: Tensor, *arguments: Any) -> Tensor:
+    """``aten::pixel_shuffle``, ``pixel_unshuffle`` and ``col2im``, whose decompositions take a view of their input."""
+    result = original(torch.empty_like(self, memory_format=torch.contiguous_format), *arguments)
     return result.contiguous(memory_format=prims_common.suggest_memory_format(self))
 
 

@@ -63,7 +63,7 @@ from .patch import (
     ValuePatch,
     applied,
 )
-from .python_sizes.shapes import SHAPE_PATCHES
+from .python_sizes.integers import INTEGER_PATCHES
 from .python_sizes.table import SIZE_PATCHES
 from .tracing_state import REWRITING_PATCHES, STATE_PATCHES, FilteredWarnings, TracedData
 from .whole_operators import gradient_outputs
@@ -226,9 +226,9 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     *SPECTRA_PATCHES,
     *(
         DecompositionPatch(
-            f"aten::{name}", shape_kernels.pixel_shuffle, "for a transposed image, it specializes the batch"
+            f"aten::{name}", shape_kernels.of_contiguous, "for a transposed image, or a part, it specializes sizes"
         )
-        for name in ("pixel_shuffle", "pixel_unshuffle")
+        for name in ("pixel_shuffle", "pixel_unshuffle", "col2im")
     ),
     KernelPatch("aten::kron", shape_kernels.kron, "its kernel specializes the sizes"),
     KernelPatch("aten::cdist", shape_kernels.cdist, "it branches on whether there are more than 25 points"),
@@ -548,7 +548,7 @@ def _patches_of(extensions: Iterable[Extension]) -> Iterator[Patch]:
 
 def all_patches() -> tuple[Patch, ...]:
     """The rows of all tables, with the add-ons'."""
-    own = (*CAPTURE_PATCHES, *VALUE_PATCHES, *REWRITING_PATCHES, *SEED_PATCHES, *LOADING_PATCHES, *SHAPE_PATCHES)
+    own = (*CAPTURE_PATCHES, *VALUE_PATCHES, *REWRITING_PATCHES, *SEED_PATCHES, *LOADING_PATCHES, *INTEGER_PATCHES)
     return (*own, *_patches_of(all_extensions()))
 
 

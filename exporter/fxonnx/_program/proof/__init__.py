@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .assumed_limits import confirm_assumed_limits
+from .assumed_limits import confirm_assumed_limits, confirmed_limits
 from .prove import prove
 from .record import PROOF_KEY, Proof, ProofRun, unproved_for_untested
 from .variations import repeated_inputs
@@ -12,6 +12,7 @@ __all__ = [
     "Proof",
     "ProofRun",
     "confirm_assumed_limits",
+    "confirmed_limits",
     "prove",
     "repeated_inputs",
     "unproved_for_untested",

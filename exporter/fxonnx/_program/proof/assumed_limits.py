@@ -1,8 +1,11 @@
-"""Limits by an assumption of torch, that a squeezed dim has not one element: dropped where the program needs none."""
+"""Limits that a capture assumes: dropped where the program computes what the model computes without them.
+
+torch assumes that a squeezed dim has not one element, and the capture that sizes are beside the edges of conditions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +18,16 @@ from ..._capture.constraints.constraint import Constraint, report_narrowed
 from ..._capture.constraints.guard_recorder import line_of_node
 from ..._capture.constraints.guard_translation import SQUEEZES
 from ..._capture.departures import Departure, DepartureKind
+from ..._cost import export_seconds, forward_seconds
+from ..._prepare import unwrap_subclasses
 from ...errors import CaptureError
-from ..verification_inputs import may_index_on_gpu, resize_inputs
+from ..verification_inputs import auto_sizes, may_index_on_gpu, resize_inputs
 from .prove import Prover, obstacle
 from .variations import Variation
 
-__all__ = ["confirm_assumed_limits"]
+__all__ = ["confirm_assumed_limits", "confirmed_limits"]
+
+_MOST_SIZES = 3
 
 
 def confirm_assumed_limits(capture: Capture, model: Any, *, strict: bool) -> Capture:
@@ -41,10 +48,9 @@ def confirm_assumed_limits(capture: Capture, model: Any, *, strict: bool) -> Cap
     if not limits.assumed:
         return capture
     lines = _name_axes(capture.exported_program)
-    certain = tuple(one for one in limits.constraints if one not in limits.assumed)
-    candidate = replace(capture, limits=replace(limits, constraints=certain, assumed=frozenset()))
-    prover = Prover(candidate, model)
     assumed = [one for one in limits.constraints if one in limits.assumed]
+    candidate = _without(capture, assumed)
+    prover = Prover(candidate, model)
     confirmed = set() if obstacle(capture, model) else _confirmed(candidate, prover, assumed)
     remaining = [one for one in assumed if one not in confirmed]
     kept = tuple(one for one in limits.constraints if one not in confirmed)
@@ -109,8 +115,86 @@ def _is_right(capture: Capture, prover: Prover, names: Sequence[str]) -> bool:
             return False
         args, kwargs = resize_inputs(capture.exported_program, limits, call, sizes)
         label = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+    return _status(prover, Variation.of(label, args, kwargs, is_required=True)) == "equal"
+
+
+def _status(prover: Prover, variation: Variation) -> str:
+    """The result of a comparison."""
     try:
-        done = prover.run(Variation.of(label, args, kwargs, is_required=True))
+        done = prover.run(variation)
     except CaptureError:
-        return False
-    return done is not None and done.status == "equal"
+        return "different"
+    return "not valid" if done is None else done.status
+
+
+def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint] | None:
+    """The assumed relations of sizes without which a program returns the results of the model.
+
+    The program is compared at the example, at sizes that satisfy them, at sizes that violate each of them, and at sizes
+    that violate all.
+
+    Args:
+        capture: The captured program.
+        model: The user's model.
+
+    Returns:
+        The limits; None if the program is wrong at the example.
+    """
+    capture = replace(capture, exported_program=unwrap_subclasses(capture.exported_program))
+    program = capture.exported_program
+    edges = [one for one in capture.limits.assumed if _dim_of(one) is None]
+    plain = [one for one in capture.limits.assumed if _dim_of(one) is not None]
+    if obstacle(capture, model) or forward_seconds(program) > export_seconds(program):
+        return frozenset()
+    candidate = _without(capture, edges)
+    prover = Prover(candidate, model)
+    call = prover.example
+    is_assumed = capture.limits.violated(capture.limits.sizes(call.inputs)) is None
+    if is_assumed and _status(prover, Variation.of("example", call.args, call.kwargs, is_required=True)) == "different":
+        return None
+    if not capture.limits.assumed:
+        return frozenset()
+
+    def is_right(violated: Collection[Constraint]) -> bool:
+        relations = [sympy.Not(one.expression) if one in violated else one.expression for one in edges]
+        found = _is_right_at(candidate, prover, relations)
+        if found is None and len(violated) == 1:
+            # Not without violating others.
+            found = _is_right_at(candidate, prover, [sympy.Not(one.expression) for one in violated])
+        return len(violated) != 1 if found is None else found
+
+    if not is_right(()):
+        return frozenset()
+    confirmed = {one for one in edges if is_right((one,))}
+    if len(confirmed) > 1 and not is_right(confirmed):
+        confirmed = set()
+    certain = _without(capture, [*edges, *plain])
+    return frozenset(confirmed | _confirmed(certain, Prover(certain, model), plain))
+
+
+def _without(capture: Capture, constraints: Iterable[Constraint]) -> Capture:
+    """A capture without some constraints, and without assumed ones."""
+    limits, dropped = capture.limits, set(constraints)
+    kept = tuple(one for one in limits.constraints if one not in dropped)
+    return replace(capture, limits=replace(limits, constraints=kept, assumed=frozenset()))
+
+
+def _is_right_at(capture: Capture, prover: Prover, relations: Sequence[sympy.Basic]) -> bool | None:
+    """Whether program and model return the same at sizes that satisfy relations; None if no such sizes are found.
+
+    Args:
+        capture: The captured program.
+        prover: Compares both.
+        relations: The relations.
+    """
+    limits, call = capture.limits, prover.example
+    added = [Constraint("", one, tuple(sorted(symbol.name for symbol in one.free_symbols))) for one in relations]
+    found = auto_sizes(replace(limits, constraints=(*limits.constraints, *added)), call.inputs)
+    if may_index_on_gpu(call.inputs):
+        found = [sizes for sizes in found if sizes == limits.sizes(call.inputs)]
+    statuses = []
+    for sizes in found[:_MOST_SIZES]:
+        args, kwargs = resize_inputs(capture.exported_program, limits, call, sizes)
+        label = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+        statuses.append(_status(prover, Variation.of(label, args, kwargs, is_required=True)))
+    return "different" not in statuses and "equal" in statuses if statuses else None

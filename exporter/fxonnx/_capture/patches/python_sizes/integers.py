@@ -1,7 +1,8 @@
-"""``int(size)``, ``float(size)``, ``len(tensor)`` and ``shape.numel()`` of user code, without numbers.
+"""``int(size)``, ``float(size)``, ``len(tensor)``, ``shape.numel()`` and ``h + (w > h)`` of user code, without numbers.
 
-Python requires these builtins to return numbers. Where they specialize a dynamic dim, or restrict it by a constraint
-such as ``int(n / 2) == 3``, the names are replaced in the user's module, and the model is captured again.
+Python requires these builtins to return numbers, and torch asks for the truth value of a term. Where they specialize a
+dynamic dim, or restrict it by a constraint such as ``int(n / 2) == 3``, the names and sums are replaced, and the model
+is captured again.
 """
 
 from __future__ import annotations
@@ -15,17 +16,38 @@ from typing import Any
 
 import torch
 
-from fxonnx_translations._torch_compat import sym_float, sym_int
+from fxonnx_translations._torch_compat import sym_float, sym_int, sym_ite
 
 from ...._turns import one_at_a_time
 from ...python_types import replaced_names, type_of
-from ..patch import is_tracing, loaded_namespaces, written
+from ..patch import Patch, is_tracing, loaded_namespaces, written
 from .shapes import SHAPE_PATCHES
 
-__all__ = ["converting_files", "symbolic_integers"]
+__all__ = ["INTEGER_PATCHES", "converting_files", "symbolic_integers"]
 
 _CONVERSION = re.compile(r"\b(int|float|len|numel)\(")
 _PLACE = re.compile(r"(.*?):\d+ in ")
+
+
+def _as_number(value: Any) -> Any:
+    """A truth value of sizes as 1 or 0; other values as they are."""
+    return sym_ite(value, 1, 0) if isinstance(value, torch.SymBool) else value
+
+
+def _arithmetic(original: Callable[..., Any], self: Any, other: Any) -> Any:
+    """A sum, difference or product one of whose terms may be a truth value."""
+    return original(_as_number(self), _as_number(other))
+
+
+_ARITHMETIC_PATCHES: tuple[Patch, ...] = tuple(
+    Patch(f"torch:{kind}.__{name}__", _arithmetic, "a term that is a truth value becomes a number")
+    for kind in ("SymInt", "SymBool")
+    for name in ("add", "radd", "sub", "rsub", "mul", "rmul")
+)
+
+
+INTEGER_PATCHES: tuple[Patch, ...] = (*SHAPE_PATCHES, *_ARITHMETIC_PATCHES)
+"""Applied where conversions of sizes limit the inputs."""
 
 
 class _NumberType(type):
@@ -48,8 +70,8 @@ class _NumberType(type):
         return issubclass(subclass, cls.builtin)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        if is_tracing() and len(args) == 1 and isinstance(args[0], torch.SymInt | torch.SymFloat):
-            return cls.convert(args[0])
+        if is_tracing() and len(args) == 1 and isinstance(args[0], torch.SymInt | torch.SymFloat | torch.SymBool):
+            return cls.convert(_as_number(args[0]))
         return cls.builtin(*args, **kwargs)
 
 
@@ -95,18 +117,24 @@ def symbolic_integers(files: Collection[str], model: torch.nn.Module) -> Iterato
         files: The files.
         model: The model.
     """
-    has_shapes = any("numel()" in line for file in files for line in linecache.getlines(file))
+    has_shapes = any(
+        file.startswith("<") or any("numel()" in line for line in linecache.getlines(file)) for file in files
+    )
     with (
         one_at_a_time(),
         replaced_names(_namespaces(files, model), _REPLACEMENTS),
         written(SHAPE_PATCHES if has_shapes else ()),
+        written(_ARITHMETIC_PATCHES if files else ()),
     ):
         yield
 
 
 def converting_files(lines: Iterable[str]) -> set[str]:
-    """Files of user code with the lines, ``file.py:12 in forward: code``, that convert sizes to numbers."""
-    places = [_PLACE.match(line) for line in lines if _CONVERSION.search(line)]
+    """Files of user code with the lines, ``file.py:12 in forward: code``, that convert sizes to numbers.
+
+    Code that ``exec`` has compiled, ``<string>:12 in forward``, may do so.
+    """
+    places = [_PLACE.match(line) for line in lines if line.startswith("<") or _CONVERSION.search(line)]
     return {place.group(1) for place in places if place is not None}
 
 

@@ -1,0 +1,188 @@
+"""The code that evaluates a condition on sizes: a model's, or torch's, which often only selects a shortcut."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from types import CodeType, FrameType
+
+import sympy
+import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from .._extensions import active_extensions
+from .._user_files import OWN, SYMPY, TORCH, is_user_file, is_user_frame
+from .constraints.truncations import truncates_at
+
+__all__ = [
+    "DYNAMO_CHECKS",
+    "DYNAMO_VARIABLES",
+    "SPLITS",
+    "Asking",
+    "compares_strides",
+    "distinguishes_zero_or_one",
+    "evaluating_frame",
+    "is_library_frame",
+    "is_shortcut",
+    "queries_layout",
+    "relaxed",
+]
+
+# Code that implements symbolic numbers; the first frame outside of it is the one that evaluates a condition.
+_RECORDER = OWN + "_capture/constraints/guard_recorder.py"
+_PATCHES = (OWN + "_capture/patches/patch.py", OWN + "_capture/edges.py")
+_DATA_DEPENDENCE = OWN + "_capture/data_dependence/"
+# They evaluate the conditions of rewritten functions.
+_HELPERS = OWN + "_capture/rewriting/operators/helpers.py"
+_MACHINERY = (
+    *(TORCH + name for name in ("fx/experimental/", "__init__.py", "_dynamo/")),
+    *(SYMPY, _RECORDER, __file__, *_PATCHES, _DATA_DEPENDENCE, _HELPERS),
+)
+# Interpreter of user code: of the functions of torch.cond, and of all code in strict mode.
+_DYNAMO = TORCH + "_dynamo/symbolic_convert.py"
+# It evaluates the conditions of interpreted code.
+DYNAMO_VARIABLES = TORCH + "_dynamo/variables/"
+# After it has traced a function, Dynamo evaluates the guards of its own symbols again, for the sizes of the caller.
+DYNAMO_CHECKS = TORCH + "_utils_internal.py"
+# Functions of torch that query memory layouts: the memory format of a convolution's result, whether a view is
+# contiguous, whether a Fourier transform resizes its result. Layouts do not matter to ONNX.
+_LAYOUT = frozenset(
+    {
+        (TORCH + "_subclasses/fake_impls.py", "conv"),
+        (TORCH + "_subclasses/fake_impls.py", "convert"),
+        (TORCH + "_subclasses/fake_impls.py", "_compute_stride"),
+        (TORCH + "_subclasses/fake_impls.py", "_is_contiguous_with_hinted_checks"),
+        (TORCH + "_subclasses/fake_impls.py", "_hinted_eq"),
+        (TORCH + "_meta_registrations.py", "_exec_fft"),
+    }
+)
+# Functions of torch whose number of results depends on a size. Whether it is 0 is no shortcut for them.
+SPLITS = frozenset({"split", "chunk", "unsafe_split", "unsafe_chunk", "unsafe_chunk_py_impl"})
+# Their C++ code compares strides, to return a view where it can.
+_RESHAPES = (torch.ops.aten.flatten.using_ints, torch.ops.aten.ravel.default, torch.ops.aten.reshape.default)
+# Code of transformers that branches on sizes of 0 and 1 with equal results: whether to repeat a mask or positions,
+# which of two equivalent kernels to call, and whether a cache is empty.
+_BROADCASTING = re.compile(r"/transformers/(masking_utils\.py|cache_utils\.py|integrations/\w+\.py)$")
+
+_MASKS = re.compile(r"/transformers/masking_utils\.py$")
+
+
+@dataclass(frozen=True)
+class Asking:
+    """The instruction of a frame that evaluates a condition, without the frame."""
+
+    f_code: CodeType
+    f_lasti: int
+    f_lineno: int
+
+
+def is_library_frame(evaluating: FrameType) -> bool:
+    """Whether a frame is in torch, or in code of transformers that computes the same values for sizes of 0 and 1."""
+    name = evaluating.f_code.co_filename
+    return name.startswith((TORCH, OWN)) or _BROADCASTING.search(name) is not None
+
+
+def evaluating_frame(frame: FrameType | None) -> FrameType | None:
+    """The frame that evaluates a condition; None for user code that is interpreted instead of run."""
+    interpreters = [one.interpreters for one in active_extensions()]
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if any(name in files for files in interpreters):
+            return None
+        if name == _DYNAMO:
+            code = getattr(frame.f_locals.get("self"), "f_code", None)
+            return None if code is None or is_user_file(code.co_filename) else frame
+        if is_user_frame(frame) if name.startswith("<") else not name.startswith(_MACHINERY):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def relaxed(guard: sympy.Basic, evaluating: FrameType | None) -> sympy.Basic:
+    """Relax a guard to the sizes for which the captured branch is correct.
+
+    transformers slices a mask if it is longer than the keys, and models truncate tensors; slicing to equal length is
+    the identity.
+    """
+    if evaluating is None or not isinstance(guard, sympy.Gt | sympy.Lt):
+        return guard
+    file = evaluating.f_code.co_filename
+    if _MASKS.search(file) or (is_user_file(file) and truncates_at(evaluating)):
+        return (sympy.Ge if isinstance(guard, sympy.Gt) else sympy.Le)(*guard.args)
+    return guard
+
+
+def is_shortcut(guard: sympy.Basic, evaluating: FrameType) -> bool:
+    """Whether a guard only selects a shortcut or a memory layout, in torch or in the masks of transformers."""
+    name = evaluating.f_code.co_filename
+    if _BROADCASTING.search(name) is not None:
+        return distinguishes_zero_or_one(guard)
+    if not name.startswith((TORCH, OWN)):
+        return False
+    # Operators are called from __torch_function__; other conditions in torch.export are about the program.
+    if name.startswith((TORCH + "export/", TORCH + "_export/")) and not _is_operator_call(evaluating):
+        return False
+    if isinstance(guard, sympy.Eq) and _counts_results(evaluating):
+        return False
+    return queries_layout(evaluating) or distinguishes_zero_or_one(guard) or compares_strides(evaluating)
+
+
+def _counts_results(evaluating: FrameType) -> bool:
+    """Whether a frame computes the number of results of an operator from a size."""
+    local, name = evaluating.f_locals, evaluating.f_code.co_name
+    if name in ("__torch_function__", "__call__"):
+        name = getattr(local.get("func", local.get("self")), "__name__", "").partition(".")[0]
+    return name in SPLITS
+
+
+def queries_layout(evaluating: FrameType) -> bool:
+    if _is_operator_call(evaluating):
+        # contiguous() returns the same values, whether it copies or not.
+        return evaluating.f_locals.get("func") is torch.Tensor.contiguous
+    return (evaluating.f_code.co_filename, evaluating.f_code.co_name) in _LAYOUT
+
+
+def compares_strides(evaluating: FrameType) -> bool:
+    """Whether a frame calls ``reshape`` or ``flatten`` for as many elements as there are at all sizes.
+
+    Then their conditions only decide whether the result is a view or a copy.
+    """
+    local = evaluating.f_locals
+    operator, args = local.get("self"), local.get("args", ())
+    if evaluating.f_code.co_name != "__call__" or operator not in _RESHAPES:
+        return False
+    if operator is not torch.ops.aten.reshape.default:
+        return True
+    elements, known, inferred = args[0].numel(), 1, False
+    for size in args[1]:
+        if type(size) is int and size == -1:
+            inferred = True
+        else:
+            known *= size
+    return statically_known_true(elements % known == 0 if inferred else elements == known)
+
+
+def _is_operator_call(evaluating: FrameType) -> bool:
+    """Whether a frame is torch's dispatch of an operator that is implemented in C++."""
+    return evaluating.f_code.co_name == "__torch_function__"
+
+
+def distinguishes_zero_or_one(guard: sympy.Basic) -> bool:
+    """Whether a guard only distinguishes sizes of 0 or 1 from other sizes."""
+    if not isinstance(guard, sympy.Rel):
+        return False
+    if isinstance(guard, sympy.Eq | sympy.Ne):
+        return any(side in (0, 1) for side in guard.args) or any(
+            _is_product(one / other, 1) for one, other in (guard.args, guard.args[::-1]) if other != 0
+        )
+    if (guard.lts.is_number and guard.lts in (0, 1, 2)) or (guard.gts.is_number and guard.gts in (0, 1)):
+        return True
+    return isinstance(guard, sympy.Lt | sympy.Gt) and guard.lts != 0 and _is_product(guard.gts / guard.lts, None)
+
+
+def _is_product(ratio: sympy.Expr, factor: int | None) -> bool:
+    """Whether a ratio, for example of two strides, is a product of sizes and ``factor`` (None: any number)."""
+    number, rest = ratio.as_coeff_Mul()
+    if not number.is_Integer or (factor is not None and number != factor):
+        return False
+    return number > 0 and not rest.is_number and sympy.fraction(rest)[1] == 1 and not isinstance(rest, sympy.Add)

@@ -1,0 +1,158 @@
+"""Branches for single sizes: left out where the model shows that the other branch computes the same, or else a limit."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import pytest
+import torch
+from torch.nn import functional as F
+
+import fxonnx
+
+from ..functions import Function
+
+SIZES = ((16, 24), (13, 24), (16, 21), (12, 13), (9, 17), (8, 8), (24, 40), (5, 6))
+
+
+def pads_both(x: torch.Tensor) -> torch.Tensor:
+    h, w = x.shape[-2:]
+    below, right = (8 - h % 8) % 8, (-w) % 8
+    if below > 0 or right > 0:
+        x = F.pad(x, (0, right, 0, below), "reflect")
+    b, c, rows, columns = x.shape
+    means = x.reshape(b, c, rows // 8, 8, columns // 8, 8).mean((3, 5))
+    return F.interpolate(means, scale_factor=8)[..., :h, :w]
+
+
+def pads_if_true(x: torch.Tensor) -> torch.Tensor:
+    if rest := -x.shape[-2] % 8:
+        x = F.pad(x, (0, 0, 0, rest))
+    return x.unflatten(2, (-1, 8)).sum(3)
+
+
+def returns_early(x: torch.Tensor) -> torch.Tensor:
+    width = x.shape[-1]
+    if -width % 4 == 0:
+        return x * 2
+    return F.pad(x, (0, -width % 4))[..., :width] * 2
+
+
+def pads_to_least(x: torch.Tensor) -> torch.Tensor:
+    missing = max(0, 10 - x.shape[-1])
+    if missing > 0:
+        x = F.pad(x, (0, missing))
+    return x[..., :10]
+
+
+def resizes(x: torch.Tensor) -> torch.Tensor:
+    skip = x
+    y = F.max_pool2d(F.pad(x, (0, 1, 0, 1)), 2).repeat_interleave(2, 2).repeat_interleave(2, 3)
+    if y.shape != skip.shape:
+        y = F.interpolate(y, size=skip.shape[2:])
+    return y + skip
+
+
+def unrelated_edges(x: torch.Tensor) -> torch.Tensor:
+    """One branch may be left out, and the other may not."""
+    rest = -x.shape[-1] % 4
+    if rest > 0:
+        x = F.pad(x, (0, rest))
+    return x * 3 if x.shape[-2] == 16 else x
+
+
+def adds_at_the_edge(x: torch.Tensor) -> torch.Tensor:
+    rest = -x.shape[-1] % 4
+    if rest > 0:
+        x = F.pad(x, (0, rest)) + 1
+    return x
+
+
+def pads_a_whole_block(x: torch.Tensor) -> torch.Tensor:
+    if x.shape[-2] % 8 != 0:
+        x = F.pad(x, (0, 0, 0, 8 - x.shape[-2] % 8))
+    return x.unflatten(2, (-1, 8)).sum(3)
+
+
+def multiplies_the_single_row(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if x.shape[-2] == 9 else x + 1
+
+
+def statuses(function: Callable[..., Any], example: tuple[int, int], path: Path, **options: Any) -> tuple[Any, str]:
+    """The program, and for each size a letter: r for right, f for a failure of the file, w for wrong."""
+    model = Function(function).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dims = {0: "b", 2: "h", 3: "w"}
+        program = fxonnx.export(model, (torch.randn(1, 3, *example),), path, dynamic_shapes=(dims,), **options)
+    quiet = onnxruntime.SessionOptions()
+    quiet.log_severity_level = 4
+    session = onnxruntime.InferenceSession(path, quiet)
+    letters = ""
+    for size in SIZES:
+        x = torch.randn(2, 3, *size)
+        try:
+            found = torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
+        except Exception:  # noqa: BLE001 - of ONNX Runtime
+            letters += "f"
+            continue
+        try:
+            expected = model(x)
+        except RuntimeError:
+            expected = None
+        equal = expected is not None and found.shape == expected.shape and torch.allclose(found, expected, atol=1e-5)
+        letters += "r" if equal else "w"
+    return program, letters
+
+
+EXAMPLES = ((16, 24), (13, 21), (16, 21))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=str)
+@pytest.mark.parametrize("function", [pads_both, pads_if_true, returns_early, pads_to_least, resizes])
+def test_right_at_every_size(function: Callable[..., Any], example: tuple[int, int], tmp_path: Path) -> None:
+    program, letters = statuses(function, example, tmp_path / "m.onnx")
+    assert letters == "r" * len(SIZES)
+    assert any(one.detail == "a branch for single sizes" for one in program.record.proof.departures)
+
+
+LIMITED = {
+    adds_at_the_edge: {(16, 24): "rrfffrrf", (13, 21): "ffrrrffr", (16, 21): "ffrrrffr"},
+    pads_a_whole_block: {(16, 24): "rfrffrrf", (13, 21): "frfrrffr", (16, 21): "rfrffrrf"},
+    multiplies_the_single_row: {(16, 24): "rrrrfrrr", (9, 21): "ffffrfff"},
+    unrelated_edges: {(16, 24): "rfrfffff", (13, 21): "frfrrrrr"},
+}
+
+
+@pytest.mark.parametrize(
+    ("function", "example", "expected"),
+    [(function, example, letters) for function, rows in LIMITED.items() for example, letters in rows.items()],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_limits_where_the_branches_differ(
+    function: Callable[..., Any], example: tuple[int, int], expected: str, tmp_path: Path
+) -> None:
+    assert statuses(function, example, tmp_path / "m.onnx")[1] == expected
+
+
+def checks(x: torch.Tensor) -> torch.Tensor:
+    if x.shape[-1] % 4 != 0:
+        raise ValueError("width")
+    return x.unflatten(3, (-1, 4)).sum(4)
+
+
+def test_checks_of_sizes_are_no_branches(tmp_path: Path) -> None:
+    program, letters = statuses(checks, (16, 24), tmp_path / "m.onnx")
+    assert letters == "rrfffrrf"
+    assert [one.change for one in program.record.capture.attempts] == [""]
+
+
+def test_a_strict_export_of_branches_for_single_sizes(tmp_path: Path) -> None:
+    """What is left out is no limit of the requested sizes."""
+    assert statuses(returns_early, (16, 24), tmp_path / "m.onnx", strict_shapes=True)[1] == "r" * len(SIZES)
+    with pytest.raises(fxonnx.CaptureError, match=r"only for:\n  \(-w\) % 4 <= 0"):
+        statuses(adds_at_the_edge, (16, 24), tmp_path / "m.onnx", strict_shapes=True)
