@@ -270,7 +270,7 @@ class VerificationError(ExportError):
 
 @public
 class StateError(ExportError):
-    """forward mutates state although ``state="error"`` forbids it, or state that cannot be an input of the next call."""
+    """forward mutates state although ``state="error"`` forbids it, or state that the next call cannot take."""
 
     code = "FX009"
 
