@@ -276,7 +276,7 @@ class VerificationError(ExportError):
 
 @public
 class StateError(ExportError):
-    """forward mutates state although ``state="error"`` forbids it, or state that no input can be."""
+    """forward mutates state although ``state="error"`` forbids it, or state that the next call cannot take."""
 
     code = "FX009"
 
