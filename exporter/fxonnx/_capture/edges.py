@@ -19,7 +19,7 @@ from fxonnx_translations._torch_compat import ValueRanges, bound_sympy, int_oo
 
 from .._user_files import is_user_frame
 from .constraints.guard_recorder import GuardLog, user_line
-from .data_dependence.checks import answer_of_check, raises_otherwise
+from .data_dependence.checks import answer_at
 from .evaluating_code import Asking, evaluating_frame
 from .patches.patch import Patch, applied
 
@@ -33,8 +33,7 @@ def has_edges(conditions: Mapping[sympy.Basic, Asking]) -> bool:
         conditions: The conditions with their places.
     """
     return any(
-        _edge_of(condition, dict.fromkeys(condition.free_symbols, ValueRanges(1, int_oo)))
-        and not raises_otherwise(asking)
+        _edge_of(condition, dict.fromkeys(condition.free_symbols, ValueRanges(1, int_oo))) and answer_at(asking) is None
         for condition, asking in conditions.items()
     )
 
@@ -77,7 +76,7 @@ def _guard_bool(
     assumed, answer = edge
     place = user_line(frame)
     # A check of the sizes is no branch.
-    if str(place) in kept or raises_otherwise(frame) or answer_of_check(frame) is not None:
+    if str(place) in kept or answer_at(frame) is not None:
         return original(self, file, line)
     log.edges.setdefault(assumed, place)
     return answer

@@ -18,7 +18,7 @@ from .concrete_values import active_values
 from .handlers import handles_errors
 from .raising_code import answer_without_raise
 
-__all__ = ["answer_of_check", "guard_bool", "raises_otherwise"]
+__all__ = ["answer_at", "answer_of_check", "guard_bool", "raises_otherwise"]
 
 _LOGGING = frozenset({"debug", "info", "warning", "warning_once", "warn", "error"})
 _LOGGERS = frozenset({"logging", "logger", "_logger", "log", "_log", "LOGGER", "LOG", "warnings"})
@@ -54,8 +54,11 @@ def answer_of_check(frame: FrameType) -> bool | None:
         The value; None if the condition does not select between going on and raising or logging, or the error would be
         handled.
     """
-    if handles_errors(frame):
-        return None
+    return None if handles_errors(frame) else answer_at(frame)
+
+
+def answer_at(frame: FrameType | Asking) -> bool | None:
+    """The truth value with which execution goes on, whether or not the error would be handled."""
     position = _position(frame)
     tree = function_source(frame.f_code)
     if tree is None:
@@ -70,7 +73,7 @@ def answer_of_check(frame: FrameType) -> bool | None:
     return None if asked is None else _wanted_of_operand(statement.test, asked, wanted=wanted)
 
 
-def raises_otherwise(frame: FrameType | Asking) -> bool:
+def raises_otherwise(frame: FrameType) -> bool:
     """Whether a frame evaluates a condition whose other value raises an error, which a caller may handle."""
     position, tree = _position(frame), function_source(frame.f_code)
     if position is None or tree is None or position[2] < 0:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dis
 from types import FrameType
 
+from ..evaluating_code import Asking
+
 __all__ = ["answer_without_raise"]
 
 _JUMP_IF = ("POP_JUMP_IF_", "POP_JUMP_FORWARD_IF_")
@@ -15,7 +17,7 @@ _PLAIN = (
 )
 
 
-def answer_without_raise(frame: FrameType) -> bool | None:
+def answer_without_raise(frame: FrameType | Asking) -> bool | None:
     """The truth value with which execution goes on at the jump that a frame executes; None if both or none raise."""
     instructions = list(dis.get_instructions(frame.f_code))
     place = next((index for index, one in enumerate(instructions) if one.offset == frame.f_lasti), None)
