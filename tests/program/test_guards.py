@@ -326,12 +326,7 @@ def test_exported_programs(name: str, loaded: bool, strict: bool, dim: Any) -> N
     model = case.make().eval()
     dims = ({axis: dim for axis in case.dims if axis},)
     exported = torch.export.export(model, (torch.rand(case.shape),), dynamic_shapes=dims, strict=strict)
-    if loaded:
-        file = io.BytesIO()
-        torch.export.save(exported, file)
-        file.seek(0)
-        exported = torch.export.load(file)
-    program = fxonnx.export(exported)
+    program = fxonnx.export(_loaded(exported) if loaded else exported)
     assert program.record.guards
     assert _check(_in_onnxruntime(_content(program)), model, case, named=False) < 1 + len(case.others)
 
@@ -346,15 +341,73 @@ def test_a_rounded_quotient_in_an_exported_program(loaded: bool) -> None:
     model = _RoundedKernel()
     dims = ({2: Dim.AUTO, 3: Dim.AUTO},)
     exported = torch.export.export(model, (torch.rand(1, 1, 64, 96),), dynamic_shapes=dims)
-    if loaded:
-        file = io.BytesIO()
-        torch.export.save(exported, file)
-        file.seek(0)
-        exported = torch.export.load(file)
+    program = fxonnx.export(_loaded(exported) if loaded else exported)
     case = Limited(
         nn.Identity, (1, 1, 64, 96), {2: "h", 3: "w"}, (), ((1, 1, 100, 130), (1, 1, 60, 70), (1, 1, 96, 64))
     )
-    assert _check(_in_onnxruntime(_content(fxonnx.export(exported))), model, case) == 3
+    assert _check(_in_onnxruntime(_content(program)), model, case) == 3
+
+
+class _OfSize(nn.Module):
+    """A convolution, for whose layout torch asks for conditions on sizes too, and a factor that depends on a size."""
+
+    def __init__(self, factor: Callable[[int, int], int], kernel: int = 3) -> None:
+        super().__init__()
+        self.convolution, self.factor = nn.Conv2d(1, 2, kernel, 2, 1), factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.convolution(x)
+        return y * self.factor(x.shape[2], x.shape[3])
+
+
+_FACTORS: dict[str, Callable[[int, int], int]] = {
+    "odd": lambda h, w: 2 if h % 2 == 1 else 3,
+    "not a multiple": lambda h, w: 2 if h % 3 != 0 else 3,
+    "rest above": lambda h, w: 2 if h % 4 > 1 else 3,
+    "rest below": lambda h, w: 2 if w % 4 < 2 else 3,
+    "one block": lambda h, w: 2 if h // 8 == 1 else 3,
+    "more than one block": lambda h, w: 2 if h // 8 > 1 else 3,
+    "more than two": lambda h, w: 2 if h > 2 else 3,
+    "larger": lambda h, w: 2 if w - h > 0 else 3,
+    "at least two": lambda h, w: 2 if h // 6 >= 2 else 3,
+    "both": lambda h, w: 2 if h > 9 and w % 2 == 0 else 3,
+    "square": lambda h, w: 2 if h**2 > 9 * w else 3,
+    "one more than a result": lambda h, w: 2 if (h - 1) // 4 > 1 else 3,
+    "no remainder": lambda h, w: 2 if not h % 2 else 3,
+}
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+@pytest.mark.parametrize("name", _FACTORS)
+def test_conditions_of_the_form_of_a_memory_layout(name: str, loaded: bool) -> None:
+    """Comparisons with 0, 1 and 2, as torch makes them to choose strides, are the model's here."""
+    model = _OfSize(_FACTORS[name]).eval()
+    exported = torch.export.export(
+        model, (torch.rand(1, 1, 12, 15),), dynamic_shapes=({2: Dim.DYNAMIC, 3: Dim.DYNAMIC},)
+    )
+    program = fxonnx.export(_loaded(exported) if loaded else exported)
+    others = tuple((1, 1, h, w) for h in (2, 3, 4, 5, 7, 8, 11, 13, 16, 17, 24, 30) for w in (4, 6, 9, 15, 18))
+    case = Limited(nn.Identity, (1, 1, 12, 15), {2: "h", 3: "w"}, (), others)
+    assert 1 < _check(_in_onnxruntime(_content(program)), model, case) < 1 + len(others)
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_conditions_on_memory_layouts_are_no_guards(loaded: bool) -> None:
+    """At the sizes that torch compares with 1, the loaded program itself fails, the file does not."""
+    model = nn.Sequential(nn.Conv2d(1, 2, 3, 2, 1), nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Sigmoid()).eval()
+    dims = ({0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC},)
+    exported = torch.export.export(model, (torch.rand(2, 1, 12, 15),), dynamic_shapes=dims)
+    program = fxonnx.export(_loaded(exported) if loaded else exported)
+    assert program.record.guards == ()
+    case = Limited(nn.Identity, (2, 1, 12, 15), {2: "h"}, (), ((1, 1, 1, 1), (2, 1, 2, 15), (3, 1, 12, 2)))
+    assert _check(_in_onnxruntime(_content(program)), model, case) == 4
+
+
+def _loaded(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    file = io.BytesIO()
+    torch.export.save(exported, file)
+    file.seek(0)
+    return torch.export.load(file)
 
 
 def test_ranges_of_exported_programs_are_no_guards() -> None:

@@ -18,7 +18,8 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from fxonnx_translations._torch_compat import Max, Min, pytree, sympy_functions
 
 from .._warnings import warn_user
-from .constraints.guard_recorder import Guard, distinguishes_zero_or_one
+from .constraints.guard_recorder import Guard
+from .layout_conditions import LayoutConditions
 
 __all__ = ["guards_of_code"]
 
@@ -39,7 +40,7 @@ def guards_of_code(program: ExportedProgram) -> Iterator[Guard]:
     texts = getattr(program, "_guards_code", None) or ()
     if not texts:
         return
-    reader = _Reader(_arguments(program))
+    reader, layouts = _Reader(_arguments(program)), LayoutConditions(program)
     for text in texts:
         try:
             expression = reader.read(ast.parse(text.strip(), mode="eval").body)
@@ -48,17 +49,11 @@ def guards_of_code(program: ExportedProgram) -> Iterator[Guard]:
         except (_Unknown, SyntaxError, LookupError, AttributeError, TypeError, ValueError, ZeroDivisionError):
             warn_user(f"a guard of the ExportedProgram is not understood, and not checked: {text}")
             continue
-        if isinstance(expression, sympy.Basic) and expression.free_symbols and not _is_shortcut(expression):
+        if not isinstance(expression, sympy.Basic) or not expression.free_symbols:
+            continue
+        # An equality may be the model's, even if torch asks for it as well.
+        if isinstance(expression, sympy.Eq) or expression not in layouts:
             yield Guard(expression, None)
-
-
-def _is_shortcut(expression: sympy.Basic) -> bool:
-    """Whether a condition has the form of those by which torch's own code chooses memory layouts at sizes 0 and 1.
-
-    Both branches of these compute the same values. Where the condition came from is not known any more: an equality may
-    be the model's.
-    """
-    return not isinstance(expression, sympy.Eq) and distinguishes_zero_or_one(expression)
 
 
 def _arguments(program: ExportedProgram) -> dict[str, Any]:
