@@ -288,3 +288,38 @@ def test_an_exported_program_is_its_own_reference() -> None:
     without_update(program.model)
     with pytest.raises(VerificationError, match=r"call 2: sub_1 +mismatch"):
         program.verify()
+
+
+class Assigned(nn.Module):
+    """Assigns and writes buffers, one of them not persistent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("h", torch.zeros(3), persistent=False)
+        self.register_buffer("n", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.h = self.h * 0.5 + x[0]
+        self.n.add_(1)
+        return x + self.h * self.n
+
+
+class Shared(nn.Module):
+    """A module with two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = Assigned()
+        self.second = self.first
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.second(self.first(x))
+
+
+@pytest.mark.filterwarnings("ignore:forward writes to")
+@pytest.mark.parametrize(("shared", "state"), [(False, "warn"), (False, "io"), (True, "warn")])
+def test_assigned_buffers_that_are_not_persistent(shared: bool, state: Any) -> None:
+    model = (Shared() if shared else Assigned()).eval()
+    program = fxonnx.export(model, (X,), state=state, verify=True)
+    assert [run.status for run in program.record.proof.runs] == ["equal"]
+    assert calls_of(program.verify()) == ({"call 2", "call 3"} if state == "io" else set())

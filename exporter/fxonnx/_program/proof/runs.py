@@ -35,7 +35,7 @@ from ..._capture.function_transforms import GRADIENTS, unwound_transforms
 from ..._capture.inputs.pytree_objects import flatten_objects
 from ..._export_context import exporting, outside_of_export
 from ..._interrupts import interruptible, interruption_point
-from ..._written_parameters import written_parameters
+from ..._written_parameters import written_parameters, written_placeholders
 from ..assumption_checks import check_assumptions, placeholder_values
 from ..call_binding import bind_call
 from ..calls_in_a_row import Calls, run_in_a_row
@@ -115,6 +115,11 @@ class ModelRunner:
     def __init__(self, model: Any, capture: Capture) -> None:
         self._model, self._capture = model, capture
         self._written = written_parameters(capture.exported_program)
+        written = written_placeholders(capture.exported_program.graph)
+        specs = capture.exported_program.graph_signature.input_specs
+        used = {node.name for node in capture.exported_program.graph.find_nodes(op="placeholder") if node.users}
+        self._targets = {str(spec.target) for spec in specs if spec.target is not None and spec.arg.name in used}
+        self._updated = {str(spec.target) for spec in specs if spec.target is not None and spec.arg.name in written}
         self._computes_gradients = any(one.detail == GRADIENTS for one in capture.departures)
 
     def _add_gradients(self) -> None:
@@ -190,7 +195,7 @@ class ModelRunner:
             with interruptible():
                 result = flatten_objects(call_with_weights(model, replaced, given))
             after = self._state()
-            kept = {name for name, _ in model.named_buffers()} if keeps_state else set()
+            kept = {name for name, _ in model.named_buffers(remove_duplicate=False)} if keeps_state else self._updated
             after = {name: one for name, one in after.items() if self._is_update(name, one, state.get(name), kept)}
             return _results(capture, result, copies, (args, kwargs), after, before)
 
@@ -215,13 +220,20 @@ class ModelRunner:
             return {}
         parameters = self._model.named_parameters(remove_duplicate=False)
         named: dict[str, Any] = {name: one for name, one in parameters if name in self._written}
-        named |= dict(self._model.named_buffers())
+        named |= self._buffers(self._model)
         # Tensors in containers, or those that forward creates; the others are plain attributes.
         named |= self._capture.exported_program.constants
         for name in self._capture.exported_program.constants:
             with suppress(AttributeError):
                 named[name] = operator.attrgetter(name)(self._model)
         return {name: one for name, one in named.items() if isinstance(one, torch.Tensor) and is_plain(one)}
+
+    def _buffers(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """The buffers, those of modules with several names by the names that the captured program uses."""
+        first = dict(model.named_buffers())
+        known = {id(one): name for name, one in model.named_buffers(remove_duplicate=False) if name in self._targets}
+        found = {name: one for name, one in first.items() if name in self._targets or id(one) not in known}
+        return found | {name: one for name, one in model.named_buffers(remove_duplicate=False) if name in self._targets}
 
 
 class CapturedRunner:
