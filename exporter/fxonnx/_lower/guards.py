@@ -159,6 +159,7 @@ def insert_guards(
         insertion.register_constants()
     else:
         insertion.undo()
+    insertion.drop_constants()
     for text in insertion.unchecked:
         warn_user(f"the model does not check a limit of its inputs itself: {text}")
     return Guards(insertion.nodes)
@@ -180,6 +181,7 @@ class _Insertion:
         self.unchecked: list[str] = []
         self.passed: ir.Value | None = None
         self._builder, self._inputs = builder, inputs
+        self._constants = frozenset(builder.graph.initializers)
 
     @property
     def _one(self) -> ir.Value:
@@ -273,6 +275,13 @@ class _Insertion:
             for value in node.inputs:
                 if value is not None and value.const_value is not None and value.name not in graph.initializers:
                     graph.register_initializer(value)
+
+    def drop_constants(self) -> None:
+        """Remove the constants of conditions that always hold."""
+        initializers = self._builder.graph.initializers
+        for name in initializers.keys() - self._constants:
+            if not initializers[name].uses():
+                del initializers[name]
 
     def _guard_uses(self, value: ir.Value, readers: Sequence[ir.Node]) -> None:
         guarded = self._expanded(value)
