@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+import fxonnx
+from tests.functions import Function
+
 from .harness import Case, T, run
 
 aten = torch.ops.aten
@@ -196,3 +199,10 @@ CASES = (
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_complex_structural(case: Case) -> None:
     run(case)
+
+
+def test_products_of_complex_elements_at_one_position_are_refused() -> None:
+    model = Function(lambda x, y: x.scatter(1, _PICK[None], y, reduce="multiply"))
+    inputs = (torch.rand(4, 6, dtype=C64), torch.rand(4, 6, dtype=C64))
+    with pytest.raises(fxonnx.UnsupportedOperatorError, match="products of complex elements at one position"):
+        fxonnx.export(model, inputs)
