@@ -159,7 +159,7 @@ FAILURES: tuple[Failure, ...] = (
         _names("complex64"),
     ),
     Failure(
-        _names("logcumsumexp scatter"),
+        _names("logcumsumexp"),
         "not translated for complex tensors yet",
         "ours",
         _statuses("unsupported"),

@@ -283,6 +283,14 @@ def test_exports_for_all_that_was_asked_have_none(function: Any, dims: Any) -> N
     assert contents[0] == contents[1]
 
 
+def test_conditions_that_always_hold_leave_no_constants() -> None:
+    auto = dict.fromkeys(range(3), Dim.AUTO)
+    tensors = [torch.rand(2, 3, 5), torch.rand(2, 3, 4), torch.rand(2, 4, 5)]
+    function = Function(lambda ts: torch.baddbmm(*ts))
+    program = fxonnx.export(function, (tensors,), dynamic_shapes=([auto] * 3,))
+    assert not program.model.graph.initializers
+
+
 def _sum(x: Tensor, y: Tensor) -> Tensor:
     return x + y
 
@@ -373,6 +381,8 @@ _FACTORS: dict[str, Callable[[int, int], int]] = {
     "both": lambda h, w: 2 if h > 9 and w % 2 == 0 else 3,
     "square": lambda h, w: 2 if h**2 > 9 * w else 3,
     "one more than a result": lambda h, w: 2 if (h - 1) // 4 > 1 else 3,
+    "not a number": lambda h, w: 2 if h != 13 else 3,
+    "not a number of elements": lambda h, w: 2 if h * w != 7 * 15 else 3,
     "no remainder": lambda h, w: 2 if not h % 2 else 3,
 }
 

@@ -108,6 +108,8 @@ _PRODUCTS = (
     Case("aten.mv.default", torch.mv, (_A, _V)),
     Case("aten.dot.default", torch.dot, (_V, _V)),
     Case("aten.vdot.default", torch.vdot, (_V, _V)),
+    Case("aten.kron.default", torch.kron, (T(("n", 3), C64), T((2, "m"), C64))),
+    Case("aten.kron.default", torch.kron, (T((3,)), T(("n", 2), C64)), "real and complex"),
     Case("aten.addmm.default", lambda c, a, b: torch.addmm(c, a, b, beta=2j, alpha=0.5), (T((5,), C64), _A, _B)),
     Case("aten.addmm.default", lambda c, a, b: torch.addmm(c, a, b, beta=0), (T((5,), C64), _A, _B), "no summand"),
     Case("aten.addmv.default", torch.addmv, (T(("n",), C64), _A, _V)),

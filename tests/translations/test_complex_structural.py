@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+import fxonnx
+from tests.functions import Function
+
 from .harness import Case, T, run
 
 aten = torch.ops.aten
@@ -77,6 +80,11 @@ CASES = (
     _case(aten.swapdims.default, 0, 1),
     _case(aten.t.default),
     _case(aten.tensor_split.sections, 4, 1),
+    _case(aten.hsplit.int, 3),
+    _case(aten.vsplit.int, 2, inputs=(_SQUARE,)),
+    _case(aten.dsplit.int, 2, inputs=(_CUBE,)),
+    _case(aten.sum_to_size.default, [1, 6]),
+    Case("aten.scatter.reduce", lambda x, y: x.scatter(1, _PICK[None], y, reduce="add"), (_Z, _Z), "add"),
     _case(aten.tensor_split.indices, [1, 3], 1),
     _case(aten.tile.default, [2, 2]),
     _case(aten.transpose.int, 0, 1),
@@ -191,3 +199,10 @@ CASES = (
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_complex_structural(case: Case) -> None:
     run(case)
+
+
+def test_products_of_complex_elements_at_one_position_are_refused() -> None:
+    model = Function(lambda x, y: x.scatter(1, _PICK[None], y, reduce="multiply"))
+    inputs = (torch.rand(4, 6, dtype=C64), torch.rand(4, 6, dtype=C64))
+    with pytest.raises(fxonnx.UnsupportedOperatorError, match="products of complex elements at one position"):
+        fxonnx.export(model, inputs)

@@ -8,6 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from .._aten import conv as real_conv
+from .._aten.join_split import kron as real_kron
 from .._aten.linalg.matmul import Term, centered_rows, contracted, read_equation, simple_terms, weights_of_cov
 from .._builder.op import Op, Operand
 from .._registry import translates
@@ -134,6 +135,13 @@ def linear(op: Op, input: ir.Value, weight: ir.Value, bias: ir.Value | None = No
         return op.MatMul(left, right if op.rank_of(right) == 1 else op.Transpose(right, perm=[1, 0]))
 
     return _with_bias(op, bilinear(op, product, input, weight), bias, 0)
+
+
+@translates("aten::kron", complex=True)
+def kron(op: Op, self: ir.Value, other: ir.Value) -> ir.Value:
+    """aten::kron(Tensor self, Tensor other) -> Tensor"""
+    part = op.for_parts()
+    return join(op, *bilinear(op, lambda left, right: real_kron(part, left, right), self, other))
 
 
 def _spatial_rank(op: Op, weight: ir.Value) -> int:

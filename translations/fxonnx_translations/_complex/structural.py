@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from .._builder.op import Op
+from .._aten.indexing.scatter import scatter_and_reduce
+from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
 from .._registry import structural, translates
-from .parts import is_complex
+from .parts import is_complex, on_parts
 
 TRANSLATIONS = (
     # Views and copies.
@@ -24,9 +25,11 @@ TRANSLATIONS = (
         "aten::contiguous",
         "aten::detach",
         "aten::diagonal",
+        "aten::dsplit.int",
         "aten::expand",
         "aten::flatten.using_ints",
         "aten::flip",
+        "aten::hsplit.int",
         "aten::lift_fresh_copy",
         "aten::moveaxis.int",
         "aten::moveaxis.intlist",
@@ -68,6 +71,7 @@ TRANSLATIONS = (
         "aten::unsafe_split_with_sizes",
         "aten::unsqueeze",
         "aten::view",
+        "aten::vsplit.int",
         "aten::zeros_like",
         "aten::empty_like",
         "aten::new_empty",
@@ -156,6 +160,7 @@ TRANSLATIONS = (
         data=(),
     ),
     # Linear operators with real factors.
+    structural("aten::sum_to_size", data=("self",)),
     structural(
         "aten::cumsum",
         "aten::diff",
@@ -183,3 +188,13 @@ def broadcast_tensors(op: Op, tensors: Sequence[ir.Value]) -> list[ir.Value]:
         return op.join(op.expand(real, shape), op.expand(imaginary, shape))
 
     return [broadcast(value, result.shape) for value, result in zip(tensors, op.results, strict=True)]
+
+
+@translates("aten::scatter.reduce", complex=True)
+def scatter_reduce(op: Op, self: ir.Value, dim: int, index: ir.Value, src: ir.Value, reduce: str) -> ir.Value:
+    """aten::scatter.reduce(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor"""
+    if reduce != "add":
+        raise Unsupported("products of complex elements at one position")
+    on_each = on_parts(scatter_and_reduce, ("self", "src"))
+    result: ir.Value = on_each(op, self=self, dim=dim, index=index, src=src, reduce=reduce)
+    return result
