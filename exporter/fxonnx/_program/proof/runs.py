@@ -218,7 +218,8 @@ class ModelRunner:
             return {}
         named: dict[str, Any] = {name: one for name, one in self._model.named_parameters() if name in self._written}
         named |= self._buffers(self._model)
-        for name in self._capture.exported_program.constants:
+        buffers = {name for name, _ in self._model.named_buffers(remove_duplicate=False)}
+        for name in (one for one in self._capture.exported_program.constants if one not in buffers):
             # A plain attribute; other constants are tensors that forward creates.
             with suppress(AttributeError):
                 named[name] = operator.attrgetter(name)(self._model)
