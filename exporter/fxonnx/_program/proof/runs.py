@@ -221,9 +221,11 @@ class ModelRunner:
         parameters = self._model.named_parameters(remove_duplicate=False)
         named: dict[str, Any] = {name: one for name, one in parameters if name in self._written}
         named |= self._buffers(self._model)
+        buffers = {name for name, _ in self._model.named_buffers(remove_duplicate=False)}
         # Tensors in containers, or those that forward creates; the others are plain attributes.
-        named |= self._capture.exported_program.constants
-        for name in self._capture.exported_program.constants:
+        constants = {name: one for name, one in self._capture.exported_program.constants.items() if name not in buffers}
+        named |= constants
+        for name in constants:
             with suppress(AttributeError):
                 named[name] = operator.attrgetter(name)(self._model)
         return {name: one for name, one in named.items() if isinstance(one, torch.Tensor) and is_plain(one)}
