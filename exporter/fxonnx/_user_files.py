@@ -42,10 +42,12 @@ def is_user_code(code: CodeType, namespace: Mapping[str, Any]) -> bool:
     """
     if not code.co_filename.startswith("<"):
         return is_user_file(code.co_filename)
+    # In Python 3.10, code has no qualified name.
+    is_of_dataclass = getattr(code, "co_qualname", "__create_fn__").startswith("__create_fn__")
+    if code.co_filename.startswith(_GENERATED) or (is_of_dataclass and code.co_name.startswith("__")):
+        return False
     module = namespace.get("__name__")
-    return not code.co_filename.startswith(_GENERATED) and (
-        not isinstance(module, str) or module.partition(".")[0] not in _LIBRARIES
-    )
+    return not isinstance(module, str) or module.partition(".")[0] not in _LIBRARIES
 
 
 def is_user_frame(frame: FrameType) -> bool:

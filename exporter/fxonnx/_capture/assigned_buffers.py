@@ -17,6 +17,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 
 from fxonnx_translations._torch_compat import get_proxy_mode, get_proxy_slot
 
+from .._written_parameters import written_placeholders
 from .attribute_uses import SourceFiles, methods_of
 from .constraints.guard_recorder import SourceLine, line_of_node
 
@@ -155,7 +156,7 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def merge_tied_tensors(program: ExportedProgram) -> None:
-    """Let a program that has one tensor under several names read and write it under the first one.
+    """Let a program that writes a tensor with several names read and write it under the first one.
 
     Args:
         program: The captured program; it changes in place.
@@ -163,10 +164,14 @@ def merge_tied_tensors(program: ExportedProgram) -> None:
     stored: Mapping[str, Any] = program.state_dict
     if len({id(tensor) for tensor in stored.values()}) == len(stored):
         return
-    firsts: dict[int, torch.fx.Node] = {}
+    named: dict[int, list[torch.fx.Node]] = {}
     nodes = program.graph.find_nodes(op="placeholder")
     for spec, node in zip(program.graph_signature.input_specs, nodes, strict=True):
         if spec.target in stored:
-            first = firsts.setdefault(id(stored[spec.target]), node)
-            if first is not node:
+            named.setdefault(id(stored[spec.target]), []).append(node)
+    tied = [found for found in named.values() if len(found) > 1]
+    written = written_placeholders(program.graph) if tied else set()
+    for first, *others in tied:
+        if not written.isdisjoint(node.name for node in (first, *others)):
+            for node in others:
                 node.replace_all_uses_with(first)
