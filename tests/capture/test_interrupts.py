@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).parents[2]
 
 SOURCE = """
 import os, signal, sys, threading, warnings
@@ -130,7 +133,7 @@ def handler(number, frame):
     raise TimeOut("too long")
 
 class Handling(Layers):
-    # A time-out is no error that a model handles, and no failure of the model.
+    # A model handles its own errors, but not a time-out.
     def __init__(self):
         super().__init__()
         self.register_buffer("h", torch.zeros(8))
@@ -187,5 +190,7 @@ def test_interrupts(code: str, tmp_path: Path) -> None:
     # A file, because the source code of forward is rewritten.
     script = tmp_path / "interrupted.py"
     script.write_text(default + textwrap.dedent(SOURCE) + code)
-    result = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path}
+    result = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, env=environment)
     assert result.returncode == 0, result.stderr

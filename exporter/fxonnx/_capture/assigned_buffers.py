@@ -32,7 +32,7 @@ class Reassignment:
 
     Attributes:
         name: FQN of the buffer.
-        problem: What forward does.
+        problem: The change by forward.
         line: The line, if it is known.
     """
 

@@ -195,7 +195,8 @@ def state_changes(
     ):
         return ()
     files = SourceFiles(
-        dict.fromkeys(type(owner) for owner in (*model.modules(), *(entry.change.owner for entry in named)))
+        dict.fromkeys(type(owner) for owner in (*model.modules(), *(entry.change.owner for entry in named))),
+        [*model.modules()],
     )
     if any(entry.is_random for entry in named) or _draws(program):
         _reject_created_parameters(model, named, files)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import CodeType, FunctionType
 from typing import Any
 
+import torch
+
 from .._user_files import is_user_file
 from .constraints.guard_recorder import SourceLine, source_line_of
+from .reachable_code import codes_of, reachable_functions
 
 __all__ = ["SourceFiles", "methods_of"]
 
@@ -26,9 +29,11 @@ class SourceFiles:
 
     Args:
         classes: The classes of the modules of a model.
+        modules: The modules of the model, if only uses in functions that forward may call count.
     """
 
-    def __init__(self, classes: Mapping[type, None]) -> None:
+    def __init__(self, classes: Mapping[type, None], modules: Sequence[torch.nn.Module] = ()) -> None:
+        self._modules = modules
         self._classes: dict[str, set[str]] = {}
         for owner in {base: None for cls in classes for base in cls.__mro__}:
             self._classes.setdefault(owner.__module__, set()).add(owner.__name__)
@@ -63,9 +68,23 @@ class SourceFiles:
         """Whether an attribute or a variable may be read otherwise than to compute its own next value."""
         name = name.rpartition(".")[2]
         return any(
-            tree is None or any(_names(path[-1], name) and _reads(path, name) for path in _paths(tree))
-            for tree in self._trees.values()
+            tree is None
+            or any(_names(path[-1], name) and _reads(path, name) and self._may_run(file, path) for path in _paths(tree))
+            for file, tree in self._trees.items()
         )
+
+    def _may_run(self, file: str, path: Sequence[ast.AST]) -> bool:
+        """Whether forward may run a node: not if it is in another function of the user's own file, such as ``main``."""
+        functions = [node for node in path if isinstance(node, ast.FunctionDef)]
+        if not self._modules or not functions or "site-packages" in file:
+            return True
+        return any((file, _first_line(node)) in self._reachable for node in functions)
+
+    @cached_property
+    def _reachable(self) -> frozenset[tuple[str, int]]:
+        """The files and first lines of the functions that forward may call."""
+        codes = [code for function in reachable_functions(self._modules) for code in codes_of(function.__code__)]
+        return frozenset((code.co_filename, code.co_firstlineno) for code in codes)
 
     def changing_line(self, name: str, code: Collection[CodeType]) -> SourceLine | None:
         """The first line that assigns or changes an attribute or a variable outside of ``__init__``.
@@ -88,6 +107,10 @@ class SourceFiles:
                     # A local variable may have the name of the attribute.
                     found.append((is_own, isinstance(path[-1], ast.Attribute), line))
         return max(found, key=lambda entry: entry[:2])[2] if found else None
+
+
+def _first_line(node: ast.FunctionDef) -> int:
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
 def methods_of(owner: object) -> list[CodeType]:

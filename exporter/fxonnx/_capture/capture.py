@@ -39,12 +39,12 @@ from .inputs.input_names import input_paths, output_paths
 from .inputs.input_table import InputTable
 from .inputs.list_inputs import reject_tensor_lists, stack_lists
 from .inputs.more_inputs import Examples, add_examples
-from .inputs.program_arguments import check_program_arguments, check_program_shapes
 from .inputs.scalars import frozen_arguments, scalars_to_tensors, with_dynamic_ints
 from .introspection import eager_introspection
 from .observers import reject_enabled_observers
 from .operand_types import check_operand_types
 from .plan import CapturePlan
+from .program_arguments import check_program_arguments, check_program_shapes
 from .random_seeds import reject_generators
 from .result import ALIASES_KEY, Capture
 from .shapes.data_dependent_dims import name_detections, warn_about_squeezed_dims

@@ -23,7 +23,7 @@ __all__ = ["LayoutConditions"]
 
 _SIZES = (2, 3, 64)
 _PARTS = (sympy.Rel, sympy.Mul, sympy.Pow, Max, sympy.Symbol, sympy.Integer)
-"""What strides and numbers of elements are made of; quotients and remainders are the model's."""
+"""Strides and numbers of elements are made of these; quotients and remainders are the model's."""
 
 
 class LayoutConditions:

@@ -1,8 +1,8 @@
 """State that becomes graph inputs: parameters and buffers whose values before a call are those that the last one left.
 
-Their values at the export are not known to the capture: what Python reads from them is read in each call. Nor are the
-sizes of those that grow. Which ones forward writes is known after a capture only; another one follows if it may have
-computed with a value or a size of theirs.
+Their values at the export are not known to the capture: values that Python reads from them are read in each call. Nor
+are the sizes of those that grow. Which ones forward writes is known after a capture only; another one follows if it may
+have computed with a value or a size of theirs.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import torch
 
 from fxonnx_translations._torch_compat import pytree
 
+from .._capture.generators import process_generators
 from .._comparison import REFERENCE_TEXTS, UNSTABLE, OutputComparison, ReferenceName
 from .._cost import bytes_of
 
@@ -129,7 +130,13 @@ def reruns_of(
         reference: The reference, for messages.
     """
     text = REFERENCE_TEXTS[reference]
-    reruns = [Rerun(f"{_RANDOM}two runs of {text} differ", lambda: run(args, kwargs, {}))] * _FURTHER_RUNS
+
+    def again() -> Sequence[Any]:
+        for generator in process_generators().values():
+            generator.random()  # each run restores their states
+        return run(args, kwargs, {})
+
+    reruns = [Rerun(f"{_RANDOM}two runs of {text} differ", again)] * _FURTHER_RUNS
     unstable = f"{UNSTABLE}{text} differs as much from itself after a change of 1e-6 in its"
     leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     if any(map(_is_exact, leaves)):

@@ -1,4 +1,4 @@
-"""What a graph computes and holds: floating-point operations and memory of activations, by module."""
+"""Costs of a graph by module: floating-point operations and memory of activations."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def _subgraphs(node: ir.Node) -> list[ir.Graph]:
 
 
 def _read_by(node: ir.Node) -> list[ir.Value | None]:
-    """The inputs of a node and what its subgraphs read."""
+    """The inputs of a node and those that its subgraphs read."""
     inner = [value for one in _subgraphs(node) for each, _ in nested_nodes(one) for value in each.inputs]
     return [*node.inputs, *inner, *(value for one in _subgraphs(node) for value in one.outputs)]
 

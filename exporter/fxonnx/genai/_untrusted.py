@@ -1,4 +1,4 @@
-"""Checkpoints from anyone: what their configurations name is not executed, and what they describe fits their files."""
+"""Checkpoints from anyone: no name in their configurations is executed, and their sizes fit their files."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ from torch.export import Dim, ExportedProgram
 
 from fxonnx_translations._torch_compat import pytree
 
-from ...errors import ArgumentError, did_you_mean, kind_of
-from ..shapes.dynamic_shapes import Leaf
-from .example_inputs import program_inputs
-from .pytree_objects import flatten_objects
+from ..errors import ArgumentError, did_you_mean, kind_of
+from .inputs.example_inputs import program_inputs
+from .inputs.pytree_objects import flatten_objects
+from .shapes.dynamic_shapes import Leaf
 
 __all__ = ["check_program_arguments", "check_program_shapes"]
 
