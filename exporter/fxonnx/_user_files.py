@@ -21,6 +21,8 @@ _LIBRARY = sysconfig.get_path("stdlib")
 _INPUTS = ("<ipython-input-", "<stdin>", "<python-input-", "<console>", "<input>", "<doctest ")
 # Code without a file that libraries generate: graphs of FX, functions of sympy, methods of dataclasses.
 _GENERATED = ("<frozen ", "<eval_with_key>", "<lambdifygenerated", "<__array_function__", "<attrs generated")
+# Functions in which dataclasses define methods, and TorchDynamo its guards.
+_MAKERS = ("__create_fn__.", "___make_guard_fn.")
 _LIBRARIES = frozenset({"collections", "dataclasses", "fxonnx", "fxonnx_translations", "sympy", "torch"})
 
 
@@ -43,8 +45,9 @@ def is_user_code(code: CodeType, namespace: Mapping[str, Any]) -> bool:
     if not code.co_filename.startswith("<"):
         return is_user_file(code.co_filename)
     # In Python 3.10, code has no qualified name.
-    is_of_dataclass = getattr(code, "co_qualname", "__create_fn__").startswith("__create_fn__")
-    if code.co_filename.startswith(_GENERATED) or (is_of_dataclass and code.co_name.startswith("__")):
+    name = getattr(code, "co_qualname", None)
+    is_made = name.startswith(_MAKERS) if name is not None else code.co_name == "guard" or code.co_name.startswith("__")
+    if is_made or code.co_filename.startswith(_GENERATED):
         return False
     module = namespace.get("__name__")
     return not isinstance(module, str) or module.partition(".")[0] not in _LIBRARIES
