@@ -65,12 +65,13 @@ class TensorValues:
 
     def record(self, tensors: Iterable[torch.Tensor]) -> None:
         """Record tensors without their values."""
-        for tensor in tensors:
-            if not tensor.is_inference():
-                data = tensor.data if _has_memory(tensor) else None
-                found = ((name, getattr(tensor, name, None)) for name in _HOOKS)
-                hooks = tuple((name, hook, dict(hook)) if hook else (name, hook, {}) for name, hook in found)
-                self._records.append(_Record(tensor, data, tensor._version, hooks))
+        with _outside_of_modes():  # in one of fake tensors, data would be a fake tensor too
+            for tensor in tensors:
+                if not tensor.is_inference():
+                    data = tensor.data if _has_memory(tensor) else None
+                    found = ((name, getattr(tensor, name, None)) for name in _HOOKS)
+                    hooks = tuple((name, hook, dict(hook)) if hook else (name, hook, {}) for name, hook in found)
+                    self._records.append(_Record(tensor, data, tensor._version, hooks))
 
     def copy(self, tensors: Iterable[torch.Tensor]) -> None:
         """Copy the values of tensors."""
@@ -95,7 +96,8 @@ class TensorValues:
         """Restore everything that has changed, without a new version: autograd may keep the values of a call before."""
         for tensor, data, _, hooks in self._records:
             if data is not None and not _is_same_memory(tensor, data):
-                tensor.data = data
+                with _outside_of_modes():
+                    tensor.data = data
             for name, hook, items in hooks:
                 if getattr(tensor, name, None) is not hook:
                     setattr(tensor, name, hook)
