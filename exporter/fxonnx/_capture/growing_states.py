@@ -1,9 +1,9 @@
-"""Dynamic dims of buffers that grow: the capture sees a symbolic size instead of the one at the export."""
+"""States as torch.export sees them: with a symbolic size where they grow, and as buffers if they are plain attributes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -16,7 +16,7 @@ from fxonnx_translations._torch_compat import ConstantSource
 
 from .patches.patch import Patch, applied
 
-__all__ = ["UnknownStates", "growing_dims"]
+__all__ = ["UnknownStates", "growing_dims", "held_in_buffers"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,32 @@ class UnknownStates:
     names: frozenset[str] = frozenset()
     axes: Mapping[str, frozenset[int]] = field(default_factory=dict)
     branches_on_sizes: bool = False
+
+
+@contextmanager
+def held_in_buffers(model: torch.nn.Module, states: UnknownStates) -> Iterator[None]:
+    """Context in which states that are plain attributes are buffers: torch.export knows the values of the attributes.
+
+    Args:
+        model: The model, which changes inside the context.
+        states: The states.
+    """
+    moved: list[tuple[torch.nn.Module, str, torch.Tensor, bool]] = []
+    try:
+        for path in sorted(states.names):
+            prefix, _, name = path.rpartition(".")
+            owner = attrgetter(prefix)(model) if prefix else model
+            if isinstance(owner, torch.nn.Module) and isinstance(vars(owner).get(name), torch.Tensor):
+                moved.append((owner, name, vars(owner)[name], name in owner._non_persistent_buffers_set))
+                owner._buffers[name] = vars(owner).pop(name)
+                owner._non_persistent_buffers_set.add(name)
+        yield
+    finally:
+        for owner, name, tensor, was_marked in moved:
+            owner._buffers.pop(name, None)
+            if not was_marked:
+                owner._non_persistent_buffers_set.discard(name)
+            vars(owner)[name] = tensor
 
 
 def growing_dims(model: torch.nn.Module, states: UnknownStates) -> AbstractContextManager[None]:

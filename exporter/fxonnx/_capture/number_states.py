@@ -34,7 +34,6 @@ class _Number:
         owner: The module.
         name: The attribute.
         value: The number at the export.
-        buffer: The name of the buffer of the module that holds it.
         line: The change, with its line, as text.
     """
 
@@ -42,7 +41,6 @@ class _Number:
     owner: torch.nn.Module
     name: str
     value: float
-    buffer: str
     line: str
 
     @property
@@ -51,27 +49,24 @@ class _Number:
         return type(self.value)
 
     def load(self) -> Any:
-        """Set the attribute to the number in the buffer, and return it."""
-        number = self.owner._buffers[self.buffer].item()  # type: ignore[union-attr]
+        """Replace the buffer by the number in it, and return this; the buffers of the module are in the same order later."""
+        number = self.owner._buffers.pop(self.name).item()  # type: ignore[union-attr]
         vars(self.owner)[self.name] = number
         return number
 
     def store(self, before: Any) -> None:
-        """Write the attribute to the buffer if forward has changed it, and set it back to the number at the export.
+        """Replace the number by a buffer that holds it.
 
         Raises:
             StateError: If it is a number of another type.
         """
-        number: Any = vars(self.owner).get(self.name)
-        vars(self.owner)[self.name] = self.value
-        if number is before:
-            if get_proxy_mode() is not None:
-                raise _refusal(f"{self.line}, by a function that refers to another copy of the model")
-            return
+        number: Any = vars(self.owner).pop(self.name, None)
+        if number is before and get_proxy_mode() is not None:
+            raise _refusal(f"{self.line}, by a function that refers to another copy of the model")
         kind = _kind_of(number) or type(number)
         if kind is not self.kind:
             raise _refusal(f"{self.line}, of type {kind.__name__} instead of {self.kind.__name__}")
-        self.owner._buffers[self.buffer] = torch.scalar_tensor(number, dtype=_DTYPES[self.kind])
+        self.owner._buffers[self.name] = torch.scalar_tensor(number, dtype=_DTYPES[self.kind])
 
 
 def with_number_states(model: Any, changes: Sequence[AttributeChange]) -> torch.nn.Module:
@@ -93,15 +88,23 @@ def with_number_states(model: Any, changes: Sequence[AttributeChange]) -> torch.
         raise _refusal("\n  ".join(map(str, changes)), f"the model cannot be copied: {error}") from error
     numbers = [_number(copied, change) for change in changes if not change.is_random]
     for number in numbers:
-        number.owner._buffers[number.buffer] = torch.tensor(number.value, dtype=_DTYPES[number.kind])
+        del vars(number.owner)[number.name]
+        number.owner._buffers[number.name] = torch.tensor(number.value, dtype=_DTYPES[number.kind])
     forward = copied.forward
 
     @functools.wraps(forward)
     def with_numbers(*args: Any, **kwargs: Any) -> Any:
+        tensors = [(number, number.owner._buffers[number.name]) for number in numbers]
         before = [number.load() for number in numbers]
-        outputs = forward(*args, **kwargs)
-        for number, value in zip(numbers, before, strict=True):
-            number.store(value)
+        try:
+            outputs = forward(*args, **kwargs)
+            for number, value in zip(numbers, before, strict=True):
+                number.store(value)
+        except BaseException:
+            for number, tensor in tensors:
+                vars(number.owner).pop(number.name, None)
+                number.owner._buffers[number.name] = tensor
+            raise
         return outputs
 
     copied.forward = with_numbers
@@ -119,10 +122,7 @@ def _number(model: torch.nn.Module, change: AttributeChange) -> _Number:
     value = None if owner is None else vars(owner).get(name)
     if owner is None or type(value) not in _DTYPES:
         raise _refusal(str(change))
-    buffer = f"{name}_value"
-    while hasattr(owner, buffer):
-        buffer += "_"
-    return _Number(change.path, owner, name, value, buffer, str(change))  # type: ignore[arg-type]
+    return _Number(change.path, owner, name, value, str(change))  # type: ignore[arg-type]
 
 
 def _kind_of(number: Any) -> type | None:

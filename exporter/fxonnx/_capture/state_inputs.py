@@ -60,7 +60,8 @@ def capture_with_states(
         names = states.names | _written(program, model)
         axes = {name: found | states.axes.get(name, frozenset()) for name, found in _changed_axes(program)}
         axes = {**states.axes, **axes}
-        is_computed = last.has_concrete_values or traced.assumptions
+        # torch knows the value of a plain attribute up to the first write.
+        is_computed = last.has_concrete_values or traced.assumptions or not names <= _weights(model).keys()
         if axes != states.axes or (names != states.names and is_computed):
             plan = replace(plan, states=replace(states, names=names, axes=axes))
             continue

@@ -41,7 +41,7 @@ from .edges import answered_beside_edges
 from .function_caches import uncached_sizes, without_traced_results
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms, recorded_forward
 from .global_hooks import hooks_for_model_only
-from .growing_states import growing_dims
+from .growing_states import growing_dims, held_in_buffers
 from .held_weights import held_weights
 from .inputs.example_inputs import BoundInputs
 from .inputs.frozen import restore_frozen
@@ -228,6 +228,7 @@ def _run_torch_export(
     with (
         # TorchDynamo calls the functions without their caches itself.
         without_traced_results() if strict else uncached_sizes(),
+        held_in_buffers(model, plan.states),
         preserve_model(model, inputs.tensors) as snapshot,
         meta_as_cpu(model, inputs) as inputs,
         tracing(model),

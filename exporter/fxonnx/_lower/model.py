@@ -178,7 +178,7 @@ def add_inputs(
                 # Counted as two uses: storing the transpose as well is not worthwhile.
                 readers[other] = readers.get(other, 0) + 2
                 continue
-            value = _initializer(record, tensor, builder, weights, wanted_name)
+            value = _initializer(record, tensor, builder, weights, wanted_name, is_state=is_state)
             if (
                 value.dtype is not None
                 and value.dtype in dtypes.SINCE
@@ -325,6 +325,8 @@ def _initializer(
     builder: Builder,
     weights: dict[Any, ir.Value],
     wanted: str | None,
+    *,
+    is_state: bool,
 ) -> ir.Value:
     """Create an initializer, one for each storage: tied weights are stored once, under the first name."""
     real = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor
@@ -334,7 +336,9 @@ def _initializer(
         return known
     name = builder.names.unique(wanted or record.target or record.name)
     _check_weight(f"the {_KINDS[record.kind]} {name!r}", real)
-    is_literal = record.kind == InputKind.CONSTANT_TENSOR and type(real) is torch.Tensor and not real.is_meta
+    # A state is the default value of an input, not a constant that equal literals could share.
+    is_constant = record.kind == InputKind.CONSTANT_TENSOR and not is_state
+    is_literal = is_constant and type(real) is torch.Tensor and not real.is_meta
     if is_literal and real.numel() <= _LARGEST_LITERAL:
         value = builder.register_literal(name, real.cpu())
     else:

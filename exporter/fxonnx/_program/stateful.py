@@ -90,13 +90,14 @@ class StatefulSession:
         self._inputs = {str(value.name): value for value in model.graph.inputs}
         self._outputs = [str(value.name) for value in model.graph.outputs]
         self._session = Session(model)
+        # By input: a tensor with several names is one input.
         self._state: dict[str, torch.Tensor] = {}
         self.reset()
 
     @property
     def state(self) -> Mapping[str, torch.Tensor]:
         """FQN of each parameter or buffer to its value; complex ones as real tensors with a last dimension of 2."""
-        return MappingProxyType(self._state)
+        return MappingProxyType({name: self._state[str(pair.input)] for name, pair in self._pairs.items()})
 
     def reset(self, state: Mapping[str, torch.Tensor] | None = None) -> None:
         """Reset the state to that at export.
@@ -108,14 +109,15 @@ class StatefulSession:
             ArgumentError: If a name is not the name of a state, or a value has another dtype or shape.
         """
         new = {}
-        for name, pair in self._pairs.items():
+        for pair in self._pairs.values():
             initial = self._model.graph.initializers[str(pair.initial)].const_value
-            new[name] = _initial_value(initial)
+            new[str(pair.input)] = _initial_value(initial)
         for name, value in (state or {}).items():
             if name not in self._pairs:
                 hint = did_you_mean(name, self._pairs, f"the states are: {', '.join(self._pairs)}")
                 raise ArgumentError("state", f"unknown state {name!r}", hint=hint)
-            new[name] = copy_of(as_tensor(value, self._inputs[str(self._pairs[name].input)]))
+            given = str(self._pairs[name].input)
+            new[given] = copy_of(as_tensor(value, self._inputs[given]))
         self._state = new
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
@@ -134,7 +136,7 @@ class StatefulSession:
         """
         given = self._graph_inputs(args, kwargs)
         outputs = dict(zip(self._outputs, self._session.run([*given, *self._state.values()]), strict=True))
-        self._state = {name: outputs.pop(pair.output) for name, pair in self._pairs.items()}
+        self._state = {str(pair.input): outputs.pop(pair.output) for pair in self._pairs.values()}
         by_name = dict(zip(self._inputs, given, strict=False))
         for pair in self._written:
             _write_back(by_name[str(pair.input)], outputs.pop(pair.output))

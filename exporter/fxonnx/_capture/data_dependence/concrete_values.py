@@ -248,6 +248,8 @@ class ConcreteValues:
                 is_example = id(leaf) in self.examples
                 if type(leaf) is not Tensor or leaf.is_meta or (is_example and not self.follow_example):
                     return None
+                if _memory(leaf) in self._lost:
+                    return None
                 is_certain &= not is_example
                 real = self._constants.setdefault(id(leaf), (leaf, leaf.detach().clone()))[1]
             elif isinstance(leaf, SymInt | SymFloat | SymBool):
@@ -306,6 +308,11 @@ class ConcreteValues:
             value = self._values.get(tensor)
             if value is not None:
                 self._lost[_memory(value.tensor)] = value.tensor
+            elif type(tensor) is Tensor:
+                # An attribute of the model, of which views have the memory of its copy.
+                self._lost[_memory(tensor)] = tensor
+                copied = self._constants.get(id(tensor), (tensor, tensor))[1]
+                self._lost[_memory(copied)] = copied
         if written:
             # They do not know which tensors share their memory.
             self._scalars.clear()
