@@ -49,7 +49,7 @@ class _Number:
         return type(self.value)
 
     def load(self) -> Any:
-        """Replace the buffer by the number in it, and return this; the buffers of the module are in the same order later."""
+        """Replace the buffer by the number in it, and return this."""
         number = self.owner._buffers.pop(self.name).item()  # type: ignore[union-attr]
         vars(self.owner)[self.name] = number
         return number
