@@ -100,11 +100,10 @@ def with_number_states(model: Any, changes: Sequence[AttributeChange]) -> torch.
             outputs = forward(*args, **kwargs)
             for number, value in zip(numbers, before, strict=True):
                 number.store(value)
-        except BaseException:
+        finally:
             for number, tensor in tensors:
-                vars(number.owner).pop(number.name, None)
-                number.owner._buffers[number.name] = tensor
-            raise
+                if number.owner._buffers.setdefault(number.name, tensor) is tensor:
+                    vars(number.owner).pop(number.name, None)
         return outputs
 
     copied.forward = with_numbers
