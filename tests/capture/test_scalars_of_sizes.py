@@ -111,3 +111,44 @@ def test_rounding_to_digits_is_exact(dtype: torch.dtype, digits: int) -> None:
     program = fxonnx.export(model, (torch.ones(1, dtype=dtype),))
     for number in numbers.to(dtype):
         assert torch.equal(program(number[None])[0], model(number[None])), number.item()
+
+
+def _equal_to_zero(flag: Any, x: Tensor) -> Any:
+    return flag == 0
+
+
+def _not_true(flag: Any, x: Tensor) -> Any:
+    return flag != True  # noqa: E712
+
+
+RELATIONS: dict[str, Any] = {
+    "== 0": _equal_to_zero,
+    "!= True": _not_true,
+    "== 2": lambda flag, x: flag == 2,
+    "== 1.0": lambda flag, x: flag == 1.0,
+    "0 ==": lambda flag, x: 0 == flag,  # noqa: SIM300
+    "< 1": lambda flag, x: flag < 1,
+    ">= 0.5": lambda flag, x: flag >= 0.5,
+    "!= flag": lambda flag, x: flag != (x.max() > 1).item(),
+    "<= flag": lambda flag, x: flag <= (x.max() > 1).item(),
+}
+
+
+class Flag(nn.Module):
+    """Branches on a relation of the truth value of a tensor."""
+
+    def __init__(self, relation: Any) -> None:
+        super().__init__()
+        self.relation = relation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if self.relation((x.sum() > 0).item(), x) else x + 1
+
+
+@pytest.mark.parametrize("relation", RELATIONS.values(), ids=RELATIONS)
+def test_relations_of_truth_values(relation: Any) -> None:
+    model = Flag(relation)
+    program = fxonnx.export(model, (torch.tensor([1.0, 2.0]),))
+    for values in ([1.0, 2.0], [0.1, 0.2], [-3.0, 2.0], [-1.0, 0.5]):
+        x = torch.tensor(values)
+        torch.testing.assert_close(program(x)[0], model(x))

@@ -170,17 +170,49 @@ def count(value: int = 0) -> Tensor:
     return torch.tensor(value)
 
 
-class Attribute(nn.Module):
-    """A tensor that is a plain attribute."""
+class Attributes(Program):
+    """A model whose tensors are plain attributes."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.k = count()
+    def __init__(self, forward: Callable[..., Tensor], **values: Tensor) -> None:
+        super().__init__(forward)
+        vars(self).update(values)
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = x * 2 if self.k > 1 else x
-        self.k += 1
-        return y
+
+def doubled_later(m: Any, x: Tensor) -> Tensor:
+    y = x * 2 if m.k > 1 else x
+    m.k += 1
+    return y
+
+
+def negated_flag(m: Any, x: Tensor) -> Tensor:
+    x = x if m.ready else -x
+    if m.ready.item() == 0:
+        m.loc.copy_(x[-1])
+        m.ready.logical_not_()
+    return x + m.loc
+
+
+def with_equal_constants(m: Any, x: Tensor) -> Tensor:
+    m.h += x[0]
+    m.n += 1
+    return x[0] * torch.ones(3) * m.h * m.n
+
+
+def trained_norm(m: Any, x: Tensor) -> Tensor:
+    return F.batch_norm(x, m.mean, m.var, training=True) + m.var
+
+
+def rows_in_turn(m: Any, x: Tensor) -> Tensor:
+    m.k.select(0, m.pos.item() % 4).add_(x[0])
+    m.pos += 1
+    return x + m.k.sum(0) / min(int(m.pos), 4)
+
+
+def raised_to_two(m: Any, x: Tensor) -> Tensor:
+    while m.h.sum() < 2.1:
+        m.h += 1
+    m.h -= x[0].abs()
+    return x + m.h
 
 
 ROWS: Sequence[Any] = [(2, 3)] * 4
@@ -206,7 +238,12 @@ READ: dict[str, tuple[Callable[[], nn.Module], Sequence[Any]]] = {
     "equal": (lambda: Program(compared, n=zeros()), ROWS),
     "chain-of-conditions": (lambda: Program(chain, a=count(), b=count(), c=count()), ROWS),
     "parameter": (lambda: Program(written_parameter, w=nn.Parameter(torch.ones(3, 3))), ROWS),
-    "tensor-attribute": (Attribute, ROWS),
+    "tensor-attribute": (lambda: Attributes(doubled_later, k=count()), ROWS),
+    "constants-equal-to-a-state": (lambda: Attributes(with_equal_constants, h=torch.ones(3), n=count(0)), ROWS),
+    "norm-of-attributes": (lambda: Attributes(trained_norm, mean=zeros(3), var=torch.ones(3)), [(5, 3)] * 4),
+    "index-in-an-attribute": (lambda: Attributes(rows_in_turn, k=zeros(4, 3), pos=count()), [(2, 3)] * 6),
+    "loop-on-an-attribute": (lambda: Attributes(raised_to_two, h=zeros(3)), ROWS),
+    "negated-flag": (lambda: Program(negated_flag, loc=zeros(3), ready=torch.tensor(False)), ROWS),
 }
 
 
@@ -325,8 +362,9 @@ def two_names() -> nn.Module:
     return model
 
 
-def shared() -> nn.Module:
-    layer = Program(assigned, c=zeros(3))
+def shared(*, persistent: bool = True) -> nn.Module:
+    layer = Program(assigned)
+    layer.register_buffer("c", zeros(3), persistent=persistent)
     return Layers(layer, layer)
 
 
@@ -336,6 +374,7 @@ ASSIGNED: dict[str, tuple[Callable[[], nn.Module], Sequence[Any]]] = {
     "of-layers": (lambda: Layers(*(Program(assigned, c=zeros(3)) for _ in "ab")), [(3,)] * 4),
     "two-names": (two_names, [(3,)] * 4),
     "shared-module": (shared, [(3,)] * 4),
+    "shared-module-with-a-buffer-that-is-not-persistent": (lambda: shared(persistent=False), [(3,)] * 4),
 }
 
 
@@ -416,6 +455,7 @@ def test_calls_in_a_row_are_those_of_the_model(build: Any, shapes: Sequence[Any]
         state = {str(pair.input): outputs[pair.output] for pair in program.interface.states}
         np.testing.assert_allclose(outputs[names[0]], expected, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(session(x)[0], expected, rtol=1e-4, atol=1e-5)
+    assert fxonnx.verify(tmp_path / "model.onnx", model, (inputs[0],))
 
 
 def test_a_growing_state_has_a_dynamic_dim() -> None:

@@ -1,4 +1,4 @@
-"""States as torch.export sees them: with a symbolic size where they grow, and as buffers if they are plain attributes."""
+"""States as torch.export sees them: with symbolic sizes where they grow, and in buffers instead of plain attributes."""
 
 from __future__ import annotations
 

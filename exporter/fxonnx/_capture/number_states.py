@@ -49,7 +49,7 @@ class _Number:
         return type(self.value)
 
     def load(self) -> Any:
-        """Replace the buffer by the number in it, and return this; the buffers of the module are in the same order later."""
+        """Replace the buffer by the number in it, and return this."""
         number = self.owner._buffers.pop(self.name).item()  # type: ignore[union-attr]
         vars(self.owner)[self.name] = number
         return number
@@ -100,11 +100,10 @@ def with_number_states(model: Any, changes: Sequence[AttributeChange]) -> torch.
             outputs = forward(*args, **kwargs)
             for number, value in zip(numbers, before, strict=True):
                 number.store(value)
-        except BaseException:
+        finally:
             for number, tensor in tensors:
-                vars(number.owner).pop(number.name, None)
-                number.owner._buffers[number.name] = tensor
-            raise
+                if number.owner._buffers.setdefault(number.name, tensor) is tensor:
+                    vars(number.owner).pop(number.name, None)
         return outputs
 
     copied.forward = with_numbers

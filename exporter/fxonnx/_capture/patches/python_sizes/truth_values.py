@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 import torch
-from torch import SymBool, sym_not
+from torch import SymBool
 
 from fxonnx_translations._torch_compat import sym_ite
 
@@ -18,10 +18,11 @@ from ..patch import Patch
 __all__ = ["TRUTH_PATCHES"]
 
 _VALUES = (False, True)
+_sym_not: Callable[[Any], Any] = torch.sym_not
 
 
 def _compared(relation: Callable[[Any, Any], Any], original: Callable[..., Any], self: SymBool, other: Any) -> Any:
-    """A relation of a truth value, which is 0 or 1, to a number; without the value, which torch asks for or confuses."""
+    """A relation of a truth value, which is 0 or 1, to a number, as a truth value."""
     if isinstance(other, SymBool):
         terms = _terms(relation, self, other)
         # A relation of two truth values holds for some of their values.
@@ -36,14 +37,14 @@ def _compared(relation: Callable[[Any, Any], Any], original: Callable[..., Any],
     at_false, at_true = (relation(value, other) for value in _VALUES)
     if at_false == at_true:
         return at_false
-    return self if at_true else sym_not(self)
+    return self if at_true else _sym_not(self)
 
 
 def _terms(relation: Callable[[Any, Any], Any], self: SymBool, other: SymBool) -> Iterator[Any]:
     """For each pair of values for which a relation holds, whether the truth values are these."""
     for one, two in product(_VALUES, repeat=2):
         if relation(one, two):
-            yield (self if one else sym_not(self)) & (other if two else sym_not(other))
+            yield (self if one else _sym_not(self)) & (other if two else _sym_not(other))
 
 
 TRUTH_PATCHES: tuple[Patch, ...] = tuple(
