@@ -22,6 +22,7 @@ from ..._cost import export_seconds, forward_seconds
 from ..._prepare import unwrap_subclasses
 from ...errors import CaptureError
 from ..verification_inputs import auto_sizes, may_index_on_gpu, resize_inputs
+from .code_paths import CodePath
 from .prove import Prover, obstacle
 from .variations import Variation
 
@@ -131,7 +132,7 @@ def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint] | No
     """The assumed relations of sizes without which a program returns the results of the model.
 
     The program is compared at the example, at sizes that satisfy them, at sizes that violate each of them, and at sizes
-    that violate all.
+    that violate all. The model must run the same operators at all of these, except for those that only move values.
 
     Args:
         capture: The captured program.
@@ -155,12 +156,14 @@ def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint] | No
     if not capture.limits.assumed:
         return frozenset()
 
+    path = CodePath()
+
     def is_right(violated: Collection[Constraint]) -> bool:
         relations = [sympy.Not(one.expression) if one in violated else one.expression for one in edges]
-        found = _is_right_at(candidate, prover, relations)
+        found = _is_right_at(candidate, prover, relations, path)
         if found is None and len(violated) == 1:
             # Not without violating others.
-            found = _is_right_at(candidate, prover, [sympy.Not(one.expression) for one in violated])
+            found = _is_right_at(candidate, prover, [sympy.Not(one.expression) for one in violated], path)
         return len(violated) != 1 if found is None else found
 
     if not is_right(()):
@@ -179,13 +182,14 @@ def _without(capture: Capture, constraints: Iterable[Constraint]) -> Capture:
     return replace(capture, limits=replace(limits, constraints=kept, assumed=frozenset()))
 
 
-def _is_right_at(capture: Capture, prover: Prover, relations: Sequence[sympy.Basic]) -> bool | None:
+def _is_right_at(capture: Capture, prover: Prover, relations: Sequence[sympy.Basic], path: CodePath) -> bool | None:
     """Whether program and model return the same at sizes that satisfy relations; None if no such sizes are found.
 
     Args:
         capture: The captured program.
         prover: Compares both.
         relations: The relations.
+        path: The operators that the model runs.
     """
     limits, call = capture.limits, prover.example
     added = [Constraint("", one, tuple(sorted(symbol.name for symbol in one.free_symbols))) for one in relations]
@@ -196,5 +200,6 @@ def _is_right_at(capture: Capture, prover: Prover, relations: Sequence[sympy.Bas
     for sizes in found[:_MOST_SIZES]:
         args, kwargs = resize_inputs(capture.exported_program, limits, call, sizes)
         label = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-        statuses.append(_status(prover, Variation.of(label, args, kwargs, is_required=True)))
+        variation = Variation.of(label, args, kwargs, is_required=True)
+        statuses.append(_status(prover, variation) if prover.has_path(variation, path) else "different")
     return "different" not in statuses and "equal" in statuses if statuses else None

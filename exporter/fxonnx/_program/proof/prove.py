@@ -21,6 +21,7 @@ from ..._written_parameters import written_parameters
 from ...errors import ArgumentError, CaptureError
 from ..call_binding import BoundCall, bind_call
 from ..random_outputs import can_perturb, is_smaller, perturbed, perturbed_weights
+from .code_paths import CodePath
 from .coverage import Coverage
 from .record import CANNOT_RUN, Proof, ProofRun, unproved
 from .runs import CapturedRunner, ModelRunner, Outcome, TooManyCalls
@@ -216,6 +217,13 @@ class Prover:
                 raise self._capture.refusal or self._error(variation, problem)
         self.coverage.add(self._program.calls)
         return ProofRun(variation.label, "equal", largest, calls=common)
+
+    def has_path(self, variation: Variation, path: CodePath) -> bool:
+        """Whether the model runs the operators of a code path; an error of the model is for ``run``."""
+        calls = self._with_repeated(variation).calls
+        outcomes: list[object] = []
+        is_same = path.is_same(lambda: outcomes.append(_outcome(lambda: self._model.run(calls))))
+        return is_same or not isinstance(outcomes[0], Outcome)
 
     def _with_repeated(self, variation: Variation) -> Variation:
         """Inputs in which a tensor that the example has twice is one object again."""
