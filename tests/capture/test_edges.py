@@ -82,6 +82,17 @@ def multiplies_the_single_row(x: torch.Tensor) -> torch.Tensor:
     return x * 2 if x.shape[-2] == 9 else x + 1
 
 
+def clamps_at_the_edge(x: torch.Tensor) -> torch.Tensor:
+    """Both branches agree for most inputs, of the proof as well, but are not the same."""
+    return x.clamp(-50, 50) if x.shape[-1] % 4 == 0 else x
+
+
+def decides_by_values(x: torch.Tensor) -> torch.Tensor:
+    """For half of all inputs, the branches agree."""
+    count = (x > 0).sum() if x.shape[-1] % 4 == 0 else x.sum().to(torch.int64)
+    return torch.where(count % 2 == 0, x, x.relu())
+
+
 def statuses(function: Callable[..., Any], example: tuple[int, int], path: Path, **options: Any) -> tuple[Any, str]:
     """The program, and for each size a letter: r for right, f for a failure of the file, w for wrong."""
     model = Function(function).eval()
@@ -125,6 +136,8 @@ LIMITED = {
     pads_a_whole_block: {(16, 24): "rfrffrrf", (13, 21): "frfrrffr", (16, 21): "rfrffrrf"},
     multiplies_the_single_row: {(16, 24): "rrrrfrrr", (9, 21): "ffffrfff"},
     unrelated_edges: {(16, 24): "rfrfffff", (13, 21): "frfrrrrr"},
+    clamps_at_the_edge: {(13, 21): "ffrrrffr"},
+    decides_by_values: {(13, 21): "ffrrrffr"},
 }
 
 
