@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from fxonnx_translations._torch_compat import OpOverload
+from fxonnx_translations._torch_compat import OpOverload, TorchDispatchMode
 
 __all__ = ["CodePath"]
 
@@ -65,7 +64,7 @@ class CodePath:
 
 class _Recorder(TorchDispatchMode):
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
 
     def __torch_dispatch__(
