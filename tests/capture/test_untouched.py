@@ -64,7 +64,7 @@ PROGRAMS = {
     "frozen parameter": f"{STEP}\nself.frozen.mul_(0.5)\nreturn x * self.frozen",
     "buffer": f"{STEP}\nself.h.add_(x.mean(0))\nreturn x + self.h",
     "buffer through data": f"{STEP}\nself.h.data.add_(1)\nreturn x + self.h",
-    "buffer that is no part of the state": f"{STEP}\nself.hidden.data.add_(x.mean(0))\nreturn x + self.hidden",
+    "buffer that is not part of the state": f"{STEP}\nself.hidden.data.add_(x.mean(0))\nreturn x + self.hidden",
     "buffer that is assigned": f"{STEP}\nself.h = self.h + x.mean(0)\nreturn x + self.h",
     "mode of a module": f"{STEP}\nself.norm.eval()\nself.dropout.eval()\nreturn self.norm(x)",
     "mode of the model": f"{STEP}\nself.train(not self.training)\nreturn self.norm(x)",

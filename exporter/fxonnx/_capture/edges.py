@@ -75,7 +75,7 @@ def _guard_bool(
         return original(self, file, line)
     assumed, answer = edge
     place = user_line(frame)
-    # A check of the sizes is no branch.
+    # A check of the sizes does not choose between computations.
     if str(place) in kept or answer_at(frame) is not None:
         return original(self, file, line)
     log.edges.setdefault(assumed, place)

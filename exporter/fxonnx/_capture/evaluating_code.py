@@ -56,7 +56,7 @@ _LAYOUT = frozenset(
         (TORCH + "_meta_registrations.py", "_exec_fft"),
     }
 )
-# Functions of torch whose number of results depends on a size. Whether it is 0 is no shortcut for them.
+# Functions of torch whose number of results depends on a size: a size of 0 changes what they return.
 SPLITS = frozenset({"split", "chunk", "unsafe_split", "unsafe_chunk", "unsafe_chunk_py_impl"})
 # Their C++ code compares strides, to return a view where it can.
 _RESHAPES = (torch.ops.aten.flatten.using_ints, torch.ops.aten.ravel.default, torch.ops.aten.reshape.default)

@@ -36,7 +36,7 @@ def check_places(directory: Path, argument: str) -> None:
 
 
 def check_links(directory: Path, argument: str) -> Iterator[Path]:
-    """The files of a directory and of its direct subdirectories, each after a check that it is no link to one outside.
+    """The files of a directory and of its direct subdirectories, none of which may be a link to a file outside.
 
     A snapshot in the cache of the Hub consists of links to the blobs of its repository. Nothing reads hidden files.
 

@@ -163,7 +163,7 @@ class ModelCosts:
                 try:
                     size = dim.evaluate(self.sizes)
                 except (ValueError, TypeError, ZeroDivisionError):
-                    size = None  # text that is no expression: files have any
+                    size = None  # files may have any text, not only expressions
                 self._dims[text] = size if isinstance(size, int) and size >= 0 else None
         return self._dims[text]
 

@@ -37,7 +37,7 @@ _LIMITS: tuple[tuple[re.Pattern[str], int], ...] = (
 )
 """Keys of configurations to the largest number, which bounds the time in which a model is built."""
 _COUNT_OF_LAYERS = re.compile(r"(num_)?((hidden|encoder|decoder)_)?layers|n_layers?|depth")
-"""Keys whose value is no index of a layer, which may be counted from the end."""
+"""Keys of numbers of layers, which are not negative; an index of a layer, counted from the end, may be."""
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 _PARAMETERS_PER_BYTE = 8
 _SMALL = 2**26
@@ -137,7 +137,7 @@ def _check_tokenizer(path: Path, argument: str, _hint: str | None) -> None:
 def _check_pipeline(path: Path, argument: str, hint: str | None) -> None:
     """Check that the components of a pipeline are classes of transformers and Diffusers.
 
-    Components of Diffusers' own pipelines have the name of the pipeline's module, which is no module to import.
+    Components of Diffusers' own pipelines have the name of the pipeline's module, which is not imported.
     """
     for name, entry in read_settings(path, argument).items():
         library = entry[0] if isinstance(entry, list) and entry else None
