@@ -514,6 +514,20 @@ def int_becomes_float(m: Any, x: Tensor) -> Tensor:
     return x * m.rate
 
 
+def equal_in_the_first_calls(m: Any, x: Tensor) -> Tensor:
+    """A plain attribute that changes from the third call on."""
+    y = x + m.last if m.n > 3 else x
+    m.last = m.last * 0.5 + x * (m.n > 1)
+    m.n += 1
+    return y
+
+
+def with_plain_tensor() -> nn.Module:
+    model = Program(equal_in_the_first_calls, n=count())
+    vars(model)["last"] = zeros(3)
+    return model
+
+
 def divided() -> nn.Module:
     model = Program(divided_names, a=zeros(3))
     model.register_buffer("b", model.a)
@@ -539,6 +553,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], type[Exception], str]] = {
     ),
     "two-names": (divided, StateError, r"'a': it is also 'b' before the call only at .*:\d+ in forward"),
     "list": (lambda: Program(listed, history=[]), StateError, r"only numbers(?s:.*)'history'(?s:.*)m\.history\.append"),
+    "equal-in-the-first-calls": (with_plain_tensor, StateError, r"only numbers(?s:.*)'last'(?s:.*)m\.last = m\.last"),
     "type-of-a-number": (lambda: Program(int_becomes_float, rate=1), StateError, r"of type float instead of int"),
     "key-of-a-dict": (
         lambda: Program(outside, n=count()),

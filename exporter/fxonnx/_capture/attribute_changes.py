@@ -409,19 +409,27 @@ def _compared(model: torch.nn.Module, inputs: BoundInputs, read: Sequence[_Named
     if not _equal(first, second):
         drawn = [entry for entry in read if entry.is_random]
         return [*found, *drawn] if found else list(read)
-    # The branch of the example may leave a number as it is.
+    # The example may leave a value as it is: by its branch, or since it adds zero.
     for entry, value in zip(state, values, strict=True):
         if entry not in found and _is_read_from_data(entry.change):
             with _calls(model, inputs) as call:
-                old = entry.change.old
-                vars(entry.change.owner)[entry.change.name] = not old if isinstance(old, bool) else old + 1
+                vars(entry.change.owner)[entry.change.name] = _another(entry.change.old)
                 if not _equal(call(0), first) or not _equal(entry.value(), value):
                     found.append(entry)
     return found
 
 
+def _another(value: Any) -> Any:
+    """Another value of the same type."""
+    if isinstance(value, torch.Tensor):
+        return ~value if value.dtype == torch.bool else value + 1
+    return not value if isinstance(value, bool) else value + 1
+
+
 def _is_read_from_data(change: Change) -> bool:
-    """Whether an attribute of an object that held a number holds one that depends on values of tensors."""
+    """Whether an attribute of an object holds another tensor, or in place of a number one that depends on tensors."""
+    if isinstance(change.old, torch.Tensor) and isinstance(change.new, torch.Tensor):
+        return not isinstance(change.owner, dict | CellType | type) and not change.is_constant
     is_number = type(change.old) in (int, float, bool) and not isinstance(change.owner, dict | CellType | type)
     symbols = (torch.SymInt, torch.SymFloat, torch.SymBool)
     return is_number and isinstance(change.new, symbols) and bool(free_unbacked_symbols(change.new))
