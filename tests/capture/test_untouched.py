@@ -234,9 +234,35 @@ class Sharing(nn.Module):
 def test_tensors_that_share_memory(large: bool, writes: bool) -> None:
     model, x = Sharing(writes), torch.rand(4, 3)
     if large:
-        # Parameters of this size are copied only if the captured program writes to them.
         model.large = nn.Parameter(torch.zeros(2**23))
     with warnings.catch_warnings(), untouched(model, x):
         warnings.simplefilter("ignore")
         with pytest.raises(fxonnx.ExportError, match="separate in an ONNX model") if writes else nullcontext():
             fxonnx.export(model, (x,), dynamic_shapes=({0: "n"},), verify=True)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda weight: weight.data.mul_(0.5),
+        lambda weight: weight.detach().mul_(0.5),
+        lambda weight: weight.data.numpy().fill(0.5),
+    ],
+    ids=["data", "detach", "numpy"],
+)
+def test_large_weights_that_only_eager_code_writes_to(write: Any) -> None:
+    class Halving(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.large = nn.Parameter(torch.ones(2**23))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result = x * self.large[:3]
+            if not torch.compiler.is_exporting():
+                write(self.large)
+            return result
+
+    model, x = Halving(), torch.rand(4, 3)
+    with untouched(model, x):
+        program = fxonnx.export(model, (x,), dynamic_shapes=({0: "n"},), verify=True)
+    torch.testing.assert_close(program(x)[0], x)

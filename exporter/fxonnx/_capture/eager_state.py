@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterator
@@ -19,6 +20,7 @@ from .._cost import bytes_of
 from .._inner_tensors import is_wrapper
 from .._turns import one_at_a_time
 from .inputs.preserve import preserve_model
+from .reachable_code import codes_of, reachable_functions
 
 __all__ = [
     "call_with_weights",
@@ -36,6 +38,9 @@ _T = TypeVar("_T")
 # All parameters of a model up to this size are copied for a call, and those that are small themselves.
 _MOST_BYTES = 2**24
 _MOST_BYTES_OF_ONE = 2**20
+
+_WRITES = re.compile("data|numpy|no_grad|set_grad_enabled|inference_mode|[a-z].*_")
+"""Names in code that writes to parameters: their data or memory, writes without gradients, methods such as ``mul_``."""
 
 _COMPILING = ("_higher_order_ops", "flex_attention")
 """Parts of the names of torch's files that compile functions of the model."""
@@ -154,14 +159,21 @@ def _copied_weights(model: torch.nn.Module, written: Collection[str]) -> list[to
     """The tensors that are copied for a call of a model.
 
     These are the buffers, the parameters to which the captured program writes, and those of which a copy costs little:
-    code that runs in eager mode only may write to these. Large ones are not copied for the sake of such code.
+    code that runs in eager mode only may write to these. Large ones are copied if the model has code that may do so.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    is_small = bytes_of(model.parameters()) <= _MOST_BYTES
+    is_small = bytes_of(model.parameters()) <= _MOST_BYTES or _may_write(model)
     chosen = [
         one for name, one in parameters.items() if is_small or name in written or bytes_of((one,)) <= _MOST_BYTES_OF_ONE
     ]
     return [*chosen, *model.buffers()]
+
+
+def _may_write(model: torch.nn.Module) -> bool:
+    """Whether code that forward may call names a way to write to a parameter in place."""
+    functions = (one for one in reachable_functions(model.modules()) if one.__name__ != "__init__")
+    codes = (code for one in functions for code in codes_of(one.__code__))
+    return any(_WRITES.fullmatch(name) for code in codes for name in code.co_names)
 
 
 def call_with_weights(model: Any, replaced: dict[str, torch.Tensor], given: Any) -> Any:
