@@ -70,6 +70,7 @@ lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/python -m tests.size
 
 # The site is written to build/site. Links, references to code and generated tables must resolve; --quiet would hide the
 # warnings from --strict.
