@@ -42,6 +42,12 @@ class Diagnostics:
     verbose: bool = False
     on_stage: Callable[[str], None] | None = None
 
+    def __post_init__(self) -> None:
+        """Raise an ArgumentError if ``artifacts_dir`` is not a path."""
+        if not isinstance(self.artifacts_dir, str | os.PathLike):
+            hint = 'write artifacts_dir="reports"'
+            raise ArgumentError("artifacts_dir", f"expected a path, got {self.artifacts_dir!r}", hint=hint)
+
     @property
     def writes_report(self) -> bool:
         """Whether a report is written."""

@@ -49,6 +49,7 @@ _PLACES = MappingProxyType(
     {
         **dict.fromkeys(("run", "predict", "infer", "forward"), "program(*args, **kwargs)"),
         "check": "fxonnx.check(program.model)",
+        **dict.fromkeys(("onnx_model", "graph", "proto", "to_proto"), "program.model, or program.model_proto of onnx"),
         **{
             name: f"program.record.{name}"
             for name in (

@@ -123,7 +123,7 @@ def check_model(model: Any) -> None:
             f"expected an nn.Module or an ExportedProgram, got the function {name}",
             hint="call it from the forward of an nn.Module and pass that module",
         )
-    hint = None
+    hint = "pass the nn.Module whose forward is called, such as a pipeline's model"
     if isinstance(model, str | os.PathLike):
         hint = "load the model first: torch.load(path, weights_only=False), or torch.export.load(path) for a .pt2 file"
     elif isinstance(model, Mapping):
@@ -381,7 +381,8 @@ def _check_kwargs(kwargs: Any) -> dict[str, Any]:
     if kwargs is None:
         return {}
     if not isinstance(kwargs, Mapping):
-        raise ArgumentError("kwargs", f"expected a dict of inputs by name, got {kind_of(kwargs)}")
+        hint = 'write kwargs={"mask": mask}, and positional inputs in args'
+        raise ArgumentError("kwargs", f"expected a dict of inputs by name, got {kind_of(kwargs)}", hint=hint)
     for key in kwargs:
         if not isinstance(key, str):
             raise ArgumentError("kwargs", f"expected names of forward's parameters as keys, got {key!r}")
