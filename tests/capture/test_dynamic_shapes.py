@@ -220,7 +220,9 @@ def test_exported_program_with_keywords_and_variadic_inputs() -> None:
 
 def test_name_for_a_static_dim_of_an_exported_program() -> None:
     program = torch.export.export(model(separate), (A(4, 3), A(5, 3)))
-    with pytest.raises(CaptureError, match=r"captured with a fixed size of a dim .*\n  x axis 0, 'n', is always 4\nhint: pass dyn"):
+    with pytest.raises(
+        CaptureError, match=r"captured with a fixed size of a dim .*\n  x axis 0, 'n', is always 4\nhint: pass dyn"
+    ):
         capture(program, dynamic_shapes=({0: "n"}, None))
 
 
