@@ -39,6 +39,7 @@ __all__ = [
     "GLOBAL_POOLING",
     "MASK_PATCHES",
     "QUOTIENT_PATCHES",
+    "WRAPPER_PATCHES",
     "FullMasks",
     "as_tensor",
     "associative_scan",
@@ -397,6 +398,22 @@ MASK_PATCHES: tuple[Patch, ...] = (
     ),
 )
 """Of transformers; the results are those of the original functions."""
+
+
+def call_module(_: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """``DistributedDataParallel.forward``: the call of its module, without what synchronizes the processes."""
+    return self.module(*args, **kwargs)
+
+
+WRAPPER_PATCHES: tuple[Patch, ...] = (
+    Patch(
+        "torch.nn.parallel.distributed:DistributedDataParallel.forward",
+        call_module,
+        "it calls code that torch.compiler.disable hides from torch.export",
+        optional=True,
+    ),
+)
+"""Of modules that wrap others."""
 
 
 def validate_device(original: Callable[..., None], query: Tensor, key: Tensor, value: Tensor) -> None:

@@ -462,6 +462,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     ),
     *_departing(torchvision_detection.DETECTION_PATCHES),
     *functional.MASK_PATCHES,
+    *functional.WRAPPER_PATCHES,
     *_departing((*LIBRARY_PATCHES, *TRANSFORMERS_PATCHES, *TRANSFORMERS_VISION_PATCHES)),
 )
 """Applied by torch.export; in strict mode without the rows with ``strict=False``: TorchDynamo would trace into them."""
