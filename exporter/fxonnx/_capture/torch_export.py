@@ -399,12 +399,7 @@ def explained_error(error: Exception, model: torch.nn.Module, plan: CapturePlan)
             problem = f"forward returns an object of the class {returned[1]}, which is not a tensor"
             hint = "return tensors in tuples, lists or dicts, or register the class: torch.export.register_dataclass"
         elif custom := _operator_without_shapes(error):
-            problem = f"torch does not know the shape of the result of {custom}, which has no fake implementation"
-            problem = f"{problem}\n{_place(error)}"
-            hint = (
-                "register one that returns an empty tensor of the result's shape and dtype: "
-                f'torch.library.register_fake("{custom}", lambda x: torch.empty_like(x))'
-            )
+            problem, hint = _without_shapes(custom, error)
         elif _TO_NUMPY in shown:
             problem = f"forward returns a NumPy array, or computes with one\n{_place(error)}"
             hint = "return the tensor, and compute with functions of torch"
@@ -453,13 +448,27 @@ def _place(error: BaseException) -> str:
     return f"  at: {location}" if location else ""
 
 
-def _operator_without_shapes(error: BaseException) -> str | None:
-    """The custom operator whose results have no known shape, as ``library::operator``."""
+def _operator_without_shapes(error: BaseException) -> OpOverload | None:
+    """The custom operator whose results have no known shape."""
     found = _NO_FAKE.search(str(error))
     if found is not None:
-        return found[1]
-    operator = error.func if isinstance(error, UnsupportedOperatorException) else None
-    return None if not isinstance(operator, OpOverload) or operator.namespace == "aten" else operator.name()
+        namespace, _, name = found[1].partition("::")
+        operator = getattr(getattr(torch.ops, namespace), name.partition(".")[0]).default
+    else:
+        operator = error.func if isinstance(error, UnsupportedOperatorException) else None
+    is_custom = isinstance(operator, OpOverload) and operator.namespace not in ("aten", "prims")
+    return operator if is_custom else None
+
+
+def _without_shapes(operator: OpOverload, error: BaseException) -> tuple[str, str]:
+    """The problem and the hint for a custom operator without a fake implementation."""
+    name, arguments = operator.name(), [argument.name for argument in operator._schema.arguments]
+    parameters, first = ", ".join(arguments), next(iter(arguments), "")
+    return (
+        f"torch does not know the shape of the result of {name}, which has no fake implementation\n{_place(error)}",
+        f"register one that returns an empty tensor of the result's shape and dtype, for example "
+        f'torch.library.register_fake("{name}", lambda {parameters}: torch.empty_like({first}))',
+    )
 
 
 def _needed(error: BaseException) -> str:
