@@ -459,3 +459,24 @@ def test_help_of_every_command_has_an_example_and_exit_codes(command: str) -> No
 def test_completion_of_shells() -> None:
     result = CliRunner().invoke(app, ["--help"])
     assert "--install-completion" in result.stdout
+
+
+NOISY = """
+import logging, sys, torch, warnings
+
+def noisy():
+    logging.getLogger("some_library").warning("cannot load a library")
+    logging.getLogger("some_library").error("an error of a library")
+    file = "/usr/lib/site-packages/some_library.py"
+    warnings.warn_explicit("old function of a library", FutureWarning, file, 1)
+    warnings.warn_explicit("a limit of a library", UserWarning, file, 1)
+    return torch.nn.ReLU(), (torch.ones(2),)
+"""
+
+
+def test_logs_of_libraries(tmp_path: Path) -> None:
+    """What libraries log and deprecate while they are imported is not for users of a command, except errors."""
+    (tmp_path / "noisy_models.py").write_text(NOISY)
+    command = [sys.executable, "-m", "fxonnx", "export", "noisy_models:noisy", "-o", "m.onnx"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stderr == "an error of a library\nwarning: a limit of a library\n"

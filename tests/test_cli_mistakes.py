@@ -277,4 +277,7 @@ def test_a_destination_without_permission(folder: Path, monkeypatch: pytest.Monk
     for line in ("export mistaken_models:make -o o.onnx", "demo -o o.onnx"):
         done = CliRunner().invoke(app, line.split())
         assert done.exit_code == 1
-        assert done.stderr == "error[FX006]: o.onnx cannot be written: permission denied\n"
+        assert done.stderr == (
+            "error[FX006]: o.onnx cannot be written: permission denied\n"
+            "hint: write to a directory in which you may create files\n"
+        )

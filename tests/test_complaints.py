@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import fxonnx
 
 from .functions import Function
 from .models.torchvision_shim import import_torchvision
+from .saved import run_from_file
 
 
 class Cache(nn.Module):
@@ -105,6 +108,39 @@ def test_a_cache_is_an_input_without_conversion() -> None:
         verify=True,
     )
     assert program.model.graph.inputs[1].name == "past_key_values.0.key"
+
+
+def test_a_decoder_with_a_cache_has_no_limits() -> None:
+    """No warning at its export; eager mode takes masks that are longer than the cache and the tokens as well."""
+    import_torchvision()
+    from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        hidden_size=16, intermediate_size=32, num_attention_heads=2, num_hidden_layers=1, vocab_size=32
+    )
+    model = LlamaForCausalLM(config).eval()
+
+    def inputs(tokens: int, past: int, total: int) -> dict[str, Any]:
+        cache = DynamicCache([(torch.rand(2, 2, past, 8), torch.rand(2, 2, past, 8))])
+        mask = (torch.arange(total) % 3 > 0).long().expand(2, total)
+        return {"input_ids": torch.randint(0, 32, (2, tokens)), "attention_mask": mask, "past_key_values": cache}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        program = fxonnx.export(
+            model,
+            kwargs=inputs(2, 3, 5),
+            dynamic_shapes={
+                "input_ids": {0: "batch", 1: "tokens"},
+                "attention_mask": {0: "batch", 1: "total"},
+                "past_key_values.*": {0: "batch", 2: "past"},
+            },
+        )
+    run_from_file(program)
+    for sizes in ((2, 3, 5), (1, 7, 8), (4, 2, 9)):
+        given = inputs(*sizes)
+        found = program(**copy.deepcopy(given))[0]
+        torch.testing.assert_close(found, model(**given).logits)
 
 
 def test_models_on_the_meta_device() -> None:

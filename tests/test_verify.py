@@ -289,7 +289,7 @@ def test_explicit_sizes() -> None:
 WRONG_SIZES = [
     ([{"s": 4}], r"sizes: the model was exported for s >= 9, got s = 4\n  at: .*test_verify\.py:\d+ in two_ways: if x\.shape"),
     ([{"q": 4}], r"sizes: unknown dim 'q'\nhint: the dynamic dims are: s"),
-    ([{"s": 4.5}], r"sizes: the size of 's' is 4.5\nhint: pass ints"),
+    ([{"s": 4.5}], r"sizes: the size of 's' is 4.5\nhint: pass an int of at"),
     ([{"s": -1}], "sizes: the size of 's' is -1"),
     ("all", "sizes: expected 'auto' or a list of dicts, got 'all'\nhint: for example"),
     ({"s": 12}, "sizes: expected 'auto' or a list of dicts, got {'s': 12}"),

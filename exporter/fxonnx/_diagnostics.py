@@ -30,7 +30,7 @@ class Diagnostics:
         dump_exported_program: Save the captured program to ``artifacts_dir``.
         artifacts_dir: Directory of the report and the captured program.
         verbose: Print the graph with types, module scopes and source lines; and let torch print its own log, which the
-            report has otherwise.
+            report has otherwise, and the model what its forward prints.
         on_stage: Called with the name of each stage as it begins.
     """
 
@@ -41,6 +41,12 @@ class Diagnostics:
     artifacts_dir: str | os.PathLike[str] = "."
     verbose: bool = False
     on_stage: Callable[[str], None] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise an ArgumentError if ``artifacts_dir`` is not a path."""
+        if not isinstance(self.artifacts_dir, str | os.PathLike):
+            hint = 'write artifacts_dir="reports"'
+            raise ArgumentError("artifacts_dir", f"expected a path, got {self.artifacts_dir!r}", hint=hint)
 
     @property
     def writes_report(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any, ClassVar, TypeVar
 
-__all__ = ["Displayed", "Table", "TableList", "TableTuple", "html_table", "printable", "text_table"]
+__all__ = ["Displayed", "Table", "TableList", "TableTuple", "bytes_text", "html_table", "printable", "text_table"]
 
 _Item = TypeVar("_Item")
 _CELL = "text-align: left; vertical-align: top"
@@ -106,3 +106,13 @@ class TableTuple(Table, tuple[_Item, ...]):
     """A tuple whose text is a table."""
 
     __slots__ = ()
+
+
+def bytes_text(count: int) -> str:
+    """A number of bytes for people: ``1.5 MiB``."""
+    size = float(count)
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"

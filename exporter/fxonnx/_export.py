@@ -25,6 +25,7 @@ from ._capture.constraints.constraint import Constraint
 from ._capture.inputs.replaced_tensors import normal_weights
 from ._capture.number_states import with_number_states
 from ._capture.patches import PatchKind, missing_targets, tracing_patches
+from ._capture.patches.model_prints import model_prints
 from ._comparison import OutputComparison, report_skipped
 from ._diagnostics import Diagnostics, Report, read_diagnostics
 from ._export_context import exporting, in_mode, without_wrappers
@@ -176,6 +177,7 @@ def export(
     timer, shapes = Timer(shown.on_stage), (dynamic_shapes, legacy.dynamic_axes, more_inputs)
     page = Report(model, args, kwargs, shapes, profile_runtime=shown.profile_runtime)
     attempts = recorded_attempts(page.attempts, shows_log=shown.verbose)
+    given = checked, timer, (args, kwargs), shapes, dynamic_scalars
     with (
         deferred_interrupts(),
         _reporting(page, shown, timer),
@@ -184,15 +186,15 @@ def export(
         attempts,
         normal_weights(model),
     ):
-        captured = _capture(model, checked, timer, (args, kwargs), shapes, dynamic_scalars)
+        captured = _capture(model, *given, prints=shown.verbose)
         while checked.state == "io" and any(not change.is_random for change in captured.attribute_changes):
             model = with_number_states(model, captured.attribute_changes)
-            captured = _capture(model, checked, timer, (args, kwargs), shapes, dynamic_scalars)
+            captured = _capture(model, *given, prints=shown.verbose)
         captured = replace(captured, attempts=tuple(page.attempts))
         if opset_version is None:
             checked = _with_opset_of(captured, checked, least, read)
         _keep_captured(captured, page, shown)
-        program = page.program = _convert(captured, checked, timer, model)
+        program = page.program = _convert(captured, checked, timer, model, prints=shown.verbose)
         page.rows = _verify(program, timer, verify, locate=shown.writes_report)
         _save(program, timer, f, legacy, external_data)
     return _printed(program, shown)
@@ -255,6 +257,8 @@ def _capture(
     inputs: tuple[Any, Any],
     shapes: tuple[Any, Any, Any],
     dynamic_scalars: Collection[str],
+    *,
+    prints: bool,
 ) -> Capture:
     """Capture a model.
 
@@ -265,6 +269,7 @@ def _capture(
         inputs: Positional and keyword example inputs.
         shapes: ``dynamic_shapes``, ``dynamic_axes`` and ``more_inputs``.
         dynamic_scalars: The numbers that become graph inputs.
+        prints: Whether the model may print.
     """
     dynamic_shapes, dynamic_axes, more_inputs = shapes
     stage, tracing = timer.stage("capture"), in_mode(model, options.training)
@@ -273,7 +278,7 @@ def _capture(
         with unset_fake_temporarily():
             return confirmed_limits(captured, model)
 
-    with one_at_a_time(), stage, tracing:
+    with one_at_a_time(), stage, tracing, model_prints(shown=prints):
         captured = capture(
             model,
             *inputs,
@@ -296,7 +301,7 @@ def _capture(
             return confirm_assumed_limits(captured, model, strict=options.strict_shapes)
 
 
-def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> ONNXProgram:
+def _convert(captured: Capture, options: Options, timer: Timer, model: Any, *, prints: bool) -> ONNXProgram:
     """Prepare and lower the captured program.
 
     Args:
@@ -304,6 +309,7 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
         options: The validated options.
         timer: Measures the stages.
         model: The model before the capture.
+        prints: Whether the model may print.
     """
     if captured.functions:
         called = add_on("torchscript").CalledFunctions(captured.functions)
@@ -350,7 +356,7 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any) -> O
     if captured.dim_aliases:
         metadata[ALIASES_KEY] = json.dumps(captured.dim_aliases)
     captured = replace(captured, limits=limits)
-    with unset_fake_temporarily(), timer.stage("prove"):
+    with unset_fake_temporarily(), timer.stage("prove"), model_prints(shown=prints):
         proof = prove(captured, model, is_stateful=options.state == "io" and not lost)
     metadata.update(proof.metadata())
     untested = unproved_for_untested(missing_targets(), limits)

@@ -175,7 +175,9 @@ def read_export_options(options: ExportOptions | None) -> ExportOptions:
     if options is None:
         return ExportOptions()
     if not isinstance(options, ExportOptions):
-        raise ArgumentError("options", f"expected an fxonnx.ExportOptions, got {options!r}")
+        raise ArgumentError(
+            "options", f"expected an fxonnx.ExportOptions, got {options!r}", hint="write fxonnx.ExportOptions(...)"
+        )
     return options
 
 
@@ -287,7 +289,8 @@ def _check_ir_version(ir_version: Any, opset: int) -> int:
     if ir_version is None:
         return default
     if isinstance(ir_version, bool) or not isinstance(ir_version, int):
-        raise ArgumentError("ir_version", f"expected an int, got {ir_version!r}")
+        hint = f"pass a number from {least} to {NEWEST_IR_VERSION}, or nothing for {default}"
+        raise ArgumentError("ir_version", f"expected an int, got {ir_version!r}", hint=hint)
     if not least <= ir_version <= NEWEST_IR_VERSION:
         raise ArgumentError(
             "ir_version",
@@ -330,7 +333,7 @@ def _check_opset(opset_version: int | None, default: int) -> int:
     # bool first: it is a subclass of int.
     if isinstance(opset_version, bool) or not isinstance(opset_version, int):
         number = str(opset_version).strip().removesuffix(".0")
-        hint = f"pass {number}" if number.isdecimal() else None
+        hint = f"pass {number}" if number.isdecimal() else f"pass a number, or nothing for {default}"
         raise ArgumentError("opset_version", f"expected an int, got {opset_version!r}", hint=hint)
     if not OLDEST_OPSET <= opset_version <= NEWEST_OPSET:
         raise ArgumentError(
@@ -358,10 +361,17 @@ def _names(argument: str, names: Sequence[str] | None) -> tuple[str, ...]:
     if names is None:
         return ()
     if isinstance(names, str) or not isinstance(names, Sequence):
-        raise ArgumentError(argument, f"expected a list of strings, got {names!r}", hint=f"write [{names!r}]")
+        hint = (
+            f"write [{names!r}]"
+            if isinstance(names, str)
+            else 'write ["x"]: one name for each input or output, in order'
+        )
+        raise ArgumentError(argument, f"expected a list of strings, got {names!r}", hint=hint)
     for name in names:
         if not isinstance(name, str) or not name:
-            raise ArgumentError(argument, f"expected non-empty strings, got {name!r}")
+            raise ArgumentError(
+                argument, f"expected non-empty strings, got {name!r}", hint="leave names at the end out instead"
+            )
         if names.count(name) > 1:
             raise ArgumentError(argument, f"{name!r} is given twice", hint="names of values are unique")
     return tuple(names)
@@ -371,6 +381,9 @@ def _check_table(registry: Registry, table: Mapping[Callable[..., Any], Callable
     """The registry with the user's translations in front."""
     if not table:
         return registry
+    if not isinstance(table, Mapping):
+        hint = "write {torch.ops.aten.relu.default: my_relu}"
+        raise ArgumentError("custom_translation_table", f"expected a dict, got {kind_of(table)}", hint=hint)
     for target, function in table.items():
         if isinstance(target, OpOverloadPacket):
             raise ArgumentError(
@@ -386,5 +399,6 @@ def _check_table(registry: Registry, table: Mapping[Callable[..., Any], Callable
             raise ArgumentError(
                 "custom_translation_table",
                 f"the value for {target} is {kind_of(function)}, not a function or a list of functions",
+                hint="write a function that emits operators: def translation(op, x): return op.Relu(x)",
             )
     return registry.extended(table)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 from pathlib import Path
 
-from .errors import ArgumentError, did_you_mean
+from ._display import bytes_text
+from .errors import ArgumentError, SaveError, did_you_mean
 
-__all__ = ["is_file", "missing_file", "path_of"]
+__all__ = ["NO_PERMISSION", "is_file", "missing_file", "not_written", "path_of"]
+
+NO_PERMISSION = ("permission denied", "write to a directory in which you may create files")
+"""The problem and the hint for a destination that is not writable, or is on a device that is not."""
+
+_NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_SPACE = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 def path_of(value: str | os.PathLike[str], argument: str) -> Path:
@@ -60,3 +69,23 @@ def missing_file(path: Path, argument: str) -> ArgumentError:
     alike = (other for other in path.parent.glob("*") if path.suffix in ("", other.suffix))
     others = (other.name for other in alike if other.is_file())
     return ArgumentError(argument, f"file {path} does not exist", hint=did_you_mean(path.name, others))
+
+
+def not_written(problem: str, place: Path, error: OSError, *, needed: int | None = None) -> SaveError:
+    """The error for a file or directory that cannot be written, in the same words everywhere.
+
+    Args:
+        problem: What cannot be written: ``m.onnx cannot be written``.
+        place: Its path.
+        error: The error of the system.
+        needed: The number of bytes that it takes, if it is known.
+    """
+    reason, hint = error.strerror or str(error), None
+    if error.errno in _NO_PERMISSION:
+        reason, hint = NO_PERMISSION
+    elif error.errno in _NO_SPACE:
+        above = next((parent for parent in place.absolute().parents if parent.exists()), None)
+        free = "" if above is None else f", and {bytes_text(shutil.disk_usage(above).free)} are free"
+        reason = "no space left on the device"
+        hint = "write to another device" if needed is None else f"it takes about {bytes_text(needed)}{free}"
+    return SaveError(f"{problem}: {reason}", hint=hint)

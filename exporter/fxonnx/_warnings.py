@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from types import FrameType
 
 from ._context_values import assigned
 from ._display import printable
 
 __all__ = ["collecting_warnings", "ignoring_warnings", "warn_user"]
 
+_TORCH = f"{os.sep}torch{os.sep}"
 _PACKAGE = str(Path(__file__).parent) + "/"
 _ignored: ContextVar[tuple[str, ...]] = ContextVar("fxonnx_ignored_warnings", default=())
 _collected: ContextVar[list[str] | None] = ContextVar("fxonnx_collected_warnings", default=None)
@@ -36,7 +39,7 @@ def ignoring_warnings(beginning: str) -> Iterator[None]:
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """Issue a warning at the innermost frame outside of fxonnx.
+    """Issue a warning at the innermost frame outside of fxonnx; while torch traces a model, at the call of fxonnx.
 
     Args:
         message: Text of the warning.
@@ -49,7 +52,18 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     if collected is not None:
         collected.append(message)
         return
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        level, frame = level + 1, frame.f_back
+    levels = list(_levels()) or [(1, "")]
+    level, _ = levels[-1] if _TORCH in levels[0][1] else levels[0]
     warnings.warn(message, category, stacklevel=level)
+
+
+def _levels() -> Iterator[tuple[int, str]]:
+    """The stack levels of callers of fxonnx with their files, from the innermost one."""
+    level, is_own = 1, True
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if is_own and not name.startswith(_PACKAGE):
+            yield level, name
+        is_own = name.startswith(_PACKAGE)
+        level, frame = level + 1, frame.f_back

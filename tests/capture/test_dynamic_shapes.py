@@ -220,7 +220,9 @@ def test_exported_program_with_keywords_and_variadic_inputs() -> None:
 
 def test_name_for_a_static_dim_of_an_exported_program() -> None:
     program = torch.export.export(model(separate), (A(4, 3), A(5, 3)))
-    with pytest.raises(CaptureError, match=r"specializes a dim .*\n  x axis 0, 'n', is always 4\nhint: "):
+    with pytest.raises(
+        CaptureError, match=r"captured with a fixed size of a dim .*\n  x axis 0, 'n', is always 4\nhint: pass dyn"
+    ):
         capture(program, dynamic_shapes=({0: "n"}, None))
 
 
@@ -292,8 +294,8 @@ WRONG = [
     pytest.param(A(()), both({0: "n"}), r"x has shape \(\), so it has no axis 0$", id="axis-of-scalar"),
     pytest.param(A(4, 3), both({0: "n", -2: "m"}), "axis 0 of x is given twice", id="axis-twice"),
     pytest.param(A(4, 3), both({"n": 0}), r"x is a tensor, but its spec has the key 'n'\nhint: the keys are axes", id="key"),
-    pytest.param(A(4, 3), both(("n",)), r"x has shape \(4, 3\), but its spec has 1 entries: \('n',\)\nhint: pass {axis: dim}", id="rank"),
-    pytest.param(A(4, 3), both("n"), r"x is a tensor, but its spec is 'n'\nhint: pass {axis: dim}", id="name-for-tensor"),
+    pytest.param(A(4, 3), both(("n",)), r"x has shape \(4, 3\), but its spec has 1 entries: \('n',\)\nhint: name only the dyn", id="rank"),
+    pytest.param(A(4, 3), both("n"), r"x is a tensor, but its spec is 'n'\nhint: pass a dim for each", id="name-for-tensor"),
     pytest.param(A(4, 3), both({0: ""}), "the name of axis 0 of x is empty", id="empty-name"),
     pytest.param(A(4, 3), both({0: 1.5}), r"the spec of axis 0 of x is 1.5\nhint: pass a name, a torch.export.Dim", id="float"),
     pytest.param(A(4, 3), both({0: True}), "the spec of axis 0 of x is True", id="bool"),
@@ -311,7 +313,7 @@ WRONG = [
     pytest.param(3, both({0: "n"}), r"x is the int 3, but its spec is {0: 'n'}\nhint: pass a name or Dim.DYNAMIC", id="axes-for-int"),
     pytest.param(1.5, both("n"), r"x is a float, which has no dims, but its spec is 'n'\nhint: pass None", id="float-input"),
     pytest.param(True, both("n"), "x is a bool, which has no dims", id="bool-input"),
-    pytest.param(None, both({0: "n"}), "x is a NoneType, which has no dims", id="none-input"),
+    pytest.param(None, both({0: "n"}), "x is None or frozen, which has no dims", id="none-input"),
 ]  # fmt: skip
 
 

@@ -144,3 +144,35 @@ def test_sharded_weights_have_to_be_gathered(part: str) -> None:
     plain = make()
     plain.load_state_dict(get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)))
     torch.testing.assert_close(fxonnx.export(plain, (X,))(X)[0], plain(X).detach())
+
+
+@pytest.mark.usefixtures("process_group")
+def test_weights_that_are_dtensors() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    model = nn.Sequential(nn.ReLU(), nn.Linear(5, 4)).eval()
+    model = parallelize_module(model, init_device_mesh("cpu", (1,)), {"1": ColwiseParallel()})
+    with pytest.raises(ArgumentError, match="weights of '1' are distributed over processes as DTensors\nhint: gather"):
+        fxonnx.export(model, (X,))
+
+
+class Inner(nn.Module):
+    """A model with a wrapped part."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) + 1
+
+
+@pytest.mark.usefixtures("process_group")
+@pytest.mark.parametrize("wrap", [nn.parallel.DistributedDataParallel, nn.DataParallel])
+def test_wrappers_inside_of_a_model(wrap: Any) -> None:
+    model = Inner(wrap(nn.Linear(5, 4))).eval()
+    program = fxonnx.export(model, (X,), dynamic_shapes=({0: "n"},))
+    assert {*program.model.graph.initializers} > {"inner.module.weight", "inner.module.bias"}
+    x = torch.rand(7, 5)
+    torch.testing.assert_close(program(x)[0], model(x).detach())

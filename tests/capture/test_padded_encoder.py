@@ -56,10 +56,31 @@ def test_padded_rows(kind: str, gradients: str, example: str) -> None:
             torch.testing.assert_close(program(x, padding)[0], model(x, padding).detach(), rtol=1e-4, atol=1e-5)
 
 
+def test_an_export_with_gradients_says_what_inference_returns() -> None:
+    inputs = (torch.randn(3, 5, 8), torch.tensor(MASKS["ends"]).bool())
+    with pytest.warns(
+        UserWarning, match=r"hides to zero; (?s:.*)at: .*padded_encoder\.py:\d+ (?s:.*)hint: export within"
+    ) as shown:
+        fxonnx.export(Padded({}).eval(), inputs)
+    ours = [one for one in shown if "hides to zero" in str(one.message)]
+    assert [one.filename for one in ours] == [__file__]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_inputs_of_which_a_row_has_no_tokens() -> None:
+    """For these, eager torch raises an error, and the proof has others."""
+    model = Padded({}).eval()
+    inputs = (torch.randn(2, 5, 8), torch.tensor(MASKS["none"][:2]).bool())
+    with torch.no_grad():
+        program = fxonnx.export(model, inputs, dynamic_shapes=({0: "b", 1: "t"}, {0: "b", 1: "t"}))
+        given = torch.randn(2, 3, 8), torch.tensor([[0, 0, 1], [0, 1, 1]]).bool()
+        torch.testing.assert_close(program(*given)[0], model(*given))
+
+
 def test_an_encoder_that_does_not_check_the_mask() -> None:
     model = Padded({}, mask_check=False).eval()
     with torch.no_grad():
         program = fxonnx.export(model, (torch.randn(3, 5, 8), torch.tensor(MASKS["ends"]).bool()))
-        for name in ("ends", "all padded", "none"):
+        for name in MASKS:
             x, padding = torch.randn(3, 5, 8), torch.tensor(MASKS[name]).bool()
             torch.testing.assert_close(program(x, padding)[0], model(x, padding), rtol=1e-4, atol=1e-5)

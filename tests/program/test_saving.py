@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -473,6 +474,35 @@ def test_unwritable_destination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(SaveError, match=r"m\.onnx cannot be written: permission denied"):
         save(linear_model(), tmp_path / "m.onnx")
+
+
+ERRORS = {
+    errno.EACCES: "permission denied\nhint: write to a directory in which you may create files",
+    errno.EROFS: "permission denied\nhint: write to a directory in which you may create files",
+    errno.ENOSPC: r"no space left on the device\nhint: it takes about [\d.]+ \w+, and [\d.]+ \w+ are free",
+    errno.EIO: "Input/output error$",
+}
+
+
+@pytest.mark.parametrize("number", ERRORS)
+@pytest.mark.parametrize("external_data", [False, True])
+def test_errors_of_the_device(
+    number: int, external_data: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same words whatever is written, and an existing file is left as it was."""
+    program = fxonnx.export(torch.nn.Linear(64, 64).eval(), (torch.rand(1, 64),))
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"before")
+
+    def fail(*_: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(SaveError, match=rf"m\.onnx cannot be written: {ERRORS[number]}"):
+        program.save(path, external_data=external_data)
+    assert (files(tmp_path), path.read_bytes()) == (["m.onnx"], b"before")
+    with pytest.raises(SaveError, match=rf"{tmp_path.name} cannot be written: {ERRORS[number]}"):
+        fxonnx.save_all({"a": program}, tmp_path)
 
 
 def test_external_data_requires_a_path() -> None:

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import (
         DataDependentOutputException,
         DynamicOutputShapeException,
+        UnsupportedOperatorException,
         disable_fake_tensor_cache,
         in_kernel_invocation_manager,
     )
@@ -127,6 +128,7 @@ else:
     is_contiguous = find_name("torch._prims_common:is_contiguous")
     DataDependentOutputException = find_name("torch._subclasses.fake_tensor:DataDependentOutputException")
     DynamicOutputShapeException = find_name("torch._subclasses.fake_tensor:DynamicOutputShapeException")
+    UnsupportedOperatorException = find_name("torch._subclasses.fake_tensor:UnsupportedOperatorException")
     disable_fake_tensor_cache = find_name("torch._subclasses.fake_tensor:disable_fake_tensor_cache")
     in_kernel_invocation_manager = find_name("torch._subclasses.fake_tensor:in_kernel_invocation_manager")
     FunctionalTensor = find_name("torch._subclasses.functional_tensor:FunctionalTensor")
@@ -216,6 +218,7 @@ __all__ = [
     "TracingContext",
     "TreeSpec",
     "UncapturedHigherOrderOpError",
+    "UnsupportedOperatorException",
     "ValueRangeError",
     "ValueRanges",
     "WeakTensorKeyDictionary",

@@ -343,7 +343,13 @@ def _capture_program(program: ExportedProgram, options: _ShapeOptions, strict_sh
     shapes, axes, _ = options.read(program_inputs(program), user_input_names(program))
     check_program_shapes(program, shapes.leaves)
     shapes = replace(shapes, shared=() if axes is not None and axes.legacy else shared_dims(shapes.leaves))
-    names, aliases = names_of_dims(program, shapes, axes, options.output_names)
+    try:
+        names, aliases = names_of_dims(program, shapes, axes, options.output_names)
+    except SpecializedDimsError as error:
+        raise CaptureError(
+            error.message.replace("the model specializes", "the program was captured with a fixed size of", 1),
+            hint="pass dynamic_shapes to torch.export.export, or pass the nn.Module instead of the program",
+        ) from error
     limits = translate_guards(program, shapes, names, None)
     output_dims = name_computed_dims(program, axes, options.output_names, (names, aliases), strict=strict_shapes)
     return Capture(program, names, aliases, limits, output_paths=output_paths(program), output_dims=output_dims)

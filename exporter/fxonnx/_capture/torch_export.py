@@ -18,6 +18,8 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from fxonnx_translations._torch_compat import (
     DataDependentOutputException,
+    OpOverload,
+    UnsupportedOperatorException,
     dynamo_config,
     get_proxy_mode,
     shape_config,
@@ -109,6 +111,8 @@ _LIMITS = re.compile(
     r"|We found a fake tensor in the exported program constant's list"
     r"|doesn't work unless it is captured completely with torch\.compile"
 )
+_NO_FAKE = re.compile(r"no fake impl registered for <CustomOpDef\(([\w:.]+)\)>")
+_TO_NUMPY = ".numpy() is not supported for tensor subclasses"
 _RETURNED = re.compile(r"Found <class '([^']+)'> in output, which is not a known type")
 _ADVICE = (
     *("For more ", "For extended logs", "For C++ stack", "If you suspect", "consider using data-dependent friendly"),
@@ -394,6 +398,11 @@ def explained_error(error: Exception, model: torch.nn.Module, plan: CapturePlan)
         if returned is not None:
             problem = f"forward returns an object of the class {returned[1]}, which is not a tensor"
             hint = "return tensors in tuples, lists or dicts, or register the class: torch.export.register_dataclass"
+        elif custom := _operator_without_shapes(error):
+            problem, hint = _without_shapes(custom, error)
+        elif _TO_NUMPY in shown:
+            problem = f"forward returns a NumPy array, or computes with one\n{_place(error)}"
+            hint = "return the tensor, and compute with functions of torch"
         elif isinstance(error, GuardOnDataDependentSymNode | DataDependentOutputException):
             problem = f"{_needed(error)}\n{shown}"
         else:
@@ -428,10 +437,38 @@ def _described(error: BaseException) -> tuple[str, str | None]:
         if line.strip() or (lines and lines[-1].strip()):
             lines.append(line)
     shown = "\n".join(f"  {line}".rstrip() for line in lines[:MESSAGE_LINES]).rstrip()
-    location = user_line(error)
-    place = f"  at: {location}" if location else ""
+    place = _place(error)
     hint = next((hint for marker, hint in _HINTS.items() if marker in shown), None)
     return "\n".join(text for text in (shown, place) if text), hint
+
+
+def _place(error: BaseException) -> str:
+    """The line of a message with the user's line of code; empty if there is none."""
+    location = user_line(error)
+    return f"  at: {location}" if location else ""
+
+
+def _operator_without_shapes(error: BaseException) -> OpOverload | None:
+    """The custom operator whose results have no known shape."""
+    found = _NO_FAKE.search(str(error))
+    if found is not None:
+        namespace, _, name = found[1].partition("::")
+        operator = getattr(getattr(torch.ops, namespace), name.partition(".")[0]).default
+    else:
+        operator = error.func if isinstance(error, UnsupportedOperatorException) else None
+    is_custom = isinstance(operator, OpOverload) and operator.namespace not in ("aten", "prims")
+    return operator if is_custom else None
+
+
+def _without_shapes(operator: OpOverload, error: BaseException) -> tuple[str, str]:
+    """The problem and the hint for a custom operator without a fake implementation."""
+    name, arguments = operator.name(), [argument.name for argument in operator._schema.arguments]
+    parameters, first = ", ".join(arguments), next(iter(arguments), "")
+    return (
+        f"torch does not know the shape of the result of {name}, which has no fake implementation\n{_place(error)}",
+        f"register one that returns an empty tensor of the result's shape and dtype, for example "
+        f'torch.library.register_fake("{name}", lambda {parameters}: torch.empty_like({first}))',
+    )
 
 
 def _needed(error: BaseException) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +20,9 @@ from .._display import printable
 from .progress import showing_progress
 
 __all__ = ["error_record", "print_answer", "print_json", "print_text", "progress", "readable_messages", "size_text"]
+
+
+_PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 
 
 @contextmanager
@@ -39,6 +44,7 @@ def readable_messages(debug: bool, *, as_json: bool = False, exit_code: int = 1)
                 stack.enter_context(redirect_stdout(sys.stderr))
             if not debug:
                 warnings.showwarning = _print_warning
+                stack.enter_context(_without_logs_of_libraries())
             yield
     except Exception as error:
         if debug:
@@ -52,6 +58,21 @@ def readable_messages(debug: bool, *, as_json: bool = False, exit_code: int = 1)
         if as_json:
             print_json({"error": error_record(error)})
         raise typer.Exit(2 if isinstance(error, ArgumentError) else exit_code) from error
+
+
+@contextmanager
+def _without_logs_of_libraries() -> Iterator[None]:
+    """Show only errors of what libraries log without a handler: torchao logs each library it cannot load."""
+    handler = logging.lastResort
+    if handler is None:
+        yield
+        return
+    level = handler.level
+    handler.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        handler.setLevel(level)
 
 
 def error_record(error: Exception) -> dict[str, str | None]:
@@ -111,7 +132,12 @@ def _print_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Print a warning without its location, which is a line of this package or of typer."""
+    """Print a warning without its location, which is a line of this package or of typer.
+
+    A library that calls a deprecated function of another one is not the user's to mend.
+    """
+    if issubclass(category, FutureWarning | DeprecationWarning) and _PACKAGES.search(filename):
+        return
     print_text(f"warning: {message}", err=True)
 
 

@@ -26,6 +26,7 @@ from fxonnx_translations._torch_compat import FakeTensor
 
 from .._capture import Capture
 from .._capture.constraints.constraint import SizeLimits
+from .._capture.eager_failures import user_line
 from .._extensions import add_on
 from .._interrupts import interruption_point
 from .._nodes import result_index
@@ -56,6 +57,9 @@ from .regions import REGIONS, SCOPES, Scope
 from .versions import NEWEST_OPSET, ir_versions
 
 __all__ = ["Lowered", "lower"]
+
+_RETURN_HINT = "return the value of the last operator: return op.Relu(x)"
+_SHAPE_HINT = "op.result.shape is the shape that torch computes: reshape, expand or transpose the value to it"
 
 LoweredValue: TypeAlias = ir.Value | Dim | float | bool | str | Sequence[Any] | None
 """The lowered form of an FX node: a graph value, a size expression, a Python constant, or a list of them."""
@@ -352,7 +356,7 @@ class _GraphLowering:
         except (TranslationError, UnsupportedOperatorError):
             raise
         except Exception as error:
-            raise self._error(node, f"{type(error).__name__}: {error}") from error
+            raise self._failure(node, error, is_own=translation.custom) from error
         self.env[node] = self._check_results(node, returned, results, val)
         self._annotate(node, mark)
 
@@ -439,16 +443,19 @@ class _GraphLowering:
         """Compare number, dtypes and shapes of the outputs with torch's, then record torch's shapes."""
         values = list(returned) if isinstance(returned, (list, tuple)) else [returned]
         if len(values) != len(results):
-            raise self._error(node, f"the translation returned {len(values)} values, torch returns {len(results)}")
+            raise self._error(
+                node, f"the translation returned {len(values)} values, torch returns {len(results)}", _call_hint(node)
+            )
         several = isinstance(val, (list, tuple))
         if values == [None] and not several:
-            hint = "return the value of the last operator: return op.Relu(x)"
-            raise self._error(node, "the translation returned None, torch returns a tensor", hint)
+            raise self._error(node, "the translation returned None, torch returns a tensor", _RETURN_HINT)
         for position, (value, result) in enumerate(zip(values, results, strict=True)):
             if value is None:
                 continue
             if not isinstance(value, ir.Value):
-                raise self._error(node, f"the translation returned {kind_of(value)}, not a value of the graph")
+                raise self._error(
+                    node, f"the translation returned {kind_of(value)}, not a value of the graph", _RETURN_HINT
+                )
             self._check_result(node, value, result)
             # One of several results is named after its getitem node, if it has one.
             self._name(value, node, f"{node.name}__{position}" if several else node.name, final=not several)
@@ -471,12 +478,15 @@ class _GraphLowering:
             self.builder.infer(value)
         if value.dtype != result.dtype and not (value.dtype in _HELD_IN_BYTES and result.torch_dtype is torch.uint8):
             found = value.dtype.name if value.dtype is not None else "unknown"
-            raise self._error(node, f"the translation returned {found}, torch returns {result.dtype.name}")
+            problem = f"the translation returned {found}, torch returns {result.dtype.name}"
+            raise self._error(node, problem, "convert the value: op.Cast(value, to=op.result.dtype)")
         shape = (*result.shape, *trailing)
         if inferred is not None and len(inferred) != len(shape):
-            raise self._error(node, f"the translation returned rank {len(inferred)}, torch returns rank {len(shape)}")
+            problem = f"the translation returned rank {len(inferred)}, torch returns rank {len(shape)}"
+            raise self._error(node, problem, _SHAPE_HINT)
         if inferred is not None and any(map(_differ, inferred, shape)):
-            raise self._error(node, f"the translation returned shape {list(inferred)}, torch returns {list(shape)}")
+            problem = f"the translation returned shape {list(inferred)}, torch returns {list(shape)}"
+            raise self._error(node, problem, _SHAPE_HINT)
         if value.shape is None:
             self.builder.set_dims(value, shape)
             self.builder.write_shape(value, shape)
@@ -504,6 +514,14 @@ class _GraphLowering:
                     onnx_node.meta[SCOPES] = tuple(Scope(*scope) for scope in class_scopes_of(node))
                 if regions:
                     onnx_node.meta[REGIONS] = tuple(Scope(*region) for region in regions)
+
+    def _failure(self, node: torch.fx.Node, error: Exception, *, is_own: bool) -> TranslationError:
+        """The error of a translation that raised another one, with the line of the user's function."""
+        place = user_line(error) if is_own else ""
+        table = f"custom_translation_table={{torch.ops.{target_name(node)}: my_function}}"
+        hint = _call_hint(node) if is_own else f"pass a translation of your own: export(..., {table})"
+        problem = f"{type(error).__name__}: {error}" + (f"\n  in: {place}" if place else "")
+        return self._error(node, problem, hint)
 
     def _error(self, node: torch.fx.Node, message: str, hint: str | None = None) -> TranslationError:
         location = source_line(node)
@@ -549,6 +567,12 @@ class _GraphLowering:
 def _differ(found: Dim, expected: Dim) -> bool:
     """Whether two sizes are known to differ; the equality of symbolic sizes may be known to torch only."""
     return isinstance(found, int) and isinstance(expected, int) and found != expected
+
+
+def _call_hint(node: torch.fx.Node) -> str | None:
+    """What a translation of the user is called with; None for an operator without a schema."""
+    schema = getattr(node.target, "_schema", None)
+    return None if schema is None else f"the function is called with op and the arguments of {schema}"
 
 
 def _name(function: Any) -> str:

@@ -19,7 +19,7 @@ from fxonnx_translations._builder.dtypes import to_torch_dtype
 from fxonnx_translations._builder.initializers import TorchTensor, has_content
 
 from .._json_text import parse_json
-from .._paths import path_of
+from .._paths import not_written, path_of
 from ..errors import ArgumentError, SaveError, did_you_mean, kind_of
 from .atomic_file import AtomicFile
 from .checkpoints import StoredTensor, Weights, read_weight_sources
@@ -186,7 +186,7 @@ def write_adapter(path: str | os.PathLike[str], values: Mapping[str, torch.Tenso
                 file.commit()
                 file.remove_leftovers()
     except OSError as error:
-        raise SaveError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise not_written(f"{path} cannot be written", path, error) from error
 
 
 def _default_value(value: ir.Value) -> torch.Tensor:

@@ -35,6 +35,8 @@ def compute_values(
     values = {str(value.name): value for node in graph for value in node.outputs}
     given = {str(value.name): index for index, value in enumerate(graph.inputs)}
     known = [*given, *graph.initializers, *values]
+    if isinstance(names, str):
+        raise ArgumentError("value_names", f"expected a list of names, got {names!r}", hint=f"write [{names!r}]")
     for name in names:
         if name not in known:
             raise ArgumentError(

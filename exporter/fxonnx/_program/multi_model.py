@@ -14,10 +14,10 @@ import onnx_ir as ir
 from fxonnx_translations._builder.initializers import TorchTensor, storage_key
 
 from .._lower.metadata import MetadataLevel
-from .._paths import path_of
+from .._paths import not_written, path_of
 from .._progress import Counter
 from .._public import public
-from ..errors import ArgumentError, SaveError
+from ..errors import ArgumentError
 from .atomic_file import AtomicFile, remove_leftovers
 from .external_data import lay_out_external_data
 from .metadata_level import check_level
@@ -26,6 +26,7 @@ from .protobuf_layout import (
     ModelLayout,
     external_tensors,
     lay_out_model,
+    tensor_bytes,
     write_external_data,
     write_model,
     write_tensor,
@@ -72,7 +73,8 @@ def save_all(
     try:
         return _save(programs, root, metadata)
     except OSError as error:
-        raise SaveError(f"{root} cannot be written: {error.strerror or error}") from error
+        needed = sum(tensor_bytes(program.model) for program in programs.values())
+        raise not_written(f"{root} cannot be written", root / "model", error, needed=needed) from error
 
 
 def _save(programs: Mapping[str, ONNXProgram], root: Path, metadata: MetadataLevel | None) -> list[Path]:

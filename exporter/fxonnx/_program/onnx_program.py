@@ -15,6 +15,7 @@ import onnx_ir as ir
 import torch
 
 from .._comparison import OutputComparison
+from .._display import bytes_text
 from .._lower.guards import renamed as guards_renamed
 from .._lower.inlining import inlined
 from .._lower.metadata import MetadataLevel
@@ -49,6 +50,7 @@ _PLACES = MappingProxyType(
     {
         **dict.fromkeys(("run", "predict", "infer", "forward"), "program(*args, **kwargs)"),
         "check": "fxonnx.check(program.model)",
+        **dict.fromkeys(("onnx_model", "graph", "proto", "to_proto"), "program.model, or program.model_proto of onnx"),
         **{
             name: f"program.record.{name}"
             for name in (
@@ -414,7 +416,7 @@ class ONNXProgram:
         more = f", {len(adapters)} adapter weights" if adapters else ""
         return (
             f"ONNXProgram(opset {self.model.opset_imports.get('')}, {len(graph)} nodes, {functions}"
-            f"{len(graph.initializers)} initializers, {_bytes(tensor_bytes(self.model))} of weights,\n"
+            f"{len(graph.initializers)} initializers, {bytes_text(tensor_bytes(self.model))} of weights,\n"
             f"  inputs:  {described(value for value in graph.inputs if value.name not in adapters)}{more}\n"
             f"  outputs: {described(graph.outputs)})"
         )
@@ -424,12 +426,3 @@ class ONNXProgram:
 def weights_of(program: ONNXProgram) -> WeightMap:
     """Return the mapping between FQNs of the state_dict and initializers of a program."""
     return program.weights
-
-
-def _bytes(count: int) -> str:
-    size = float(count)
-    for unit in ("bytes", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from .._lower.inlining import flat_shapes
 from .._lower.model import OUTPUT_DIMS_KEY
 from .._warnings import warn_user
-from ..errors import ArgumentError, did_you_mean
+from ..errors import ArgumentError, did_you_mean, kind_of
 
 __all__ = ["rename_dims"]
 
@@ -30,6 +30,8 @@ def rename_dims(model: ir.Model, mapping: Mapping[Any, str]) -> dict[str, str]:
     Raises:
         ArgumentError: If a key is not a name or ``ir.SymbolicDim``, or a new name is empty, a number or taken.
     """
+    if not isinstance(mapping, Mapping):
+        raise ArgumentError("rename_mapping", f"expected a dict, got {kind_of(mapping)}", hint='write {"n": "batch"}')
     names = {_name(key): _checked(new) for key, new in mapping.items()}
     shapes = list(_shapes(model))
     present = {token for shape in shapes for dim in shape for token in re.findall(r"\w[\w ]*\w|\w", _text(dim))}

@@ -24,7 +24,7 @@ import onnx_ir as ir
 from fxonnx_translations._builder.initializers import has_content, sources_of
 
 from .._lower.metadata import MetadataLevel
-from .._paths import path_of
+from .._paths import NO_PERMISSION, not_written, path_of
 from ..errors import ArgumentError, SaveError, did_you_mean
 from .atomic_file import AtomicFile
 from .external_data import REFERENCE, SUFFIXES, ExternalData, ExternalDataFormat
@@ -113,7 +113,7 @@ def save(
         else:
             _save_to_path(path, render, "raw" if external_data else None)
     except OSError as error:
-        raise SaveError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise not_written(f"{path} cannot be written", path, error, needed=tensor_bytes(model)) from error
 
 
 def _target(link: Path, external_data: ExternalData) -> Path:
@@ -182,7 +182,7 @@ def check_destination(path: Path) -> None:
     try:
         problem, hint = _problem(path)
     except OSError as error:
-        raise SaveError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise not_written(f"{path} cannot be written", path, error) from error
     if problem:
         raise SaveError(f"{path} cannot be written: {problem}", hint=hint)
 
@@ -198,7 +198,7 @@ def _problem(path: Path) -> tuple[str, str | None]:
     if path.exists() and not path.is_file():
         return "it is not a regular file", None
     if not os.access(path if path.exists() else directory, os.W_OK):
-        return "permission denied", None
+        return NO_PERMISSION
     return "", None
 
 

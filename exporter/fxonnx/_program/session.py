@@ -198,7 +198,7 @@ def as_tensor(value: Any, graph_input: ir.Value) -> torch.Tensor:
             tensor = torch.view_as_real(tensor.resolve_conj())
         tensor = tensor.resolve_neg()
     else:
-        raise ArgumentError(name, f"expected a tensor, got {type(value).__name__}")
+        raise ArgumentError(name, f"expected a tensor, got {type(value).__name__}", hint="pass torch.tensor(value)")
     if tensor.dtype != dtype:
         raise ArgumentError(
             name, f"expected dtype {dtype}, got {tensor.dtype}", hint=f"convert the values with .to({dtype})"
@@ -232,7 +232,8 @@ def _with_values(tensor: torch.Tensor, name: str) -> torch.Tensor:
         ArgumentError: If it has none, or is not strided.
     """
     if not has_content(tensor):
-        raise ArgumentError(name, "expected a tensor with values, got one without, on the meta device or fake")
+        problem = "expected a tensor with values, got one without, on the meta device or fake"
+        raise ArgumentError(name, problem, hint="pass a tensor on the CPU, such as torch.rand(shape)")
     if tensor.layout != torch.strided:
         raise ArgumentError(
             name, f"expected a dense tensor, got one of layout {tensor.layout}", hint="convert it with .to_dense()"

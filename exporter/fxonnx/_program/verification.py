@@ -19,7 +19,7 @@ from .._comparison import NEGATIVE_ZERO, OutputComparison, OutputRows, Reference
 from .._extensions import add_on
 from .._progress import Counter
 from .._public import public
-from ..errors import ArgumentError, ExportError, VerificationError, did_you_mean
+from ..errors import ArgumentError, ExportError, VerificationError, did_you_mean, kind_of
 from .accuracy_level import ROUNDED, always_rounds, products_in_float
 from .call_binding import BoundCall, bind_call
 from .file_verification import verify_file
@@ -140,6 +140,9 @@ def verify(
     model, args, kwargs = _read_inputs(inputs, model, args, kwargs)
     if isinstance(program, str | os.PathLike | bytes):
         return _verify_file(program, model, args, kwargs, Tolerance(rtol, atol), other=sizes or locate)
+    if not hasattr(program, "record"):
+        problem = f"expected an ONNXProgram or the path of a file, got {kind_of(program)}"
+        raise ArgumentError("program", problem, hint="write verify(fxonnx.export(model, args), model, args)")
     run = _Run(program, reference_of(program, model), Tolerance(rtol, atol))
     with preserved_random_states():
         call = run.bind(args, kwargs)

@@ -127,7 +127,9 @@ def check_sizes(limits: SizeLimits, sizes: Mapping[str, int]) -> None:
             hint = did_you_mean(name, known, f"the dynamic dims are: {', '.join(sorted(known)) or 'none'}")
             raise ArgumentError("sizes", f"unknown dim {name!r}", hint=hint)
         if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-            raise ArgumentError("sizes", f"the size of {name!r} is {size!r}", hint="pass ints")
+            raise ArgumentError(
+                "sizes", f"the size of {name!r} is {size!r}", hint=f'pass an int of at least 0: sizes=[{{"{name}": 3}}]'
+            )
     constraint = limits.violated(sizes)
     if constraint is not None:
         given = ", ".join(f"{name} = {sizes[name]}" for name in constraint.dims)

@@ -113,6 +113,9 @@ def replace_weights(
     Raises:
         ArgumentError: If a weight has another shape or dtype, or tied weights have different values.
     """
+    if not isinstance(state_dict, Mapping):
+        hint = "pass model.state_dict()"
+        raise ArgumentError("state_dict", f"expected a dict of tensors by name, got {kind_of(state_dict)}", hint=hint)
     current = _current_weights(model)
     new: dict[str, TorchTensor] = {}
     applied: dict[str, torch.Tensor] = {}

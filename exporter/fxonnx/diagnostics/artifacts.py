@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from ..errors import SaveError
+from .._paths import not_written
 
 __all__ = ["artifact_path", "save_exported_program"]
 
@@ -24,7 +24,7 @@ def artifact_path(directory: str | os.PathLike[str], suffix: str) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SaveError(f"artifacts_dir {path.parent} cannot be created: {error.strerror}") from error
+        raise not_written(f"artifacts_dir {path.parent} cannot be created", path.parent, error) from error
     return path
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from .._diagnostics import Report
 from .._display import printable
+from .._paths import not_written
 from .._program.value_comparison import Comparison
-from ..errors import ExportError, SaveError, VerificationError
+from ..errors import ExportError, VerificationError
 from .artifacts import artifact_path
 from .example_inputs import example_inputs
 from .html_page import PageSubject, render_page
@@ -70,4 +71,4 @@ def write_page(path: Path, text: str) -> None:
     try:
         path.write_text(printable(text, lines=True), encoding="utf-8")
     except OSError as error:
-        raise SaveError(f"the report cannot be written to {path}: {error.strerror}") from error
+        raise not_written(f"the report cannot be written to {path}", path, error) from error

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from .._paths import not_written
 from .._program.atomic_file import lock_file
 from .._program.saving import may_reference
 from ..errors import SaveError
@@ -62,12 +63,12 @@ def staged_directory(out: Path, publish: Callable[[Path, Path], None] | None = N
         try:
             staging = stack.enter_context(_temporary_directory(above, out.name))
         except OSError as error:
-            raise SaveError(f"{out} cannot be written: {error.strerror or error}") from error
+            raise not_written(f"{out} cannot be written", out, error) from error
         yield staging
         try:
             (publish or _publish)(staging, out)
         except OSError as error:
-            raise SaveError(f"{out} cannot be written: {error.strerror or error}") from error
+            raise not_written(f"{out} cannot be written", out, error) from error
 
 
 @contextmanager

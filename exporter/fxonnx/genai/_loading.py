@@ -104,7 +104,10 @@ def load_language_model(
     if hasattr(model, "get_base_model"):  # of PEFT; its adapters are modules of the base model
         model = model.get_base_model()
     if not isinstance(model, transformers.PreTrainedModel):
-        raise ArgumentError("model", f"expected a directory or a model of transformers, got {kind_of(model)}")
+        hint = "fxonnx.export is for other models" if isinstance(model, torch.nn.Module) else 'write "path/to/model"'
+        raise ArgumentError(
+            "model", f"expected a directory or a model of transformers, got {kind_of(model)}", hint=hint
+        )
     if tokenizer is None:
         raise ArgumentError(
             "tokenizer", "a model object has no tokenizer", hint="pass tokenizer=, a tokenizer or its directory"

@@ -102,7 +102,10 @@ def _config(root: Path) -> Any:
     transformers = import_extra("transformers")
     if not (root / "config.json").is_file():
         hint = did_you_mean(root.name, (each.name for each in root.parent.glob("*"))) if root.parent.is_dir() else None
-        raise ArgumentError("directory", f"{root} has no config.json", hint=hint)
+        problem = f"{root} has no config.json" if root.is_dir() else f"directory {root} does not exist"
+        raise ArgumentError(
+            "directory", problem, hint=hint or "pass a directory that fxonnx.huggingface.export has written"
+        )
     check_checkpoint(root, "directory")
     with loading(root, "directory"):
         return transformers.AutoConfig.from_pretrained(root, local_files_only=True, trust_remote_code=False)

@@ -81,7 +81,10 @@ def load_source(
     if not isinstance(model, (str, os.PathLike)):
         if not isinstance(model, transformers.PreTrainedModel):
             expected = "expected a directory, an id of the Hub or a model of transformers"
-            raise ArgumentError("model", f"{expected}, got {kind_of(model)}")
+            hint = (
+                "fxonnx.export is for other models" if isinstance(model, torch.nn.Module) else 'write "path/to/model"'
+            )
+            raise ArgumentError("model", f"{expected}, got {kind_of(model)}", hint=hint)
         if model.device.type not in ("cpu", "meta"):
             raise ArgumentError(
                 "model", f"it is on {model.device}, and the examples are on the CPU", hint="call .cpu()"

@@ -63,7 +63,9 @@ def read_variants(dtype: Any) -> tuple[Variant, ...]:
         if name not in VARIANTS:
             expected = ", ".join(VARIANTS)
             raise ArgumentError(
-                "dtype", f"expected names of {expected}, got {name!r}", hint=did_you_mean(name, VARIANTS)
+                "dtype",
+                f"expected names of {expected}, got {name!r}",
+                hint=did_you_mean(name, VARIANTS, 'write dtype="q8", or ["fp32", "q4"] for several files'),
             )
     if not names:
         raise ArgumentError("dtype", "at least one is required")

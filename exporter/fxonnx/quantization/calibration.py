@@ -121,4 +121,6 @@ def _misfit(index: int, error: ExportError) -> ArgumentError:
     hint = (
         "a batch is a tensor, a tuple of arguments, a dict of keyword arguments, or a pair of one of these and a label"
     )
-    return ArgumentError("quantize", f"calibration: batch {index} does not fit the model: {error}", hint=hint)
+    return ArgumentError(
+        "quantize", f"calibration: batch {index} does not fit the model: {error.message}", hint=error.hint or hint
+    )

@@ -193,13 +193,15 @@ class WeightQuantizer:
         choices = [(pattern, "include") for pattern in self.config.include if pattern != "*"]
         choices += [(pattern, "exclude") for pattern in self.config.exclude]
         choices += [(pattern, "block_sizes") for pattern in self.config.block_sizes]
-        modules = [name.rpartition(".")[0] for name in self.known]
+        modules = [name.rpartition(".")[0] or name for name in self.known]
         for pattern, name in choices:
             if not _matches_any(self.known, pattern):
                 raise ArgumentError(
                     "quantize",
                     f"{name}: {pattern!r} matches no linear layer or embedding",
-                    hint=did_you_mean(pattern, modules, f"there are {', '.join(modules[:5])}") if modules else None,
+                    hint=did_you_mean(pattern, modules, f"the layers are {', '.join(map(repr, modules[:5]))}")
+                    if modules
+                    else None,
                 )
         if self.config.lm_head is not None and not has_head:
             names = ", ".join(sorted(_HEAD_NAMES))

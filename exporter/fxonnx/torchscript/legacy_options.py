@@ -114,5 +114,6 @@ def _check_passthrough(operator_export_type: Any, custom_opsets: Any) -> Passthr
         if not isinstance(domain, str) or not domain or domain in ("ai.onnx", "aten"):
             raise ArgumentError("custom_opsets", f"{domain!r} is not a domain of custom operators")
         if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-            raise ArgumentError("custom_opsets", f"the version of {domain!r} is {version!r}, not a positive int")
+            problem = f"the version of {domain!r} is {version!r}, not a positive int"
+            raise ArgumentError("custom_opsets", problem, hint='write {"my_domain": 1}')
     return Passthrough(_MODES[name], MappingProxyType(dict(opsets)))

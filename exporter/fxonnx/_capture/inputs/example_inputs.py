@@ -123,7 +123,7 @@ def check_model(model: Any) -> None:
             f"expected an nn.Module or an ExportedProgram, got the function {name}",
             hint="call it from the forward of an nn.Module and pass that module",
         )
-    hint = None
+    hint = "pass the nn.Module whose forward is called, such as a pipeline's model"
     if isinstance(model, str | os.PathLike):
         hint = "load the model first: torch.load(path, weights_only=False), or torch.export.load(path) for a .pt2 file"
     elif isinstance(model, Mapping):
@@ -145,14 +145,19 @@ def _check_initialized(model: torch.nn.Module) -> None:
 
 def _check_gathered(model: torch.nn.Module) -> None:
     fsdp: Any = sys.modules.get("torch.distributed.fsdp")
-    if fsdp is None:
-        return
-    sharding = (fsdp.FullyShardedDataParallel, fsdp.FSDPModule)
-    name = next((name for name, module in model.named_modules() if isinstance(module, sharding)), None)
-    if name is not None:
+    tensor: Any = sys.modules.get("torch.distributed.tensor")
+    sharding = () if fsdp is None else (fsdp.FullyShardedDataParallel, fsdp.FSDPModule)
+    found = [(name, "by FSDP") for name, module in model.named_modules() if isinstance(module, sharding)]
+    if not found and tensor is not None:
+        weights = (*model.named_parameters(), *model.named_buffers())
+        found = [
+            (name.rpartition(".")[0], "as DTensors") for name, weight in weights if isinstance(weight, tensor.DTensor)
+        ]
+    if found:
+        name, how = found[0]
         raise ArgumentError(
             "model",
-            f"the weights of {repr(name) if name else 'the model'} are distributed over processes by FSDP",
+            f"the weights of {repr(name) if name else 'the model'} are distributed over processes {how}",
             hint="gather them in a model without it: state = get_model_state_dict(model, "
             "options=StateDictOptions(full_state_dict=True)), both of torch.distributed.checkpoint.state_dict, then "
             "plain_model.load_state_dict(state)",
@@ -381,7 +386,8 @@ def _check_kwargs(kwargs: Any) -> dict[str, Any]:
     if kwargs is None:
         return {}
     if not isinstance(kwargs, Mapping):
-        raise ArgumentError("kwargs", f"expected a dict of inputs by name, got {kind_of(kwargs)}")
+        hint = 'write kwargs={"mask": mask}, and positional inputs in args'
+        raise ArgumentError("kwargs", f"expected a dict of inputs by name, got {kind_of(kwargs)}", hint=hint)
     for key in kwargs:
         if not isinstance(key, str):
             raise ArgumentError("kwargs", f"expected names of forward's parameters as keys, got {key!r}")

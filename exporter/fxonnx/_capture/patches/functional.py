@@ -27,7 +27,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.nn import functional as F
 
-from fxonnx_translations._torch_compat import arange, check, pytree, scan, sym_float, sym_max, sym_min
+from fxonnx_translations._torch_compat import FakeTensor, arange, check, pytree, scan, sym_float, sym_max, sym_min
 
 from ..._context_values import assigned
 from ..._user_files import is_user_code
@@ -37,7 +37,9 @@ from .patch import Patch, PatchKind
 
 __all__ = [
     "GLOBAL_POOLING",
+    "MASK_PATCHES",
     "QUOTIENT_PATCHES",
+    "WRAPPER_PATCHES",
     "FullMasks",
     "as_tensor",
     "associative_scan",
@@ -374,6 +376,44 @@ def ignore_full_mask(
         if masks.are_skipped:
             return True
     return original(padding_mask, kv_length, local_attention_size)
+
+
+def keep_causal_mask(original: Callable[..., bool], padding_mask: Tensor | None, *args: Any, **kwargs: Any) -> bool:
+    """``_ignore_causal_mask_sdpa``: False for a traced mask, without asking whether it is longer than the keys."""
+    return not isinstance(padding_mask, FakeTensor) and original(padding_mask, *args, **kwargs)
+
+
+MASK_PATCHES: tuple[Patch, ...] = (
+    Patch(
+        "transformers.masking_utils:_ignore_bidirectional_mask_sdpa",
+        ignore_full_mask,
+        "it makes masks that hide nothing if a model is traced, which some models cannot use",
+        optional=True,
+    ),
+    Patch(
+        "transformers.masking_utils:_ignore_causal_mask_sdpa",
+        keep_causal_mask,
+        "it compares the length of a mask with that of the keys, also if a model is traced, where it returns False",
+        optional=True,
+    ),
+)
+"""Of transformers; the results are those of the original functions."""
+
+
+def call_module(_: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """``DistributedDataParallel.forward``: the call of its module, without what synchronizes the processes."""
+    return self.module(*args, **kwargs)
+
+
+WRAPPER_PATCHES: tuple[Patch, ...] = (
+    Patch(
+        "torch.nn.parallel.distributed:DistributedDataParallel.forward",
+        call_module,
+        "it calls code that torch.compiler.disable hides from torch.export",
+        optional=True,
+    ),
+)
+"""Of modules that wrap others."""
 
 
 def validate_device(original: Callable[..., None], query: Tensor, key: Tensor, value: Tensor) -> None:

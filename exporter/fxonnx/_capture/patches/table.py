@@ -461,12 +461,8 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "torch does not implement it, but the size of a scaled image requires it",
     ),
     *_departing(torchvision_detection.DETECTION_PATCHES),
-    Patch(
-        "transformers.masking_utils:_ignore_bidirectional_mask_sdpa",
-        functional.ignore_full_mask,
-        "it makes masks that hide nothing if a model is traced, which some models cannot use",
-        optional=True,
-    ),
+    *functional.MASK_PATCHES,
+    *functional.WRAPPER_PATCHES,
     *_departing((*LIBRARY_PATCHES, *TRANSFORMERS_PATCHES, *TRANSFORMERS_VISION_PATCHES)),
 )
 """Applied by torch.export; in strict mode without the rows with ``strict=False``: TorchDynamo would trace into them."""

@@ -63,7 +63,9 @@ def read_dynamic_axes(
         ArgumentError: If it has a different form, or an axis does not exist.
     """
     if not isinstance(dynamic_axes, Mapping):
-        raise _spec_error(f"expected a dict by names of inputs and outputs, got {dynamic_axes!r}")
+        raise _spec_error(
+            f"expected a dict by names of inputs and outputs, got {dynamic_axes!r}", 'write {"x": {0: "batch"}}'
+        )
     leaves = list(read_shapes_by_parameter(inputs, None).leaves)
     found = GraphInputs.from_leaves(leaves, input_names, graph)
     outputs: dict[str, AxisNames] = {}
@@ -108,7 +110,9 @@ def _axis(name: str, value: Any, axis: int) -> int:
     rank = value.dim() if isinstance(value, torch.Tensor) else 0
     if not -rank <= axis < rank:
         shape = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else "no shape"
-        raise _spec_error(f"{name!r} has {shape}, so it has no axis {axis}")
+        raise _spec_error(
+            f"{name!r} has {shape}, so it has no axis {axis}", f"its axes are 0 to {rank - 1}" if rank else None
+        )
     return axis % rank
 
 

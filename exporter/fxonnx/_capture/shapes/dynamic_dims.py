@@ -269,7 +269,8 @@ def _bind_call(signature: Signature, call: ExampleCall, argument: str, *, partia
         (signature.bind_partial if partial else signature.bind)(*args, **kwargs)
     except TypeError as error:
         unknown = next((name for name in kwargs if name not in signature.parameters), None)
-        hint = did_you_mean(unknown, signature.parameters)
+        known = "pass the inputs of one call of the model in each pair: [((x, y), {}), ...]"
+        hint = did_you_mean(unknown, signature.parameters, known)
         raise ArgumentError(argument, f"a call does not match the signature {signature}: {error}", hint=hint) from error
     given = (args, kwargs)
     args, kwargs = plain = flatten_objects(given)

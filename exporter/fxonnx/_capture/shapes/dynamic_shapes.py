@@ -34,6 +34,8 @@ __all__ = [
     "with_spec",
 ]
 
+_EXAMPLE = 'for example {0: "batch"}'
+
 
 @dataclass(frozen=True)
 class Leaf:
@@ -218,7 +220,7 @@ def _by_parameter(inputs: BoundInputs, shapes: Any) -> tuple[list[Any], dict[str
         return _from_mapping(inputs, shapes)
     if isinstance(shapes, tuple | list):
         return _from_sequence(inputs, list(shapes))
-    raise _spec_error(f"expected a dict, a tuple or a list, got {shapes!r}")
+    raise _spec_error(f"expected a dict, a tuple or a list, got {shapes!r}", 'write {"x": {0: "batch"}}')
 
 
 def _from_mapping(inputs: BoundInputs, shapes: Mapping[Any, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -332,7 +334,8 @@ def _child_specs(value: Any, node: _Node, spec: Any, label: str) -> list[Any]:
     if isinstance(spec, tuple | list) and (not isinstance(value, Mapping) or type(value) not in pytree.BUILTIN_TYPES):
         if len(spec) == count:
             return list(spec)
-        raise _spec_error(f"{label} has {count} elements, but its spec has {len(spec)}: {spec!r}")
+        hint = f"pass {count} specs, None for a static element"
+        raise _spec_error(f"{label} has {count} elements, but its spec has {len(spec)}: {spec!r}", hint)
     raise _spec_error(
         f"{label} is a {kind}, but its spec is {spec!r}",
         hint=f"pass a spec of the same structure, with one entry for each of: {', '.join(node.keys)}",
@@ -388,9 +391,10 @@ def _leaf_dims(value: Any, spec: Any, label: str) -> dict[int | None, DimSpec]:
         if isinstance(value, int) and spec == value:
             return {}
         raise _spec_error(f"{label} is the int {value}, but its spec is {spec!r}", hint="pass a name or Dim.DYNAMIC")
+    kind = "None or frozen" if value is None else kind_of(value)
     raise _spec_error(
-        f"{label} is {kind_of(value)}, which has no dims, but its spec is {spec!r}",
-        hint="pass None: the value becomes a constant of the program",
+        f"{label} is {kind}, which has no dims, but its spec is {spec!r}",
+        hint="pass None as its spec: the value becomes a constant of the program",
     )
 
 
@@ -403,7 +407,9 @@ def _tensor_dims(tensor: torch.Tensor, spec: Any, label: str) -> dict[int | None
     if isinstance(spec, Mapping):
         for axis, dim in spec.items():
             if isinstance(axis, bool) or not isinstance(axis, int):
-                raise _spec_error(f"{label} is a tensor, but its spec has the key {axis!r}", hint="the keys are axes")
+                raise _spec_error(
+                    f"{label} is a tensor, but its spec has the key {axis!r}", hint=f"the keys are axes: {_EXAMPLE}"
+                )
             if not -rank <= axis < rank:
                 raise _spec_error(
                     f"{shape}, so it has no axis {axis}", hint=f"its axes are 0 to {rank - 1}" if rank else None
@@ -414,11 +420,14 @@ def _tensor_dims(tensor: torch.Tensor, spec: Any, label: str) -> dict[int | None
     elif isinstance(spec, tuple | list):
         if len(spec) != rank:
             raise _spec_error(
-                f"{shape}, but its spec has {len(spec)} entries: {spec!r}", hint="pass {axis: dim} instead"
+                f"{shape}, but its spec has {len(spec)} entries: {spec!r}",
+                hint=f"name only the dynamic axes: {_EXAMPLE}",
             )
         by_axis = dict(enumerate(spec))
     else:
-        raise _spec_error(f"{label} is a tensor, but its spec is {spec!r}", hint="pass {axis: dim}")
+        raise _spec_error(
+            f"{label} is a tensor, but its spec is {spec!r}", hint=f"pass a dim for each dynamic axis: {_EXAMPLE}"
+        )
     for axis, dim in by_axis.items():
         _check_dim(tensor, axis, dim, label)
     return {axis: by_axis[axis] for axis in sorted(by_axis)}
@@ -428,7 +437,7 @@ def _check_dim(tensor: torch.Tensor, axis: int, dim: Any, label: str) -> None:
     size = tensor.shape[axis]
     if isinstance(dim, str):
         if not dim:
-            raise _spec_error(f"the name of axis {axis} of {label} is empty")
+            raise _spec_error(f"the name of axis {axis} of {label} is empty", f"pass a name: {_EXAMPLE}")
     elif isinstance(dim, int) and not isinstance(dim, bool):
         if isinstance(size, int) and size != dim:
             hint = f"an int keeps the axis static: pass {size}, or a name to make it dynamic"
