@@ -23,6 +23,7 @@ from ._encoder_decoder import export_encoder_decoder
 from ._example import dynamic_shapes, example_inputs, has_rotary_positions, input_names, state_names
 from ._families import Family, check_modalities
 from ._head_sizes import equal_head_sizes
+from ._hub import download, is_hub_id
 from ._in_place import keep_checkpoint_files, save_beside_weights
 from ._last_logits import last_logits_only
 from ._latent_attention import attention_over_latents
@@ -76,6 +77,8 @@ def export(
     normalize: bool | None = None,
     text_only: bool = False,
     verify: bool = True,
+    revision: str | None = None,
+    token: str | None = None,
     on_stage: Callable[[str], None] | None = None,
 ) -> Path:
     """Export a language model of transformers for onnxruntime-genai.
@@ -84,8 +87,8 @@ def export(
     other encoder-decoder models of text, speech or images, which ONNX Runtime runs without onnxruntime-genai.
 
     Args:
-        model: A local directory, as ``save_pretrained`` or a download writes it, or a model object, which is left
-            unchanged.
+        model: A local directory, as ``save_pretrained`` or a download writes it, an id of the Hub, or a model object,
+            which is left unchanged.
         out: The directory to write: the ONNX files, genai_config.json, generation_config.json and the tokenizer's
             files. It is complete or not written at all; other files in it are kept.
         tokenizer: The tokenizer, or its directory; by default the one in the model's directory.
@@ -111,6 +114,8 @@ def export(
         text_only: Export a model that also takes images or audio as one of text.
         verify: Compare greedily generated tokens in onnxruntime-genai with transformers'; embeddings and scores
             in ONNX Runtime with eager torch's.
+        revision: Branch, tag or commit on the Hub.
+        token: Token of the Hub.
         on_stage: Called with the name of each stage as it begins.
 
     Returns:
@@ -139,6 +144,8 @@ def export(
 
     with staged_directory(Path(out)) as staging:
         announce("load")
+        if isinstance(model, (str, os.PathLike)) and is_hub_id(model):
+            model = download(model, revision, token)
         is_embedding = pooling is not None or normalize is not None
         # In the directory of the checkpoint, its files become the external data.
         is_needed = verify or bool(adapters) or _is_directory(model, Path(out))
