@@ -344,7 +344,7 @@ def _layer_of(fqn: str) -> str | None:
 
 
 def _of_adapter(fqn: str, before: str, after: str) -> str:
-    """Replace the name of an adapter, which modules of the model may have as well: in PEFT it is that after the factor."""
+    """Replace the name of an adapter, which a module may have as well; PEFT's follows that of the factor."""
     parts, layer = fqn.split("."), _layer_of(fqn)
     first = 0 if layer is None else layer.count(".") + 1
     if len(parts) == first + 2 and parts[-1] in ("weight", "bias"):  # no name after the factor

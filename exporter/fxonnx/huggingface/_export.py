@@ -16,6 +16,7 @@ import torch
 
 from .. import Target
 from .. import export as export_model
+from .._program.accuracy_level import UNROUNDED
 from .._warnings import ignoring_warnings
 from ..errors import ArgumentError, did_you_mean
 from ..genai import export as export_for_genai
@@ -189,9 +190,10 @@ def export(
                 _save(program, path, layout, source)
                 if verify:
                     announce(f"verify {place}")
-                    checks += compare_component(component, program, _session(path), variant, path.name)
+                    checks += compare_component(component, program, _session(path, variant), variant, path.name)
             if tokens is not None:
-                checks.append(compare_generation(served, tokens, load(staging, file=suffix), variant))
+                loaded = load(staging, file=suffix, session_options=_session_options(variant))
+                checks.append(compare_generation(served, tokens, loaded, variant))
         raise_on_failure(checks)
         if layout == "transformers.js":
             _configure_transformers_js(staging, variants)
@@ -238,11 +240,12 @@ def _export_pipeline(
             program.save(path)
             if verify:
                 announce(f"verify {place}")
-                checks += compare_component(references[position], program, _session(path), variant, name)
+                checks += compare_component(references[position], program, _session(path, variant), variant, name)
         if verify:
             announce("verify image")
             original = prepared_pipeline(pipeline, torch.float32, merges_adapters=False)
-            checks += filter(None, [compare_images(original, load(staging), variant)])
+            loaded = load(staging, session_options=_session_options(variant))
+            checks += filter(None, [compare_images(original, loaded, variant)])
         raise_on_failure(checks)
         written = [path.relative_to(staging) for path in sorted(staging.rglob("*.onnx"))]
     task = "text-to-image"
@@ -318,11 +321,18 @@ def _save(program: Any, path: Path, layout: Layout, source: Source) -> None:
         split_external_data(path)
 
 
-def _session(path: Path) -> Any:
+def _session(path: Path, variant: Variant) -> Any:
     onnxruntime = import_extra("onnxruntime")
-    options = onnxruntime.SessionOptions()
+    return onnxruntime.InferenceSession(str(path), _session_options(variant), providers=["CPUExecutionProvider"])
+
+
+def _session_options(variant: Variant) -> Any:
+    """Options of the sessions that are compared: of weights that the model itself has as integers, in float."""
+    options = import_extra("onnxruntime").SessionOptions()
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    if variant.quantize is None:
+        options.add_session_config_entry(*UNROUNDED)
+    return options
 
 
 def _write_configuration(source: Source, directory: Path, *, has_own_processor: bool) -> None:
