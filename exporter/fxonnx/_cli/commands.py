@@ -175,6 +175,9 @@ def hf_command(
     vocoder: Annotated[
         str | None, typer.Option(help="Of SpeechT5: the model that makes sound, a directory or id of the Hub.")
     ] = None,
+    attentions: Annotated[
+        bool, typer.Option("--attentions", help="Return cross attentions, for return_token_timestamps of Whisper.")
+    ] = False,
     opset: Opset = None,
     target: Target = None,
     revision: Revision = None,
@@ -204,6 +207,7 @@ def hf_command(
             task=task,
             dtype=dtype,
             vocoder=vocoder,
+            attentions=attentions,
             opset_version=opset,
             verify=verify,
             revision=revision,
@@ -251,6 +255,9 @@ def genai_command(
     text_only: Annotated[
         bool, typer.Option("--text-only", help="Export a model that also takes images or audio as one of text.")
     ] = False,
+    hidden_states: Annotated[
+        bool, typer.Option("--hidden-states", help="Return the hidden states of the last layer as well.")
+    ] = False,
     revision: Revision = None,
     token: Token = None,
     verify: Annotated[
@@ -280,6 +287,7 @@ def genai_command(
             last_logits=last_logits,
             normalize=normalize,
             text_only=text_only,
+            hidden_states=hidden_states,
             adapters=adapters,
             quantize=read_weight_quantization(
                 recipe or precision, {"block_size": block_size, "embeddings": embeddings, "lm_head": lm_head}

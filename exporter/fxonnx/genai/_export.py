@@ -23,6 +23,7 @@ from ._encoder_decoder import export_encoder_decoder
 from ._example import dynamic_shapes, example_inputs, has_rotary_positions, input_names, state_names
 from ._families import Family, check_modalities
 from ._head_sizes import equal_head_sizes
+from ._hidden_states import returning_hidden_states
 from ._hub import download, is_hub_id
 from ._in_place import keep_checkpoint_files, save_beside_weights
 from ._last_logits import last_logits_only
@@ -76,6 +77,7 @@ def export(
     pooling: Pooling | None = None,
     normalize: bool | None = None,
     text_only: bool = False,
+    hidden_states: bool = False,
     verify: bool = True,
     revision: str | None = None,
     token: str | None = None,
@@ -112,6 +114,8 @@ def export(
             directory has it.
         normalize: Normalize the embeddings; by default if modules.json specifies it.
         text_only: Export a model that also takes images or audio as one of text.
+        hidden_states: Return the hidden states after the last layer and its norm as well, of all positions, for a head of
+            your own; ``generator.get_output("hidden_states")`` has them. For decoder-only models.
         verify: Compare greedily generated tokens in onnxruntime-genai with transformers'; embeddings and scores
             in ONNX Runtime with eager torch's.
         revision: Branch, tag or commit on the Hub.
@@ -156,7 +160,8 @@ def export(
         loaded = replace(loaded, is_packed=loaded.is_packed and quantize is None)
         if loaded.is_packed:
             plan = _plan_of_checkpoint(loaded, plan, bool(adapters))
-        for argument, is_given in (("adapters", bool(adapters)), ("recipe", recipe is not None)):
+        given = {"adapters": bool(adapters), "recipe": recipe is not None, "hidden_states": hidden_states}
+        for argument, is_given in given.items():
             if is_given and loaded.family != "decoder":
                 raise ArgumentError(argument, "supported for decoder-only models only")
         if recipe is not None and quantize is not None:
@@ -170,6 +175,7 @@ def export(
         request = Request(
             *(staging, target, options, last_logits, adapters, pooling, normalize, plan.tolerance, verify, announce),
             checkpoint=loaded.directory if loaded.is_in(Path(out)) else None,
+            hidden_states=hidden_states,
         )
         _EXPORTS[loaded.family](loaded, request)
         if request.checkpoint is not None:
@@ -293,6 +299,7 @@ def _exported(loaded: LanguageModel, inputs: Mapping[str, Any], adapters: Adapte
     with (
         ignoring_warnings("the model cannot be exported for all requested sizes"),
         selection,
+        returning_hidden_states(loaded.model) if request.hidden_states else nullcontext(),
         rotary,
         equal_head_sizes(loaded.model),
         attention_over_latents(loaded.model),

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -32,7 +33,7 @@ from ._check import (
     raise_on_failure,
 )
 from ._component import Component
-from ._components import components_of
+from ._components import components_of, computing_attentions
 from ._cross_attention import merge_branches
 from ._diffusers import has_adapters, pipeline_of, prepared_pipeline, write_pipeline
 from ._diffusion_components import components_of_pipeline
@@ -98,6 +99,7 @@ def export(
     vocoder: Any = None,
     opset_version: int | None = None,
     target: Target | None = None,
+    attentions: bool = False,
     verify: bool = True,
     revision: str | None = None,
     token: str | None = None,
@@ -122,6 +124,8 @@ def export(
         opset_version: The opset; by default the default of ``fxonnx.export``.
         target: The runtime, as for ``fxonnx.export``; "onnxruntime-web-webgpu" for transformers.js with WebGPU. By
             default a graph for any runtime.
+        attentions: Return the cross attentions of each layer of the decoder as well, which ``return_token_timestamps``
+            of Whisper requires.
         verify: Compare each file with the model in eager torch at two sizes, and generated tokens. Without it, a
             checkpoint in safetensors is not loaded: its weights are converted one at a time while the files are saved.
         revision: Branch, tag or commit on the Hub.
@@ -154,6 +158,8 @@ def export(
     announce = on_stage or _ignore
     if layout == "genai" and vocoder is not None:
         raise ArgumentError("vocoder", 'layout="genai" takes none', hint="only SpeechT5 does, in the other layouts")
+    if layout == "genai" and attentions:
+        raise ArgumentError("attentions", 'layout="genai" has none', hint="choose another layout")
     if layout == "genai":
         if target is not None:
             raise ArgumentError("target", 'layout="genai" has its own', hint="leave it out, or choose another layout")
@@ -165,12 +171,15 @@ def export(
     if pipeline is not None:
         if vocoder is not None:
             raise ArgumentError("vocoder", f"{type(pipeline).__name__} takes none", hint="only SpeechT5 does")
+        if attentions:
+            raise ArgumentError("attentions", f"{type(pipeline).__name__} returns none", hint="leave it out")
         return _export_pipeline(pipeline, Path(out), layout, variants, (opset_version, target), verify, announce)
     source = load_source(model, task, processor, revision, token, trust_remote_code, with_weights=verify)
-    source = replace(source, vocoder=vocoder)
+    source = replace(source, vocoder=vocoder, has_attentions=attentions)
     checks: list[FileCheck] = []
     limits: dict[str, tuple[str, ...]] = {}
-    with staged_directory(Path(out), _publish) as staging:
+    attention = computing_attentions(source.model) if attentions else nullcontext()
+    with attention, staged_directory(Path(out), _publish) as staging:
         folder = staging / _FOLDERS[layout]
         folder.mkdir(exist_ok=True)
         _write_configuration(source, staging, has_own_processor=processor is not None)

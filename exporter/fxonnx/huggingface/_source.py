@@ -41,6 +41,7 @@ class Source:
         processors: Tokenizer, image processor and feature extractor, as far as it has them.
         directory: The checkpoint, if it was loaded from one.
         vocoder: The user's argument: the model that makes sound of its spectrograms.
+        has_attentions: The user's argument: whether the decoder returns its cross attentions.
     """
 
     model: Any
@@ -48,6 +49,7 @@ class Source:
     processors: tuple[Any, ...]
     directory: Path | None
     vocoder: Any = None
+    has_attentions: bool = False
 
 
 def load_source(
