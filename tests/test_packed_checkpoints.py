@@ -107,6 +107,21 @@ def compressed(quantized: Quantized, bits: int, group: int) -> dict[str, torch.T
     return tensors
 
 
+def compressed_bytes(quantized: Quantized, bits: int, group: int) -> dict[str, torch.Tensor]:
+    codes, points, scales = quantized
+    tensors = {"weight": (codes - 128).t().to(torch.int8).contiguous(), "weight_scale": scales.t().contiguous()}
+    if not bool((points == 128).all()):
+        tensors["weight_zero_point"] = (points - 128).t().to(torch.int8).contiguous()
+    return tensors
+
+
+def bytes_config(group: int, *, symmetric: bool) -> dict[str, Any]:
+    """W8A8: the activations are quantized at run time."""
+    config = compressed_config(8, group, symmetric=symmetric)
+    config["config_groups"]["group_0"]["input_activations"] = {"num_bits": 8, "type": "int", "dynamic": True}
+    return {**config, "format": "int-quantized"}
+
+
 def compressed_config(bits: int, group: int, *, symmetric: bool) -> dict[str, Any]:
     weights = {"num_bits": bits, "type": "int", "symmetric": symmetric, "strategy": "group" if group else "channel"}
     weights["group_size"] = group or None
@@ -128,6 +143,8 @@ FORMATS: Mapping[str, tuple[Pack, int, int, bool, dict[str, Any]]] = {
     "compressed": (compressed, 4, 32, True, compressed_config(4, 32, symmetric=True)),
     "compressed_points": (compressed, 4, 32, False, compressed_config(4, 32, symmetric=False)),
     "compressed_columns": (compressed, 8, 0, True, compressed_config(8, 0, symmetric=True)),
+    "compressed_bytes": (compressed_bytes, 8, 0, True, bytes_config(0, symmetric=True)),
+    "compressed_bytes_points": (compressed_bytes, 8, 32, False, bytes_config(32, symmetric=False)),
 }
 
 
@@ -261,7 +278,11 @@ GROUPS = compressed_config(4, 32, symmetric=True)["config_groups"]
         ({"quant_method": "gptq"}, "has weights of gptq in a format that is not supported: 'bits'"),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
         ({"quant_method": "awq", "version": "gemv"}, "version is 'gemv' with 4 bits"),
-        ({"quant_method": "compressed-tensors", "format": "int-quantized"}, "format is 'int-quantized', not"),
+        (
+            {"quant_method": "compressed-tensors", "format": "marlin-24"},
+            "format is 'marlin-24', not 'pack-quantized' or",
+        ),
+        ({**compressed_config(4, 0, symmetric=True), "format": "int-quantized"}, "4 bits in a byte"),
         (
             {
                 **compressed_config(4, 32, symmetric=True),

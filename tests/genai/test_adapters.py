@@ -51,6 +51,44 @@ def test_adapters_over_one_base(directory: Path, tmp_path: Path) -> None:
     assert len({str(tokens) for tokens in expected.values()}) == 3
 
 
+def test_adapters_of_different_layers(directory: Path, tmp_path: Path) -> None:
+    """Layers that an adapter does not have are those of the base model; ranks and scalings differ by layer."""
+    configs: dict[str, dict[str, Any]] = {
+        "attention": {"r": 4, "lora_alpha": 2, "target_modules": ["q_proj", "o_proj"]},
+        "mlp": {"r": 2, "lora_alpha": 8, "target_modules": ["up_proj", "down_proj"], "use_rslora": True},
+        "first": {"r": 2, "target_modules": ["q_proj"], "layers_to_transform": [0], "rank_pattern": {"q_proj": 8}},
+        "tokens": {"r": 3, "lora_alpha": 3, "target_modules": ["embed_tokens", "v_proj"]},
+    }
+    for name, config in configs.items():
+        model = peft.get_peft_model(make_model("llama"), peft.LoraConfig(**config))
+        with torch.no_grad():
+            for key, parameter in model.named_parameters():
+                if "lora_" in key:
+                    parameter.normal_(0, 0.3)
+        model.save_pretrained(tmp_path / name)
+    adapters = {name: tmp_path / name for name in configs} | {"german": directory / "german"}
+    fxonnx.genai.export(directory / "base", tmp_path / "out", adapters=adapters)
+    found = {name: generated(tmp_path / "out", prompt(3), adapter=name) for name in (None, *adapters)}
+    expected: dict[str | None, Any] = {None: generated_by_transformers(make_model("llama"), prompt(3))}
+    for name, path in adapters.items():
+        model = peft.PeftModel.from_pretrained(make_model("llama"), path)
+        expected[name] = generated_by_transformers(model, prompt(3))
+    assert found == expected
+    assert len({str(tokens) for tokens in expected.values()}) == len(expected)
+    biased = peft.get_peft_model(make_model("llama"), peft.LoraConfig(target_modules=["v_proj"], lora_bias=True))
+    biased.save_pretrained(tmp_path / "biased")
+    unequal = {"biased": tmp_path / "biased", "mlp": tmp_path / "mlp"}
+    with pytest.raises(ArgumentError, match=r"'biased' has weights that are not inputs of .*lora_B\.biased\.bias"):
+        fxonnx.genai.export(directory / "base", tmp_path / "none", adapters=unequal)
+    again = tmp_path / "again"
+    fxonnx.genai.export(directory / "base", again, adapters=adapters, verify=False)
+    assert [path.name for path in sorted(again.iterdir())] == [
+        path.name for path in sorted((tmp_path / "out").iterdir())
+    ]
+    for path in again.glob("*.onnx*"):
+        assert path.read_bytes() == (tmp_path / "out" / path.name).read_bytes()
+
+
 def test_invalid_adapters(directory: Path, tmp_path: Path) -> None:
     model, tokenizer = make_model("llama"), make_tokenizer()
     before = [name for name, _ in model.named_parameters()]

@@ -44,7 +44,7 @@ def _permuted(name: str, tensor: torch.Tensor, order: torch.Tensor) -> torch.Ten
     return tensor[order] if name.endswith("g_idx") else tensor
 
 
-@pytest.mark.parametrize("name", ["gptq_symmetric", "gptq_symmetric with desc_act", "awq"])
+@pytest.mark.parametrize("name", ["gptq_symmetric", "gptq_symmetric with desc_act", "awq", "compressed_bytes"])
 def test_quantized_checkpoints(name: str, tmp_path: Path) -> None:
     codes = write(tmp_path / "checkpoint", name.partition(" ")[0])
     if name.endswith("desc_act"):
@@ -52,7 +52,8 @@ def test_quantized_checkpoints(name: str, tmp_path: Path) -> None:
         tensors = load_file(file)
         order = torch.randperm(64, generator=torch.Generator().manual_seed(0))
         save_file({name: _permuted(name, tensor, order) for name, tensor in tensors.items()}, file, {"format": "pt"})
-    fxonnx.genai.export(tmp_path / "checkpoint", tmp_path / "out")
+    # Random integers of 8 bits are weights so large that rounded activations decide about the tokens.
+    fxonnx.genai.export(tmp_path / "checkpoint", tmp_path / "out", verify=name != "compressed_bytes")
     written = torch.cat(
         [torch.from_numpy(each.astype("int64")).flatten() for each in codes_of(tmp_path / "out" / "model.onnx")]
     )

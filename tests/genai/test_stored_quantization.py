@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -79,6 +80,58 @@ def without_some(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     return (parts if weight.shape[0] != weight.shape[1] else {"": parts[""]}), weight
 
 
+def nearest(values: Tensor, table: Tensor) -> Tensor:
+    return (values[..., None] - table).abs().argmin(-1)
+
+
+def four_bit_floats(weight: Tensor, *, is_divided: bool) -> tuple[dict[str, Tensor], Tensor]:
+    """NVFP4: two codes in a byte, the first one in the lower bits."""
+    positive = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+    table = torch.tensor([*positive, *(-value for value in positive)])
+    factor = weight.abs().max() / (6 * 448)
+    blocks = weight.reshape(len(weight), -1, 16)
+    scales = (blocks.abs().amax(-1) / 6 / factor).to(CODES)
+    full = scales.float()[..., None] * factor
+    codes = nearest(blocks / full, table)
+    packed = codes.flatten(1).to(torch.uint8)
+    packed = packed[:, ::2] | packed[:, 1::2] << 4
+    value = (table[codes] * full).reshape(weight.shape)
+    if is_divided:
+        return {"_packed": packed, "_scale": scales, "_global_scale": (1 / factor).reshape(1)}, value
+    return {"": packed, "_scale": scales, "_scale_2": factor}, value
+
+
+def of_table(weight: Tensor, kind: str, *, is_nested: bool) -> tuple[dict[str, Tensor], Tensor]:
+    """bitsandbytes: two codes in a byte, the first one in the upper bits; blocks of 64 weights in one dimension."""
+    table = torch.linspace(-1, 1, 16).sign() * torch.linspace(-1, 1, 16).abs() ** 1.5
+    blocks = weight.reshape(-1, 64)
+    scales = largest = blocks.abs().amax(1)
+    state: dict[str, Any] = {"quant_type": kind, "blocksize": 64, "dtype": "bfloat16", "shape": [*weight.shape]}
+    parts = {".quant_map": table}
+    if is_nested:
+        nested, offset = torch.linspace(-1, 1, 256), float(largest.mean())
+        groups = torch.arange(len(largest)) // 32
+        tops = torch.stack([(largest[groups == group] - offset).abs().max() for group in groups.unique()])
+        codes = nearest((largest - offset) / tops[groups], nested)
+        scales, largest = nested[codes] * tops[groups] + offset, codes.to(torch.uint8)
+        state |= {"nested_blocksize": 32, "nested_offset": offset, "nested_dtype": "float32"}
+        parts |= {".nested_absmax": tops, ".nested_quant_map": nested}
+    codes = nearest(blocks / scales[:, None], table)
+    packed = codes.flatten().to(torch.uint8)
+    packed = (packed[::2] << 4 | packed[1::2]).reshape(-1, 1)
+    text = torch.tensor([*json.dumps(state).encode()], dtype=torch.uint8)
+    parts |= {"": packed, ".absmax": largest, f".quant_state.bitsandbytes__{kind}": text}
+    return parts, (table[codes] * scales[:, None]).reshape(weight.shape)
+
+
+def of_rows(weight: Tensor, form: int = 0) -> tuple[dict[str, Tensor], Tensor]:
+    """bitsandbytes in 8 bits; names that begin with "/" are those of the module's tensors."""
+    largest = weight.abs().amax(1)
+    codes = (weight / largest[:, None] * 127).round().to(torch.int8)
+    parts = {"": codes, "/SCB": largest, "/weight_format": torch.tensor(form, dtype=torch.uint8)}
+    return parts, codes.float() * largest[:, None] / 127
+
+
 Form = Callable[[Tensor], tuple[dict[str, Tensor], Tensor]]
 _FLOAT_WEIGHTS = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True, "dynamic": False}
 _COMPRESSED = {
@@ -86,7 +139,16 @@ _COMPRESSED = {
     "format": "float-quantized",
     "config_groups": {"group_0": {"targets": ["Linear"], "weights": _FLOAT_WEIGHTS}},
 }
+_INTEGERS = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True, "dynamic": False}
 READ: Mapping[str, tuple[Form, Mapping[str, Any] | None]] = {
+    "compressed-tensors W8A8": (
+        lambda weight: integers(weight),
+        {
+            **_COMPRESSED,
+            "format": "int-quantized",
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": _INTEGERS}},
+        },
+    ),
     "ModelOpt FP8": (per_tensor, {"quant_method": "modelopt", "quant_algo": "FP8"}),
     "ModelOpt FP8, without a word in config.json": (per_tensor, None),
     "compressed-tensors float-quantized": (per_feature, _COMPRESSED),
@@ -100,6 +162,20 @@ READ: Mapping[str, tuple[Form, Mapping[str, Any] | None]] = {
             },
         },
     ),
+    "ModelOpt NVFP4": (partial(four_bit_floats, is_divided=False), {"quant_method": "modelopt", "quant_algo": "NVFP4"}),
+    "compressed-tensors NVFP4": (
+        partial(four_bit_floats, is_divided=True),
+        {**_COMPRESSED, "format": "nvfp4-pack-quantized"},
+    ),
+    "bitsandbytes NF4": (
+        lambda weight: of_table(weight, "nf4", is_nested=True),
+        {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+    ),
+    "bitsandbytes FP4": (
+        lambda weight: of_table(weight, "fp4", is_nested=False),
+        {"quant_method": "bitsandbytes", "load_in_4bit": True},
+    ),
+    "bitsandbytes INT8": (of_rows, {"quant_method": "bitsandbytes", "load_in_8bit": True}),
     "DeepSeek FP8": (per_block, {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]}),
 }
 
@@ -114,7 +190,10 @@ def write(directory: Path, form: Callable[[Tensor], Any], config: Mapping[str, A
         stored[name] = state[name] = weight
         if ".layers." in name and weight.ndim == 2:
             parts, state[name] = form(weight)
-            stored |= {f"{name}{suffix}": part.contiguous() for suffix, part in parts.items()}
+            del stored[name]
+            module = name.removesuffix("weight")
+            for suffix, part in parts.items():
+                stored[module + suffix[1:] if suffix.startswith("/") else name + suffix] = part.contiguous()
             stored[f"{name.removesuffix('weight')}input_scale"] = torch.tensor(1.0)
     save_file(stored, directory / "model.safetensors", metadata={"format": "pt"})
     if config is not None:
@@ -154,13 +233,23 @@ def test_genai(tmp_path: Path, name: str) -> None:
 
 def integers(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     scale = weight.abs().amax(1, keepdim=True) / 127
-    return {"": (weight / scale).round().to(torch.int8), "_scale": scale}, weight
+    codes = (weight / scale).round().to(torch.int8)
+    return {"": codes, "_scale": scale}, codes * scale
 
 
-def four_bit_floats(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    codes = torch.zeros(weight.shape[0], weight.shape[1] // 2, dtype=torch.uint8)
-    scales = torch.ones(weight.shape[0], weight.shape[1] // 16).to(CODES)
-    return {"": codes, "_scale": scales, "_scale_2": torch.tensor(0.01)}, weight
+def smoothed(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    parts, value = four_bit_floats(weight, is_divided=False)
+    return {**parts, "/pre_quant_scale": torch.full((weight.shape[1],), 2.0)}, value
+
+
+def cut(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    parts, value = of_table(weight, "nf4", is_nested=False)
+    return {**parts, ".absmax": parts[".absmax"][:1]}, value
+
+
+def without_state(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    parts, value = of_table(weight, "nf4", is_nested=False)
+    return {**parts, ".quant_state.bitsandbytes__nf4": torch.tensor([*b"{}"], dtype=torch.uint8)}, value
 
 
 def unknown_blocks(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
@@ -169,7 +258,10 @@ def unknown_blocks(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
 
 REFUSED: Mapping[str, tuple[Any, Mapping[str, Any] | None, str]] = {
     "ModelOpt INT8": (integers, None, r"not supported: .*weight_scale|is torch\.int8 .*, expected torch\.float32"),
-    "ModelOpt NVFP4": (four_bit_floats, None, "weight"),
+    "NVFP4 with factors of the input": (smoothed, None, "cannot be read: it has a pre_quant_scale"),
+    "NF4 with too few scales": (cut, None, "its parts in bitsandbytes in 4 bits do not fit each other"),
+    "NF4 without a shape": (without_state, None, "weights of bitsandbytes without their shape: 'shape'"),
+    "bitsandbytes in columns": (partial(of_rows, form=2), None, "its weight_format is not that of rows"),
     "scales that do not fit": (unknown_blocks, None, r"(read|written): it has \d scales for \d+ weights"),
     "scales in bytes": (of_bytes, None, r"its scales are torch\.uint8"),
     "blocks of an unknown size": (per_block, None, "in blocks of an unknown size"),
@@ -185,7 +277,8 @@ REFUSED: Mapping[str, tuple[Any, Mapping[str, Any] | None, str]] = {
         {"quant_method": "fp8", "weight_block_size": "x"},
         "no valid weight_block_size",
     ),
-    "int-quantized": (integers, {**_COMPRESSED, "format": "int-quantized"}, "not 'pack-quantized'"),
+    "int-quantized floats": (integers, {**_COMPRESSED, "format": "int-quantized"}, "type 'float', strategy 'channel'"),
+    "marlin-24": (integers, {**_COMPRESSED, "format": "marlin-24"}, "not 'pack-quantized' or 'int-quantized'"),
     "quanto": (integers, {"quant_method": "quanto", "weights": "int8"}, "quanto"),
     "bitsandbytes": (integers, {"quant_method": "bitsandbytes", "load_in_8bit": True}, "bitsandbytes|not supported"),
 }
@@ -203,6 +296,51 @@ def test_other_forms_are_one_error(tmp_path: Path, name: str, exported: str) -> 
     with pytest.raises((ArgumentError, SaveError), match=message):
         export(tmp_path / "checkpoint", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_integers_of_8_bits_are_kept(tmp_path: Path) -> None:
+    write(tmp_path / "checkpoint", *READ["compressed-tensors W8A8"])
+    fxonnx.genai.export(tmp_path / "checkpoint", tmp_path / "out")
+    model = onnx.load(tmp_path / "out" / "model.onnx", load_external_data=False)
+    stored = load_file(tmp_path / "checkpoint" / "model.safetensors")
+    codes = [tensor for tensor in stored.values() if tensor.dtype == torch.int8]
+    bits = [each.i for node in model.graph.node for each in node.attribute if each.name == "bits"]
+    assert bits == [8] * sum(node.op_type == "MatMulNBits" for node in model.graph.node)
+    size = sum(path.stat().st_size for path in (tmp_path / "out").glob("model.onnx*"))
+    assert sum(map(torch.Tensor.numel, codes)) < size < 0.7 * 4 * sum(each.numel() for each in make().parameters())
+
+
+def test_larger_weights_are_reported(tmp_path: Path) -> None:
+    """With their bytes, which can be kept small by rounding the weights again."""
+    write(tmp_path / "checkpoint", *READ["ModelOpt NVFP4"])
+    message = r"in NVFP4 are dequantized, .*: 0\.2 MiB become 1\.1 MiB of torch\.float32, unless .* 4 or 8 bits"
+    with pytest.warns(UserWarning, match=message):
+        fxonnx.genai.export(tmp_path / "checkpoint", tmp_path / "out", precision="int4", verify=False)
+
+
+def test_modules_of_bitsandbytes(tmp_path: Path) -> None:
+    """A model that was loaded by the library, which need not be installed here."""
+    model = make()
+    kind = type("Linear4bit", (torch.nn.Linear,), {"__module__": "bitsandbytes.nn.modules"})
+    model.lm_head.__class__ = kind
+    message = r"quantized by bitsandbytes, as those of a Linear4bit\nhint: .*save_pretrained .* model\.dequantize\(\)"
+    for export, options in (
+        (fxonnx.genai.export, {"tokenizer": make_tokenizer()}),
+        (fxonnx.huggingface.export, {"processor": make_tokenizer()}),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            export(model, tmp_path / "out", **options)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("config", ["Int8WeightOnlyConfig", "IntxWeightOnlyConfig"])
+def test_weights_of_torchao(tmp_path: Path, config: str) -> None:
+    """They are compared without the rounding of activations, which ONNX Runtime does by itself and torchao does not."""
+    quantization = pytest.importorskip("torchao.quantization")
+    model = make()
+    quantization.quantize_(model, getattr(quantization, config)())
+    fxonnx.huggingface.export(model, tmp_path / "hf", processor=make_tokenizer())
+    fxonnx.genai.export(model, tmp_path / "genai", tokenizer=make_tokenizer())
+    assert (tmp_path / "genai" / "model.onnx").stat().st_size < 1e6
 
 
 def test_weights_of_another_shape(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from fxonnx import ArgumentError
 from fxonnx.huggingface._samples import Sizes, sample_inputs
 from fxonnx.huggingface._tasks import TASKS
 
-from .small_models import make_model, make_vocoder
+from .small_models import main_task, make_model, make_vocoder
 
 TASK = TASKS["text-to-audio"]
 pytestmark = pytest.mark.filterwarnings("error:the model is in training mode")
@@ -155,3 +155,54 @@ def test_vocoders(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=message):
         fxonnx.huggingface.export(make_model("musicgen", TASK), tmp_path / "out", vocoder=make_vocoder())
     assert not (tmp_path / "out").exists()
+
+
+def make_whisper() -> Any:
+    import transformers
+
+    torch.manual_seed(0)
+    layers = {"encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    sizes = {"d_model": 32, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "num_mel_bins": 8, "vocab_size": 300}
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 3}
+    config = transformers.WhisperConfig(**layers, **sizes, **tokens, max_source_positions=50, max_target_positions=40)
+    model = transformers.WhisperForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(4)  # so that the attention is not the same everywhere
+    more = {"alignment_heads": [[0, 1], [1, 0]], "no_timestamps_token_id": 250, "begin_suppress_tokens": [2]}
+    model.generation_config = transformers.GenerationConfig(**tokens, **more)
+    return model
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 2}], ids=["greedy", "beams"])
+def test_word_timestamps(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Whisper's, of the cross attentions; in transformers.js they have the same names."""
+    model = make_whisper()
+    implementation = model.config._attn_implementation
+    fxonnx.huggingface.export(model, tmp_path, task="automatic-speech-recognition", attentions=True)
+    assert model.config._attn_implementation == implementation
+    outputs = [value.name for value in onnx.load(tmp_path / "decoder_model_merged.onnx").graph.output]
+    assert [name for name in outputs if "attentions" in name] == ["cross_attentions.0", "cross_attentions.1"]
+    features = torch.randn(3, 8, 100, generator=torch.Generator().manual_seed(1))
+    asked = {"return_token_timestamps": True, "max_new_tokens": 12, **options}
+    mask = torch.ones(3, 100, dtype=torch.int64)
+    mask[1, 60:] = 0
+    expected = model.generate(features, attention_mask=mask, **asked)
+    found = fxonnx.huggingface.load(tmp_path).generate(features, attention_mask=mask, **asked)
+    assert torch.equal(found["sequences"], expected["sequences"])
+    torch.testing.assert_close(found["token_timestamps"], expected["token_timestamps"], atol=1e-6, rtol=0)
+    assert len(found["token_timestamps"].unique()) > 3
+
+
+def test_attentions_that_are_missing(tmp_path: Path) -> None:
+    fxonnx.huggingface.export(make_whisper(), tmp_path / "without", task="automatic-speech-recognition", verify=False)
+    features = torch.randn(1, 8, 100)
+    message = r"output_attentions: the exported file does not return attentions, .*\nhint: export with attentions=True"
+    with pytest.raises(ArgumentError, match=message):
+        fxonnx.huggingface.load(tmp_path / "without").generate(features, return_token_timestamps=True)
+    bert = make_model("bert", main_task("bert"))
+    message = "attentions: BertForSequenceClassification has no decoder with cross attention for text-classification"
+    with pytest.raises(ArgumentError, match=message):
+        fxonnx.huggingface.export(bert, tmp_path / "out", attentions=True)
+    with pytest.raises(ArgumentError, match='attentions: layout="genai" has none'):
+        fxonnx.huggingface.export(bert, tmp_path / "out", layout="genai", attentions=True)

@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import fxonnx
@@ -319,6 +319,31 @@ def test_invalid_adapters(tmp_path: Path) -> None:
         layer.scaling = {"german": 1.0}
     with pytest.raises(ArgumentError, match=r"the scaling of 'layers.0' in the exported model is not known"):
         program.save_adapter(path, german)
+
+
+def test_adapters_without_some_layers(tmp_path: Path) -> None:
+    """The directory of PEFT, or another adapter of the model, has one of two layers: the other is the base model's."""
+    model = Model()
+    for factors in (model.layers[1].lora_A, model.layers[1].lora_B):
+        del factors["german"]
+    program = exported(model)
+    run = runner(program, tmp_path / "model.onnx")
+    german = save_peft(tmp_path / "german", model, "german", lora_alpha=4.0, r=2)
+    program.save_adapter(tmp_path / "named", adapter="german")
+    program.save_adapter(tmp_path / "directory", german)
+    layer = model.layers[1]
+    with torch.no_grad():
+        layer.lora_B["default"].weight.zero_()
+        model.layers[0].lora_A["default"] = model.layers[0].lora_A["german"]
+        model.layers[0].lora_B["default"] = model.layers[0].lora_B["german"]
+        model.layers[0].scaling = dict.fromkeys(("default", "german"), model.layers[0].scaling["german"])
+        expected = model(X[:2])
+    for name in ("named", "directory"):
+        torch.testing.assert_close(run(X[:2], tmp_path / name), expected, atol=1e-5, rtol=1e-4)
+    incomplete = {key: value for key, value in load_file(german / "adapter_model.safetensors").items() if "_A" in key}
+    save_file(incomplete, german / "adapter_model.safetensors")
+    with pytest.raises(ArgumentError, match=r"does not match the adapter weights: missing 'layers\.0\.lora_B"):
+        program.save_adapter(tmp_path / "other", german)
 
 
 def test_adapter_with_further_layers(tmp_path: Path) -> None:

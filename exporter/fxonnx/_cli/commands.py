@@ -48,6 +48,8 @@ Frozen = Annotated[str | None, typer.Option(help="Comma-separated names or patte
 DataDependent = Annotated[
     str, choice("data_dependent", "Branches on the values of inputs: error, or example to follow the example's.")
 ]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")]
+Token = Annotated[str | None, typer.Option(help="Token of the Hub.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")]
 
@@ -173,10 +175,13 @@ def hf_command(
     vocoder: Annotated[
         str | None, typer.Option(help="Of SpeechT5: the model that makes sound, a directory or id of the Hub.")
     ] = None,
+    attentions: Annotated[
+        bool, typer.Option("--attentions", help="Return cross attentions, for return_token_timestamps of Whisper.")
+    ] = False,
     opset: Opset = None,
     target: Target = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")] = None,
-    token: Annotated[str | None, typer.Option(help="Token of the Hub.")] = None,
+    revision: Revision = None,
+    token: Token = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that the checkpoint contains.")
     ] = False,
@@ -202,6 +207,7 @@ def hf_command(
             task=task,
             dtype=dtype,
             vocoder=vocoder,
+            attentions=attentions,
             opset_version=opset,
             verify=verify,
             revision=revision,
@@ -216,7 +222,7 @@ def hf_command(
 
 @app.command("genai")
 def genai_command(
-    directory: Annotated[Path, typer.Argument(help="The model of transformers: config.json, weights and tokenizer.")],
+    model: Annotated[str, typer.Argument(help="A model of transformers: directory or id of the Hub.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The directory to write.")],
     chat_template: Annotated[
         Path | None, typer.Option(help="A file with a chat template in place of the tokenizer's.")
@@ -249,6 +255,11 @@ def genai_command(
     text_only: Annotated[
         bool, typer.Option("--text-only", help="Export a model that also takes images or audio as one of text.")
     ] = False,
+    hidden_states: Annotated[
+        bool, typer.Option("--hidden-states", help="Return the hidden states of the last layer as well.")
+    ] = False,
+    revision: Revision = None,
+    token: Token = None,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare generated tokens with transformers'.")
     ] = True,
@@ -270,17 +281,20 @@ def genai_command(
 
         choices: dict[str, Any] = {"precision": precision, "recipe": recipe, "target": target, "pooling": pooling}
         export_for_genai(
-            directory,
+            model,
             output,
             chat_template=False if no_chat_template else chat_template,
             last_logits=last_logits,
             normalize=normalize,
             text_only=text_only,
+            hidden_states=hidden_states,
             adapters=adapters,
             quantize=read_weight_quantization(
                 recipe or precision, {"block_size": block_size, "embeddings": embeddings, "lm_head": lm_head}
             ),
             verify=verify,
+            revision=revision,
+            token=token,
             on_stage=on_stage,
             **choices,
         )

@@ -8,10 +8,12 @@ from typing import Any
 
 import onnx_ir as ir
 
-__all__ = ["ROUNDED", "always_rounds", "multiplies_stored_weights", "products_in_float"]
+__all__ = ["ROUNDED", "UNROUNDED", "always_rounds", "multiplies_stored_weights", "products_in_float"]
 
 ROUNDED = 0.05
 """Tolerance, times the largest absolute value of an output, for models that round activations to int8."""
+UNROUNDED = ("session.qdq_matmulnbits_accuracy_level", "1")
+"""Session option and value with which products by DequantizeLinear do not round activations; 4 is the default."""
 
 
 def always_rounds(model: ir.Model) -> bool:

@@ -6,7 +6,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -158,7 +158,7 @@ def adapter_values(
             tensor = _rescaled(tensor, _ratio_of_config(source, fqn, name, match.adapter, given), fqn)
             tensor = _padded(tensor, fqn, inputs[fqn])
         _set(values, inputs[fqn], tensor, f"{name!r} in {given.origin}")
-    return values
+    return values | _zeros(inputs[fqn] for fqn in match.missing)
 
 
 def write_adapter(path: str | os.PathLike[str], values: Mapping[str, torch.Tensor]) -> None:
@@ -217,6 +217,14 @@ def _set(values: dict[str, torch.Tensor], graph_input: ir.Value, tensor: torch.T
     values[name] = tensor
 
 
+def _zeros(graph_inputs: Iterable[ir.Value]) -> dict[str, torch.Tensor]:
+    """The values of layers that an adapter leaves as they are."""
+    return {
+        str(value.name): torch.zeros(_shape(value), dtype=to_torch_dtype(value.dtype))  # type: ignore[arg-type]
+        for value in graph_inputs
+    }
+
+
 def _shape(value: ir.Value) -> tuple[int, ...]:
     return tuple(int(size) for size in value.shape)  # type: ignore[arg-type, union-attr]
 
@@ -267,15 +275,22 @@ def _matched(source: AdapterSource, inputs: Mapping[str, ir.Value], given: _Give
     components = [None, *(part for part in fqns[0].split(".") if part in common)]
     matches = [_match_without(fqns, given.tensors, component) for component in components]
     best = min(matches, key=lambda match: len(match.missing))
-    if not best.missing and not (unknown := _significant(source, given, best)):
-        return best
     unknown = _significant(source, given, best)
+    # The configuration of PEFT tells an adapter of fewer layers from one that is incomplete.
+    has_layers = given.config is not None and bool(best.names) and _are_layers(best.missing, best.names)
+    if not unknown and (has_layers or not best.missing):
+        return best
     problem = [f"missing {_listed(best.missing)}"] if best.missing else []
     problem += [f"{_listed(unknown)} {'is' if len(unknown) == 1 else 'are'} not among its inputs"] if unknown else []
     hint = did_you_mean(next(iter(unknown), ""), best.missing, "export a model with all weights that the adapters have")
     raise ArgumentError(
         "weights", f"{given.origin} does not match the adapter weights: {'; '.join(problem)}", hint=hint
     )
+
+
+def _are_layers(missing: Collection[str], found: Collection[str]) -> bool:
+    """Whether weights are all those of their layers; an adapter without a layer leaves it as it is."""
+    return {_layer_of(fqn) for fqn in missing}.isdisjoint({_layer_of(fqn) for fqn in found})
 
 
 def _match_without(fqns: Sequence[str], given: Collection[str], component: str | None) -> _Match:
@@ -328,6 +343,15 @@ def _layer_of(fqn: str) -> str | None:
     return None if position is None else ".".join(parts[:position])
 
 
+def _of_adapter(fqn: str, before: str, after: str) -> str:
+    """Replace the name of an adapter, which a module may have as well; PEFT's follows that of the factor."""
+    parts, layer = fqn.split("."), _layer_of(fqn)
+    first = 0 if layer is None else layer.count(".") + 1
+    if len(parts) == first + 2 and parts[-1] in ("weight", "bias"):  # no name after the factor
+        first = 0
+    return ".".join([*parts[:first], *(after if part == before else part for part in parts[first:])])
+
+
 def _factor(fqn: str) -> str | None:
     return next((part for part in fqn.split(".") if part in _RANK_AXES), None)
 
@@ -375,11 +399,15 @@ def _named_adapter(source: AdapterSource, inputs: Mapping[str, ir.Value], adapte
     state = source.module.state_dict()
     fqns = list(inputs)
     common = set(fqns[0].split(".")).intersection(*(fqn.split(".") for fqn in fqns))
-    for exported in (part for part in fqns[0].split(".") if part in common):
-        names = {fqn: ".".join(adapter if part == exported else part for part in fqn.split(".")) for fqn in fqns}
-        if all(name in state for name in names.values()):
-            break
-    else:
+    renamed = {
+        exported: {fqn: _of_adapter(fqn, exported, adapter) for fqn in fqns}
+        for exported in fqns[0].split(".")
+        if exported in common and _of_adapter(fqns[0], exported, "") != fqns[0]
+    }
+    exported = max(renamed, key=lambda part: sum(name in state for name in renamed[part].values()), default="")
+    names = {fqn: name for fqn, name in renamed.get(exported, {}).items() if name in state}
+    missing = [fqn for fqn in fqns if fqn not in names]
+    if not names or not _are_layers(missing, names):
         known = sorted({key for module in source.module.modules() for key in _scalings(module)})
         hint = did_you_mean(adapter, known, f"the adapters of the model are: {', '.join(known) or 'none'}")
         raise ArgumentError("adapter", f"the exported model has no adapter {adapter!r} with the same layers", hint=hint)
@@ -387,7 +415,7 @@ def _named_adapter(source: AdapterSource, inputs: Mapping[str, ir.Value], adapte
         name
         for name in state
         if name not in names.values()
-        and adapter in name.split(".")
+        and _of_adapter(name, adapter, "") != name
         and any(fnmatchcase(name, pattern) for pattern in source.patterns)
     ]
     if others:
@@ -402,7 +430,7 @@ def _named_adapter(source: AdapterSource, inputs: Mapping[str, ir.Value], adapte
         ratio = 1.0 if before is None or after is None else after / before
         tensor = _padded(_rescaled(state[name], ratio, fqn), fqn, inputs[fqn])
         _set(values, inputs[fqn], tensor, repr(name))
-    return values
+    return values | _zeros(inputs[fqn] for fqn in missing)
 
 
 def _scalings(module: torch.nn.Module) -> Mapping[str, Any]:

@@ -22,6 +22,7 @@ from fxonnx_translations._builder.sub_byte import FLOAT4_PAIRS, PER_BYTE, contig
 from .._interrupts import interruption_point
 from .._sequence_types import is_sequence
 from ..errors import ArgumentError, RuntimeSessionError
+from .accuracy_level import UNROUNDED
 from .protobuf_layout import tensor_bytes
 from .saving import SINGLE_FILE_BYTES, save
 
@@ -146,7 +147,7 @@ class Session:
 
 def session_in_float(source: str | bytes) -> onnxruntime.InferenceSession:
     """Create the default session, but multiply activations by quantized weights without rounding the activations."""
-    return _default_session(source, {"session.qdq_matmulnbits_accuracy_level": "1"})
+    return _default_session(source, dict([UNROUNDED]))
 
 
 def _default_session(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -54,7 +55,7 @@ class Adapters:
 def load_adapters(
     loaded: LanguageModel, adapters: Mapping[str, str | os.PathLike[str]]
 ) -> tuple[LanguageModel, Adapters]:
-    """Load adapters into a model; the one of the largest rank is active.
+    """Load adapters into a model; one that has the layers and ranks of all is active.
 
     Args:
         loaded: The model; an object of the caller is copied.
@@ -78,11 +79,50 @@ def load_adapters(
     peft_model: Any = None
     for name, directory in directories.items():
         peft_model = _with_adapter(peft, loaded.model if peft_model is None else peft_model, name, directory)
-    sizes = {
-        name: sum(p.numel() for key, p in peft_model.named_parameters() if name in key.split(".")) for name in adapters
-    }
-    peft_model.set_adapter(max(sizes, key=lambda name: sizes[name]))
+    ranks = _ranks(peft_model, directories)
+    covering = [name for name in directories if all(found.get(name) == max(found.values()) for found in ranks.values())]
+    if covering or not ranks:
+        sizes = {
+            name: sum(p.numel() for key, p in peft_model.named_parameters() if name in key.split(".")[-2:])
+            for name in covering or directories
+        }
+        peft_model.set_adapter(max(sizes, key=lambda name: sizes[name]))
+    else:
+        _add_common_adapter(peft, peft_model, {layer: max(found.values()) for layer, found in ranks.items()})
     return loaded, Adapters(directories, peft_model.eval())
+
+
+def _ranks(peft_model: Any, adapters: Collection[str]) -> dict[str, dict[str, int]]:
+    """Name of each layer with LoRA to the ranks of the adapters that it has."""
+    return {
+        name: {adapter: int(rank) for adapter, rank in layer.r.items() if adapter in adapters}
+        for name, layer in peft_model.get_base_model().named_modules()
+        if hasattr(layer, "lora_A") and not {*adapters}.isdisjoint(getattr(layer, "r", ()))
+    }
+
+
+def _add_common_adapter(peft: Any, peft_model: Any, ranks: Mapping[str, int]) -> None:
+    """Activate an adapter of zeros that has the layers of all adapters, each with the largest rank."""
+    name = "all"
+    while name in peft_model.peft_config:
+        name += "_"
+    patterns = {re.escape(layer): rank for layer, rank in ranks.items()}
+    first = next(iter(peft_model.peft_config.values()))
+    config = peft.LoraConfig(
+        task_type=first.task_type,
+        target_modules=list(ranks),
+        r=max(ranks.values()),
+        lora_alpha=max(ranks.values()),
+        rank_pattern=patterns,
+        alpha_pattern=dict(patterns),
+        fan_in_fan_out=first.fan_in_fan_out,
+    )
+    peft_model.add_adapter(name, config, autocast_adapter_dtype=False)
+    peft_model.set_adapter(name)
+    with torch.no_grad():
+        for key, parameter in peft_model.named_parameters():
+            if name in key.split(".")[-2:]:
+                parameter.zero_()
 
 
 def _with_adapter(peft: Any, model: Any, name: str, directory: Path) -> Any:

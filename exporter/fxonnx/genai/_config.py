@@ -61,6 +61,7 @@ INPUT_KEYS: Mapping[str, str] = MappingProxyType(
 OUTPUT_KEYS: Mapping[str, str] = MappingProxyType(
     {
         "logits": "logits",
+        "hidden_states": "hidden_states",
         "present.%d.key": "present_key_names",
         "present.%d.value": "present_value_names",
         "present.%d.conv": "present_conv_names",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .._program.checkpoints import StoredTensor, read_weight_sources
+from .._warnings import warn_user
 from ..errors import ArgumentError
+from ..quantization.coded_weights import CodedWeight
 from ..quantization.packed_weights import PackedWeight, parts_of
 from ..quantization.scaled_weights import ScaledWeight, scales_of_weights
 
@@ -41,14 +44,16 @@ def dequantized_checkpoint(directory: Path, config: Any, dtype: torch.dtype) -> 
         found = read_weight_sources(directory)
     except ArgumentError as error:
         raise ArgumentError("model", f"{directory} cannot be loaded: {error.message}") from error
-    quantized = {name: tensor for name, tensor in found.items() if isinstance(tensor, (PackedWeight, ScaledWeight))}
+    kinds = (PackedWeight, ScaledWeight, CodedWeight)
+    quantized = {name: tensor for name, tensor in found.items() if isinstance(tensor, kinds)}
     if not quantized:
         return None
     # transformers would require the library of the method.
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     parts = {part for weight in quantized.values() if isinstance(weight, PackedWeight) for part in parts_of(weight)}
-    parts |= {part for weight in quantized.values() if isinstance(weight, ScaledWeight) for part in weight.parts}
+    parts |= {part for weight in quantized.values() if not isinstance(weight, PackedWeight) for part in weight.parts}
+    _warn_of_bytes([weight for weight in quantized.values() if isinstance(weight, CodedWeight)], dtype)
     state = {
         name: tensor.load() if isinstance(tensor, StoredTensor) else tensor
         for name, tensor in found.items()
@@ -59,7 +64,22 @@ def dequantized_checkpoint(directory: Path, config: Any, dtype: torch.dtype) -> 
     return {**state, **{name: _dequantized(weight, dtype) for name, weight in quantized.items()}}
 
 
-def _dequantized(weight: PackedWeight | ScaledWeight, dtype: torch.dtype) -> torch.Tensor:
+def _warn_of_bytes(weights: Sequence[CodedWeight], dtype: torch.dtype) -> None:
+    """Warn that weights become larger, since ONNX Runtime cannot multiply by their codes."""
+    forms = ", ".join(dict.fromkeys(weight.form for weight in weights))
+    if forms:
+        before, after = (sum(sizes) / 2**20 for sizes in zip(*(_sizes(each, dtype) for each in weights), strict=True))
+        warn_user(
+            f"the weights in {forms} are dequantized, since ONNX Runtime has no operator for them: {before:.1f} MiB "
+            f"become {after:.1f} MiB of {dtype}, unless the export rounds them again to 4 or 8 bits"
+        )
+
+
+def _sizes(weight: CodedWeight, dtype: torch.dtype) -> tuple[int, int]:
+    return weight.bytes, math.prod(weight.shape) * dtype.itemsize
+
+
+def _dequantized(weight: PackedWeight | ScaledWeight | CodedWeight, dtype: torch.dtype) -> torch.Tensor:
     try:
         return weight.dequantized(dtype)
     except ValueError as error:
@@ -87,7 +107,7 @@ def check_unused(directory: Path, unused: Iterable[str]) -> None:
 
 
 def check_quantization(model: Any) -> None:
-    """Reject a model whose configuration names a quantization that transformers has ignored while loading it.
+    """Reject a model of bitsandbytes, or whose quantization transformers has ignored while loading it.
 
     Args:
         model: The model.
@@ -95,6 +115,13 @@ def check_quantization(model: Any) -> None:
     Raises:
         ArgumentError: If it does.
     """
+    layer = next((each for each in model.modules() if type(each).__module__.startswith("bitsandbytes.")), None)
+    if layer is not None:
+        raise ArgumentError(
+            "model",
+            f"its weights are quantized by bitsandbytes, as those of a {type(layer).__name__}",
+            hint="pass the directory that model.save_pretrained writes, or the result of model.dequantize()",
+        )
     found = getattr(model.config, "quantization_config", None)
     if found is None or getattr(model, "hf_quantizer", None) is not None:
         return

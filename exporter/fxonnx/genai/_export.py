@@ -23,6 +23,8 @@ from ._encoder_decoder import export_encoder_decoder
 from ._example import dynamic_shapes, example_inputs, has_rotary_positions, input_names, state_names
 from ._families import Family, check_modalities
 from ._head_sizes import equal_head_sizes
+from ._hidden_states import returning_hidden_states
+from ._hub import download, is_hub_id
 from ._in_place import keep_checkpoint_files, save_beside_weights
 from ._last_logits import last_logits_only
 from ._latent_attention import attention_over_latents
@@ -75,7 +77,10 @@ def export(
     pooling: Pooling | None = None,
     normalize: bool | None = None,
     text_only: bool = False,
+    hidden_states: bool = False,
     verify: bool = True,
+    revision: str | None = None,
+    token: str | None = None,
     on_stage: Callable[[str], None] | None = None,
 ) -> Path:
     """Export a language model of transformers for onnxruntime-genai.
@@ -84,8 +89,8 @@ def export(
     other encoder-decoder models of text, speech or images, which ONNX Runtime runs without onnxruntime-genai.
 
     Args:
-        model: A local directory, as ``save_pretrained`` or a download writes it, or a model object, which is left
-            unchanged.
+        model: A local directory, as ``save_pretrained`` or a download writes it, an id of the Hub, or a model object,
+            which is left unchanged.
         out: The directory to write: the ONNX files, genai_config.json, generation_config.json and the tokenizer's
             files. It is complete or not written at all; other files in it are kept.
         tokenizer: The tokenizer, or its directory; by default the one in the model's directory.
@@ -109,8 +114,12 @@ def export(
             directory has it.
         normalize: Normalize the embeddings; by default if modules.json specifies it.
         text_only: Export a model that also takes images or audio as one of text.
+        hidden_states: Return the hidden states after the last layer and its norm as well, of all positions, for a head of
+            your own; ``generator.get_output("hidden_states")`` has them. For decoder-only models.
         verify: Compare greedily generated tokens in onnxruntime-genai with transformers'; embeddings and scores
             in ONNX Runtime with eager torch's.
+        revision: Branch, tag or commit on the Hub.
+        token: Token of the Hub.
         on_stage: Called with the name of each stage as it begins.
 
     Returns:
@@ -139,6 +148,8 @@ def export(
 
     with staged_directory(Path(out)) as staging:
         announce("load")
+        if isinstance(model, (str, os.PathLike)) and is_hub_id(model):
+            model = download(model, revision, token)
         is_embedding = pooling is not None or normalize is not None
         # In the directory of the checkpoint, its files become the external data.
         is_needed = verify or bool(adapters) or _is_directory(model, Path(out))
@@ -149,7 +160,8 @@ def export(
         loaded = replace(loaded, is_packed=loaded.is_packed and quantize is None)
         if loaded.is_packed:
             plan = _plan_of_checkpoint(loaded, plan, bool(adapters))
-        for argument, is_given in (("adapters", bool(adapters)), ("recipe", recipe is not None)):
+        given = {"adapters": bool(adapters), "recipe": recipe is not None, "hidden_states": hidden_states}
+        for argument, is_given in given.items():
             if is_given and loaded.family != "decoder":
                 raise ArgumentError(argument, "supported for decoder-only models only")
         if recipe is not None and quantize is not None:
@@ -163,6 +175,7 @@ def export(
         request = Request(
             *(staging, target, options, last_logits, adapters, pooling, normalize, plan.tolerance, verify, announce),
             checkpoint=loaded.directory if loaded.is_in(Path(out)) else None,
+            hidden_states=hidden_states,
         )
         _EXPORTS[loaded.family](loaded, request)
         if request.checkpoint is not None:
@@ -286,6 +299,7 @@ def _exported(loaded: LanguageModel, inputs: Mapping[str, Any], adapters: Adapte
     with (
         ignoring_warnings("the model cannot be exported for all requested sizes"),
         selection,
+        returning_hidden_states(loaded.model) if request.hidden_states else nullcontext(),
         rotary,
         equal_head_sizes(loaded.model),
         attention_over_latents(loaded.model),

@@ -64,6 +64,7 @@ class Request:
         verify: Compare results with transformers'.
         announce: Called with the name of each stage as it begins.
         checkpoint: The directory of the model if the files are moved there; its own files are kept.
+        hidden_states: Whether a decoder also returns its last hidden states.
     """
 
     directory: Path
@@ -77,6 +78,7 @@ class Request:
     verify: bool
     announce: Callable[[str], None]
     checkpoint: Path | None = None
+    hidden_states: bool = False
 
     def without_guards(self) -> Request:
         """The same arguments for a graph without guards, for models that are valid for every call of the runtime."""

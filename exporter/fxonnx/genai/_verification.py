@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from .._program.accuracy_level import UNROUNDED
 from .._warnings import warn_user
 from ..errors import ArgumentError, VerificationError
 from ._adapters import Adapters
@@ -71,6 +73,8 @@ def compare_tokens(
     config = og.Config(str(directory))
     if not og.is_cuda_available():
         config.clear_providers()
+    # The model itself may have weights of torchao, by which transformers multiplies without rounding the activations.
+    config.overlay(json.dumps({"model": {"decoder": {"session_options": dict([UNROUNDED])}}}))
     try:
         model = og.Model(config)
     except RuntimeError as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from ._samples import Sizes, axes_of, cast, input_names, sample_inputs, text_con
 from ._source import Source
 from ._speech import is_speech, load_vocoder, speech_components
 
-__all__ = ["components_of"]
+__all__ = ["components_of", "computing_attentions"]
 
 _PAST = 5
 
@@ -42,11 +43,29 @@ def components_of(source: Source) -> list[Component]:
         raise ArgumentError("vocoder", f"{type(source.model).__name__} takes none", hint="only SpeechT5 does")
     if form == "single" and source.model.config.is_encoder_decoder and source.model.can_generate():
         form = "encoder-decoder"  # speech recognition has both forms
+    if source.has_attentions and form != "encoder-decoder":
+        problem = f"{type(source.model).__name__} has no decoder with cross attention for {source.task.name}"
+        raise ArgumentError("attentions", problem, hint="leave it out")
     if form == "decoder":
         return [_decoder(source)]
     if form == "image-text":
         return [_embedded_tokens(source), _encoded_images(source), _decoder(source, "decoder_model_merged")]
     return _encoder_and_decoder(source) if form == "encoder-decoder" else [_single(source)]
+
+
+@contextmanager
+def computing_attentions(model: Any) -> Iterator[None]:
+    """Use the attention of transformers that returns its weights, which others do not compute.
+
+    Args:
+        model: The model, whose configuration is restored.
+    """
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
 
 
 def _single(source: Source) -> Component:
@@ -234,11 +253,15 @@ def _merged_decoder(source: Source, encoder: Component, has_mask: bool) -> Compo
         cache.cross_attention_cache = reusing_cache(cross, use_cache_branch)
         hidden = output_class(encoder_hidden_states.to(model.dtype))
         masks = {"attention_mask": encoder_attention_mask, "decoder_attention_mask": decoder_attention_mask}
-        given = {name: mask for name, mask in masks.items() if mask is not None}
-        logits = model(
+        given: dict[str, Any] = {name: mask for name, mask in masks.items() if mask is not None}
+        if source.has_attentions:
+            given["output_attentions"] = True
+        found = model(
             decoder_input_ids=input_ids, encoder_outputs=hidden, past_key_values=cache, use_cache=True, **given
-        ).logits
-        return {"logits": logits.float(), **present_of_both(cache)}
+        )
+        attentions = (found.cross_attentions or ()) if source.has_attentions else ()
+        more = {f"cross_attentions.{layer}": each.float() for layer, each in enumerate(attentions)}
+        return {"logits": found.logits.float(), **more, **present_of_both(cache)}
 
     @functools.cache
     def encoded_states(sizes: Sizes) -> Tensor:

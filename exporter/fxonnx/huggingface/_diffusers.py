@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentError
+from ..genai._hub import download_errors, is_hub_id
 from ..genai._untrusted import check_checkpoint, loading, read_settings
 from ._diffusion_components import TEXT_ENCODERS, check_denoiser, denoiser_of
 from ._extra import import_extra
-from ._source import is_hub_id
 
 __all__ = ["INDEX", "has_adapters", "pipeline_of", "prepared_pipeline", "write_pipeline"]
 
@@ -66,7 +66,7 @@ def _downloaded(name: str, revision: str | None, token: str | None) -> Path | No
         ArgumentError: If the pipeline cannot be downloaded.
     """
     hub = import_extra("huggingface_hub")
-    errors = (OSError, ValueError, hub.errors.HfHubHTTPError)
+    errors = download_errors()
     try:
         hub.hf_hub_download(name, INDEX, revision=revision, token=token)
     except errors:  # a model of transformers, or a name for which its error has the reason

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +17,7 @@ import torch
 
 from .. import Target
 from .. import export as export_model
+from .._program.accuracy_level import UNROUNDED
 from .._warnings import ignoring_warnings
 from ..errors import ArgumentError, did_you_mean
 from ..genai import export as export_for_genai
@@ -31,7 +33,7 @@ from ._check import (
     raise_on_failure,
 )
 from ._component import Component
-from ._components import components_of
+from ._components import components_of, computing_attentions
 from ._cross_attention import merge_branches
 from ._diffusers import has_adapters, pipeline_of, prepared_pipeline, write_pipeline
 from ._diffusion_components import components_of_pipeline
@@ -97,6 +99,7 @@ def export(
     vocoder: Any = None,
     opset_version: int | None = None,
     target: Target | None = None,
+    attentions: bool = False,
     verify: bool = True,
     revision: str | None = None,
     token: str | None = None,
@@ -121,6 +124,8 @@ def export(
         opset_version: The opset; by default the default of ``fxonnx.export``.
         target: The runtime, as for ``fxonnx.export``; "onnxruntime-web-webgpu" for transformers.js with WebGPU. By
             default a graph for any runtime.
+        attentions: Return the cross attentions of each layer of the decoder as well, which ``return_token_timestamps``
+            of Whisper requires.
         verify: Compare each file with the model in eager torch at two sizes, and generated tokens. Without it, a
             checkpoint in safetensors is not loaded: its weights are converted one at a time while the files are saved.
         revision: Branch, tag or commit on the Hub.
@@ -153,6 +158,8 @@ def export(
     announce = on_stage or _ignore
     if layout == "genai" and vocoder is not None:
         raise ArgumentError("vocoder", 'layout="genai" takes none', hint="only SpeechT5 does, in the other layouts")
+    if layout == "genai" and attentions:
+        raise ArgumentError("attentions", 'layout="genai" has none', hint="choose another layout")
     if layout == "genai":
         if target is not None:
             raise ArgumentError("target", 'layout="genai" has its own', hint="leave it out, or choose another layout")
@@ -164,12 +171,15 @@ def export(
     if pipeline is not None:
         if vocoder is not None:
             raise ArgumentError("vocoder", f"{type(pipeline).__name__} takes none", hint="only SpeechT5 does")
+        if attentions:
+            raise ArgumentError("attentions", f"{type(pipeline).__name__} returns none", hint="leave it out")
         return _export_pipeline(pipeline, Path(out), layout, variants, (opset_version, target), verify, announce)
     source = load_source(model, task, processor, revision, token, trust_remote_code, with_weights=verify)
-    source = replace(source, vocoder=vocoder)
+    source = replace(source, vocoder=vocoder, has_attentions=attentions)
     checks: list[FileCheck] = []
     limits: dict[str, tuple[str, ...]] = {}
-    with staged_directory(Path(out), _publish) as staging:
+    attention = computing_attentions(source.model) if attentions else nullcontext()
+    with attention, staged_directory(Path(out), _publish) as staging:
         folder = staging / _FOLDERS[layout]
         folder.mkdir(exist_ok=True)
         _write_configuration(source, staging, has_own_processor=processor is not None)
@@ -189,9 +199,10 @@ def export(
                 _save(program, path, layout, source)
                 if verify:
                     announce(f"verify {place}")
-                    checks += compare_component(component, program, _session(path), variant, path.name)
+                    checks += compare_component(component, program, _session(path, variant), variant, path.name)
             if tokens is not None:
-                checks.append(compare_generation(served, tokens, load(staging, file=suffix), variant))
+                loaded = load(staging, file=suffix, session_options=_session_options(variant))
+                checks.append(compare_generation(served, tokens, loaded, variant))
         raise_on_failure(checks)
         if layout == "transformers.js":
             _configure_transformers_js(staging, variants)
@@ -238,11 +249,12 @@ def _export_pipeline(
             program.save(path)
             if verify:
                 announce(f"verify {place}")
-                checks += compare_component(references[position], program, _session(path), variant, name)
+                checks += compare_component(references[position], program, _session(path, variant), variant, name)
         if verify:
             announce("verify image")
             original = prepared_pipeline(pipeline, torch.float32, merges_adapters=False)
-            checks += filter(None, [compare_images(original, load(staging), variant)])
+            loaded = load(staging, session_options=_session_options(variant))
+            checks += filter(None, [compare_images(original, loaded, variant)])
         raise_on_failure(checks)
         written = [path.relative_to(staging) for path in sorted(staging.rglob("*.onnx"))]
     task = "text-to-image"
@@ -318,11 +330,18 @@ def _save(program: Any, path: Path, layout: Layout, source: Source) -> None:
         split_external_data(path)
 
 
-def _session(path: Path) -> Any:
+def _session(path: Path, variant: Variant) -> Any:
     onnxruntime = import_extra("onnxruntime")
-    options = onnxruntime.SessionOptions()
+    return onnxruntime.InferenceSession(str(path), _session_options(variant), providers=["CPUExecutionProvider"])
+
+
+def _session_options(variant: Variant) -> Any:
+    """Options of the sessions that are compared: of weights that the model itself has as integers, in float."""
+    options = import_extra("onnxruntime").SessionOptions()
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    if variant.quantize is None:
+        options.add_session_config_entry(*UNROUNDED)
+    return options
 
 
 def _write_configuration(source: Source, directory: Path, *, has_own_processor: bool) -> None:

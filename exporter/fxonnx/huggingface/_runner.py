@@ -261,5 +261,21 @@ def _decode_with_encoder(model: Any, session: Session, **inputs: Any) -> Any:
         cache.is_updated[layer] = True
     returned = None if inputs.get("use_cache") is False else cache
     return transformers.modeling_outputs.Seq2SeqLMOutput(
-        logits=found["logits"], past_key_values=returned, encoder_last_hidden_state=states
+        logits=found["logits"],
+        past_key_values=returned,
+        encoder_last_hidden_state=states,
+        **(_attentions(found) if inputs.get("output_attentions") else {}),
     )
+
+
+def _attentions(found: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, ...]]:
+    """The cross attentions of the layers, and none of the self attention.
+
+    Raises:
+        ArgumentError: If the file does not return them.
+    """
+    crossed = tuple(value for name, value in found.items() if name.startswith("cross_attentions."))
+    if not crossed:
+        problem = "the exported file does not return attentions, as return_token_timestamps requires"
+        raise ArgumentError("output_attentions", problem, hint="export with attentions=True (--attentions)")
+    return {"cross_attentions": crossed, "decoder_attentions": ()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,15 +14,14 @@ import torch
 
 from ..errors import ArgumentError, kind_of
 from ..genai._dequantization import check_quantization, check_unused, dequantized_checkpoint
+from ..genai._hub import download, is_hub_id
 from ..genai._meta import model_on_meta, without_weights
 from ..genai._untrusted import check_checkpoint, check_size, loading
 from ._extra import import_extra
 from ._tasks import TASKS, Task, check_class, check_modalities, model_classes, task_by_name, task_of
 
-__all__ = ["Source", "find_checkpoint", "is_hub_id", "load_source", "without_progress"]
+__all__ = ["Source", "find_checkpoint", "load_source", "without_progress"]
 
-_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-_DOWNLOADED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.py", "*.spm", "*.tiktoken")
 _TRUST = "code in a checkpoint is run only with trust_remote_code=True"
 _PROCESSORS = ("AutoTokenizer", "AutoImageProcessor", "AutoFeatureExtractor")
 _PROCESSOR_FILES = {
@@ -43,6 +41,7 @@ class Source:
         processors: Tokenizer, image processor and feature extractor, as far as it has them.
         directory: The checkpoint, if it was loaded from one.
         vocoder: The user's argument: the model that makes sound of its spectrograms.
+        has_attentions: The user's argument: whether the decoder returns its cross attentions.
     """
 
     model: Any
@@ -50,6 +49,7 @@ class Source:
     processors: tuple[Any, ...]
     directory: Path | None
     vocoder: Any = None
+    has_attentions: bool = False
 
 
 def load_source(
@@ -94,7 +94,7 @@ def load_source(
         check_modalities(found, model, is_requested=task is not None)
         check_quantization(model)
         return Source(_in_float32(model), found, _processors(processor, None), None)
-    directory = find_checkpoint(model, revision, token)
+    directory = find_checkpoint(model, revision, token, trust_remote_code=trust_remote_code)
     check_checkpoint(directory, trust_remote_code=trust_remote_code, hint=_TRUST)
     with loading(directory, hint=_TRUST if _has_code(directory) else None):
         config = transformers.AutoConfig.from_pretrained(
@@ -115,22 +115,16 @@ def load_source(
     return Source(loaded, found, _processors(processor, directory, trust_remote_code), directory)
 
 
-def is_hub_id(model: str | os.PathLike[str]) -> bool:
-    """Whether a name can be an id of the Hub: it has the form of one, and is not the path of a file or directory.
-
-    Args:
-        model: The user's argument.
-    """
-    return _ID.fullmatch(os.fspath(model)) is not None and not Path(model).exists()
-
-
-def find_checkpoint(model: str | os.PathLike[str], revision: str | None, token: str | None) -> Path:
+def find_checkpoint(
+    model: str | os.PathLike[str], revision: str | None, token: str | None, *, trust_remote_code: bool = False
+) -> Path:
     """The directory of a checkpoint, which is downloaded if ``model`` is an id of the Hub.
 
     Args:
         model: A local directory, or an id.
         revision: Branch, tag or commit on the Hub.
         token: Token of the Hub.
+        trust_remote_code: Whether to download the code of a model as well.
 
     Raises:
         ArgumentError: If there is neither a directory nor a downloaded or accessible repository of this name.
@@ -143,20 +137,12 @@ def find_checkpoint(model: str | os.PathLike[str], revision: str | None, token: 
         return directory
     if directory.is_file():
         raise ArgumentError("model", f"{directory} is a file", hint="pass the directory of the model")
-    name = os.fspath(model)
-    if not is_hub_id(name):
+    if not is_hub_id(model):
         raise ArgumentError("model", f"directory {directory} does not exist")
-    hub = import_extra("huggingface_hub")
-    try:
-        found = hub.snapshot_download(name, revision=revision, token=token, allow_patterns=list(_DOWNLOADED))
-    except (OSError, ValueError, hub.errors.HfHubHTTPError) as error:
-        reason = str(error).splitlines()[0]
-        raise ArgumentError(
-            "model",
-            f"{name} is neither a directory nor in the cache of huggingface_hub, and it cannot be downloaded: {reason}",
-            hint=f"on a machine with network access, run: hf download {name}",
-        ) from error
-    return Path(found)
+    found = download(model, revision, token, trust_remote_code=trust_remote_code)
+    if not (found / "config.json").is_file():
+        raise ArgumentError("model", f"{model} on the Hub has no config.json beside its modules")
+    return found
 
 
 def _has_code(directory: Path) -> bool:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError, kind_of
+from ..genai._hub import download, is_hub_id
 from ..genai._untrusted import check_checkpoint, loading
 from ._component import Component, Inputs, with_forward
 from ._cross_attention import TRANSLATIONS, present_of_both, reusing_cache
@@ -42,6 +43,8 @@ def load_vocoder(vocoder: Any) -> Any:
     transformers = import_extra("transformers")
     hint = "pass a SpeechT5HifiGan, or its directory: vocoder=, --vocoder"
     if isinstance(vocoder, (str, os.PathLike)):
+        if is_hub_id(vocoder):
+            vocoder = download(vocoder, None, None, argument="vocoder")
         if os.path.isdir(vocoder):
             check_checkpoint(Path(vocoder), "vocoder")
         with loading(vocoder, "vocoder", hint=hint), without_progress():

@@ -45,10 +45,16 @@ _PARTS: Mapping[str, Sequence[str]] = MappingProxyType(
             *("weight_packed", "weight_scale", "weight_shape"),
             *("weight_zero_point", "weight_g_idx"),
         ),
+        "int-quantized": ("weight", "weight_scale", "weight_zero_point", "weight_g_idx"),
     }
 )
 """Names of the tensors of a weight, the codes first."""
 
+
+_COMPRESSED: Mapping[str, str] = MappingProxyType(
+    {"pack-quantized": "compressed-tensors", "int-quantized": "int-quantized", "naive-quantized": "int-quantized"}
+)
+"""Format of compressed-tensors to the method of ``PackedFormat``."""
 
 _GROUPS = ("g_idx", "weight_g_idx")
 _NOT_CONSECUTIVE = "groups are not consecutive input features (desc_act, actorder)"
@@ -75,7 +81,7 @@ class PackedFormat:
     """The format of a quantized checkpoint.
 
     Attributes:
-        method: "gptq", "awq" or "compressed-tensors".
+        method: "gptq", "awq", "compressed-tensors", or "int-quantized", compressed-tensors with one integer in a byte.
         bits: 4 or 8.
         block_size: Number of weights that share a scale; 0 for all weights of an output feature.
         symmetric: Whether the zero points are all ``2 ** (bits - 1)``.
@@ -123,6 +129,8 @@ class PackedWeight:
             return self.parts["qweight"].shape[1], self.parts["qweight"].shape[0] * per_word
         if self.format.method == "awq":
             return self.parts["qweight"].shape[1] * per_word, self.parts["qweight"].shape[0]
+        if self.format.method == "int-quantized":
+            return self.parts["weight"].shape[0], self.parts["weight"].shape[1]
         rows, columns = self.load("weight_shape").tolist()
         return int(rows), int(columns)
 
@@ -381,7 +389,10 @@ def _has_blocks(groups: torch.Tensor, size: int) -> bool:
 
 
 def _modules(names: Iterable[str], packed_format: PackedFormat) -> list[str]:
-    suffix = f".{_PARTS[packed_format.method][0]}"
+    codes, scales, *_ = _PARTS[packed_format.method]
+    if packed_format.method == "int-quantized":  # names of other weights end like those of its codes
+        codes = scales
+    suffix = f".{codes}"
     return [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
 
 
@@ -417,7 +428,7 @@ def read_packed_format(directory: Path, argument: str) -> PackedFormat | None:
 def _format(config: Mapping[str, Any], path: Path, argument: str) -> PackedFormat | None:
     method = config.get("quant_method", "gptq" if path.name == _CONFIGS[1] else None)
     reader = METHODS.get(str(method))
-    if reader is None or config.get("format") == "float-quantized":  # scaled weights
+    if reader is None or config.get("format") in ("float-quantized", "nvfp4-pack-quantized"):  # scaled, or as codes
         return None
     try:
         found = reader(config)
@@ -457,18 +468,23 @@ def _read_awq(config: Mapping[str, Any]) -> PackedFormat:
 
 
 def _read_compressed(config: Mapping[str, Any]) -> PackedFormat:
-    if config.get("format") != "pack-quantized":
-        raise ValueError(f"format is {config.get('format')!r}, not 'pack-quantized'")
+    method = _COMPRESSED.get(str(config.get("format")))
+    if method is None:
+        raise ValueError(f"format is {config.get('format')!r}, not {' or '.join(map(repr, _COMPRESSED))}")
+    strategies = ("group", "channel") if method == "compressed-tensors" else ("group", "channel", "tensor")
     formats = {}
     for group in config["config_groups"].values():
         weights = group["weights"]
-        if weights.get("type", "int") != "int" or weights.get("strategy") not in ("group", "channel"):
+        if weights.get("type", "int") != "int" or weights.get("strategy") not in strategies:
             raise ValueError(f"type {weights.get('type')!r}, strategy {weights.get('strategy')!r}")
         size = _block_size(weights.get("group_size")) if weights["strategy"] == "group" else 0
-        formats[PackedFormat("compressed-tensors", int(weights["num_bits"]), size, weights.get("symmetric", True))] = 1
+        formats[PackedFormat(method, int(weights["num_bits"]), size, weights.get("symmetric", True))] = 1
     if len(formats) != 1:
         raise ValueError(f"{len(formats)} formats of weights in one checkpoint")
-    return next(iter(formats))
+    found = next(iter(formats))
+    if method == "int-quantized" and found.bits != 8:
+        raise ValueError(f"{found.bits} bits in a byte")
+    return found
 
 
 METHODS: Mapping[str, Callable[[Mapping[str, Any]], PackedFormat]] = MappingProxyType(
@@ -521,6 +537,22 @@ def _compressed_parts(weight: PackedWeight, codes: bool) -> _Parts:
     return found, scales, points
 
 
+def _byte_parts(weight: PackedWeight, codes: bool) -> _Parts:
+    """Signed integers of 8 bits, whose scales may be one for all."""
+    found = (weight.load("weight").to(torch.int16) + 128).to(torch.uint8) if codes else _NO_CODES
+    scales = weight.load("weight_scale")
+    points = weight.load("weight_zero_point") if "weight_zero_point" in weight.parts else None
+    parts = [part if part is None or part.ndim == 2 else part.reshape(-1, 1) for part in (scales, points)]
+    rows = weight.shape[0]
+    scales, points = (part if part is None or len(part) != 1 else part.expand(rows, -1) for part in parts)
+    return found, scales, None if points is None else (points.to(torch.int16) + 128).to(torch.uint8)
+
+
 _READERS: Mapping[str, Callable[[PackedWeight, bool], _Parts]] = MappingProxyType(
-    {"gptq": _gptq_parts, "awq": _awq_parts, "compressed-tensors": _compressed_parts}
+    {
+        "gptq": _gptq_parts,
+        "awq": _awq_parts,
+        "compressed-tensors": _compressed_parts,
+        "int-quantized": _byte_parts,
+    }
 )

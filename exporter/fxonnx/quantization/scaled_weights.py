@@ -16,6 +16,7 @@ from fxonnx_translations._builder.initializers import DerivedTensor
 
 from .._json_text import parse_json
 from ..errors import ArgumentError
+from .coded_weights import CodedWeight, coded_weights
 from .packed_weights import LoadableTensor, PackedWeight, read_packed_weights
 
 __all__ = ["ScaledWeight", "read_quantized_weights", "scales_of_weights"]
@@ -106,7 +107,7 @@ class ScaledWeight:
 
 def read_quantized_weights(
     directory: Path, tensors: Mapping[str, LoadableTensor]
-) -> dict[str, PackedWeight | ScaledWeight]:
+) -> dict[str, PackedWeight | ScaledWeight | CodedWeight]:
     """The weights that the tensors of a quantized checkpoint represent, by FQN; none of other checkpoints.
 
     Args:
@@ -116,7 +117,15 @@ def read_quantized_weights(
     Raises:
         ArgumentError: If the configuration of the checkpoint is invalid.
     """
-    return {**read_packed_weights(directory, tensors), **_scaled_weights(directory, tensors)}
+    try:
+        coded = coded_weights(tensors)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArgumentError(
+            "weights", f"{directory} has weights of bitsandbytes without their shape: {error}"
+        ) from error
+    parts = {part for weight in coded.values() for part in weight.parts}
+    others = {name: tensor for name, tensor in tensors.items() if name not in parts}
+    return {**read_packed_weights(directory, others), **_scaled_weights(directory, others), **coded}
 
 
 def _scaled_weights(directory: Path, tensors: Mapping[str, LoadableTensor]) -> dict[str, ScaledWeight]:
