@@ -50,6 +50,7 @@ CASES = (
     Case("aten.squeeze.dim", lambda x: x.squeeze(-1), (T((1, "n", 1)),)),
     Case("aten.squeeze.dim", lambda x: x.squeeze(1) + 1, (T((1, 3)),), "another size", ops=("Add",)),
     Case("aten.squeeze.dims", lambda x: x.squeeze((0, 2)), (T((1, "n", 1)),)),
+    Case("fxonnx.squeeze_result.default", lambda x: torch.ops.fxonnx.squeeze_result(x, [0]), (T(("n", 3)),)),
     Case("aten.unsqueeze.default", lambda x: x.unsqueeze(-1), (X,)),
     Case("aten.permute.default", lambda x: x.permute(2, -3, 1), (X,), ops=("Transpose",)),
     Case("aten.transpose.int", lambda x: x.transpose(-1, 0), (X,)),

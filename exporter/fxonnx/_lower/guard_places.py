@@ -110,9 +110,9 @@ def _is_in_region(value: ir.Value, readers: Sequence[ir.Node]) -> bool:
 
 
 def can_expand(value: ir.Value, builder: Builder) -> bool:
-    """Whether a value is a tensor of an element type that Expand has at the opset."""
+    """Whether a value is a tensor of a known rank, of an element type that Expand has at the opset."""
     schema = schema_info("Expand", builder.opset_version) or schema_info("Reshape", builder.opset_version)
-    is_typed = isinstance(value.type, ir.TensorType) and value.dtype is not None
+    is_typed = isinstance(value.type, ir.TensorType) and value.dtype is not None and value not in builder.unranked
     return is_typed and schema is not None and value.dtype is not None and schema.can_return(value.dtype)
 
 

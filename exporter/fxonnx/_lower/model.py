@@ -542,6 +542,8 @@ def _identity(value: ir.Value, builder: Builder, name: str) -> ir.Value:
     node = ir.Node("", op_type, [value], attributes, outputs=[copy], metadata_props=metadata)
     builder.graph.append(node)
     builder.created.append(node)
+    if value in builder.unranked:
+        builder.unranked.add(copy)
     builder.set_dims(copy, builder.dims(value))
     builder.write_shape(copy, builder.dims(value))
     return copy

@@ -68,6 +68,19 @@ def squeeze(op: Op, self: ir.Value, dim: int | Sequence[int] | None = None) -> i
     return op.Squeeze(self, [axis for axis in axes if dims and dims[axis] == 1])
 
 
+@translates("fxonnx::squeeze_result")
+def squeeze_result(op: Op, x: ir.Value, axes: Sequence[int]) -> ir.Value:
+    """fxonnx::squeeze_result(Tensor x, int[] axes) -> Tensor
+
+    The tensor is reshaped to the sizes that remain. onnx's checker requires a shape of each output: that of other sizes.
+    """
+    sizes = op.Shape(x)
+    is_asked = [axis in axes for axis in range(op.rank_of(x))]
+    removed = op.And(op.Equal(sizes, 1), op.const(is_asked, ir.DataType.BOOL))
+    remaining = op.Compress(sizes, op.Not(removed), axis=0)
+    return op.unranked(op.Reshape(x, remaining, allowzero=1 if op.opset >= 14 else None))
+
+
 @translates("aten::unsqueeze")
 def unsqueeze(op: Op, self: ir.Value, dim: int) -> ir.Value:
     """aten::unsqueeze(Tensor(a) self, int dim) -> Tensor(a)"""

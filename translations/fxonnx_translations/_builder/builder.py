@@ -95,6 +95,8 @@ class Builder(onnxscript.GraphBuilder):
         self.positive_sizes: dict[sympy.Expr, str] = parent.positive_sizes if parent else {}
         # Half-precision value to the FLOAT value that it was rounded from.
         self.unrounded: dict[ir.Value, ir.Value] = dict(parent.unrounded) if parent else {}
+        # Values that have fewer axes at some sizes than their shapes have.
+        self.unranked: set[ir.Value] = parent.unranked if parent else set()
         # Initializers derived from weights and literals, by these, their names and recipes.
         self.stored: dict[Any, ir.Value] = parent.stored if parent else {}
         self._sizes: dict[sympy.Expr, ir.Value] = {}

@@ -27,6 +27,7 @@ class BuilderProtocol(Protocol):
         unrounded: Half-precision value to the FLOAT value that it was rounded from.
         missing_kernels: Operator to the element types that are computed in a wider type.
         stored: Memo of ``stored_codes.derive_stored``.
+        unranked: Values that have fewer axes at some sizes than their shapes have.
     """
 
     symbols: SymbolTable
@@ -35,6 +36,7 @@ class BuilderProtocol(Protocol):
     unrounded: dict[ir.Value, ir.Value]
     missing_kernels: Mapping[str, frozenset[ir.DataType]]
     stored: dict[Any, ir.Value]
+    unranked: set[ir.Value]
 
     @property
     def graph(self) -> ir.Graph: ...

@@ -467,6 +467,11 @@ class Op(onnxscript.OpBuilder):
         """Expand to the given sizes; return the value itself if it has them."""
         return self._graph_builder.expand(value, dims)
 
+    def unranked(self, value: ir.Value) -> ir.Value:
+        """Return a value that has fewer axes at some sizes than its shape has."""
+        self._graph_builder.unranked.add(value)
+        return value
+
     def shaped(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
         """Return the value with its shape recorded, if it was not: ONNX could not infer it, or would invent dim names."""
         return self._graph_builder.with_dims(value, dims)

@@ -270,12 +270,25 @@ def without_gradient_modes(
     return original(mode, func, types, args, kwargs)
 
 
+def path_of_module(original: Callable[..., str], tracer: Any, module: Any) -> str:
+    """``_ModuleStackTracer.path_of_module``, also for the stand-ins of shared modules that the outer tracer made."""
+    try:
+        return original(tracer, module)
+    except KeyError:
+        return original(tracer, module.get_base())
+
+
 REWRITING_PATCHES: tuple[Patch, ...] = (
     Patch(
         "torch.fx.experimental.proxy_tensor:PreDispatchTorchFunctionMode.__torch_function__",
         without_gradient_modes,
         "torch.export loses the graphs of nested operators (a cond in a while_loop) if it records torch.no_grad",
         needs=(DisableTorchFunction, set_grad_enabled),
+    ),
+    Patch(
+        "torch.fx.experimental.proxy_tensor:_ModuleStackTracer.path_of_module",
+        path_of_module,
+        "in the subgraphs of control flow, it does not know the modules of a model in which modules are shared",
     ),
 )
 """Applied while functions with control flow are rewritten."""

@@ -18,6 +18,7 @@ from ..._capture.constraints.constraint import Constraint, report_narrowed
 from ..._capture.constraints.guard_recorder import line_of_node
 from ..._capture.constraints.guard_translation import SQUEEZES
 from ..._capture.departures import Departure, DepartureKind
+from ..._capture.shapes.squeezed_results import DynamicSqueeze, keep_results, squeeze_results
 from ..._cost import export_seconds, forward_seconds
 from ..._prepare import unwrap_subclasses
 from ...errors import CaptureError
@@ -35,7 +36,8 @@ def confirm_assumed_limits(capture: Capture, model: Any, *, strict: bool) -> Cap
     """Drop the assumed limits that the program does not need: at one element, it returns the results of the model.
 
     ``squeeze`` removes axes of one element only, so that Python sees another rank there; the captured program keeps a
-    dynamic axis. ``if x.squeeze().dim() == 1: x = x.squeeze(1)`` returns the same in both ways.
+    dynamic axis. ``if x.squeeze().dim() == 1: x = x.squeeze(1)`` returns the same in both ways. Results that keep such
+    an axis lose it at the end of the program.
 
     Args:
         capture: The captured program; its squeezes get the numbers of the axes that they remove.
@@ -48,11 +50,15 @@ def confirm_assumed_limits(capture: Capture, model: Any, *, strict: bool) -> Cap
     limits = capture.limits
     if not limits.assumed:
         return capture
-    lines = _name_axes(capture.exported_program)
+    squeezes = _name_axes(capture.exported_program)
     assumed = [one for one in limits.constraints if one in limits.assumed]
     candidate = _without(capture, assumed)
     prover = Prover(candidate, model)
-    confirmed = set() if obstacle(capture, model) else _confirmed(candidate, prover, assumed)
+    confirmed = set()
+    if not obstacle(capture, model):
+        confirmed = _confirmed(candidate, prover, assumed)
+        if len(confirmed) < len(assumed):
+            confirmed = _with_squeezed_results(candidate, model, squeezes, assumed, confirmed)
     remaining = [one for one in assumed if one not in confirmed]
     kept = tuple(one for one in limits.constraints if one not in confirmed)
     found = replace(capture, limits=replace(limits, constraints=kept, assumed=frozenset()))
@@ -61,28 +67,48 @@ def confirm_assumed_limits(capture: Capture, model: Any, *, strict: bool) -> Cap
         report_narrowed(remaining, strict=strict)
     if confirmed:
         text = "squeeze of an axis that may have one element"
+        lines = dict.fromkeys(str(line_of_node(one.node) or "") for one in squeezes)
         departures = (Departure(DepartureKind.INTROSPECTION, text, line) for line in lines)
         found = replace(found, departures=(*found.departures, *departures))
     return found
 
 
-def _name_axes(program: ExportedProgram) -> list[str]:
-    """Make the axes that squeezes of dynamic axes remove explicit; return the lines of these squeezes."""
-    lines: dict[str, None] = {}
+def _name_axes(program: ExportedProgram) -> list[DynamicSqueeze]:
+    """Make the axes that squeezes of dynamic axes remove explicit; return these squeezes."""
+    found: list[DynamicSqueeze] = []
     for node in program.graph.nodes:
         value = node.args[0].meta.get("val") if node.target in SQUEEZES else None
         if not isinstance(value, torch.Tensor) or not value.dim():
             continue
         asked = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", range(value.dim()))
         axes = [axis % value.dim() for axis in (asked if isinstance(asked, Sequence) else [asked])]
-        if all(isinstance(value.shape[axis], int) for axis in axes):
+        dynamic = [axis for axis in axes if not isinstance(value.shape[axis], int)]
+        if not dynamic:
             continue
+        removed = [axis for axis in axes if type(value.shape[axis]) is int and value.shape[axis] == 1]
         node.target, node.kwargs = torch.ops.aten.squeeze.dims, {}
-        node.args = (node.args[0], [axis for axis in axes if type(value.shape[axis]) is int and value.shape[axis] == 1])
-        line = line_of_node(node)
-        lines["" if line is None else str(line)] = None
+        node.args = (node.args[0], removed)
+        kept = frozenset(axis - sum(other < axis for other in removed) for axis in dynamic)
+        found.append(DynamicSqueeze(node, kept))
     program.graph_module.recompile()
-    return list(lines)
+    return found
+
+
+def _with_squeezed_results(
+    capture: Capture,
+    model: Any,
+    squeezes: Iterable[DynamicSqueeze],
+    assumed: Sequence[Constraint],
+    confirmed: set[Constraint],
+) -> set[Constraint]:
+    """The confirmed limits with results of another rank at one element, if these are more than those before."""
+    program = capture.exported_program
+    added = squeeze_results(program, squeezes)
+    found = _confirmed(capture, Prover(capture, model), assumed) if added else confirmed
+    if len(found) > len(confirmed):
+        return found
+    keep_results(program, added)
+    return confirmed
 
 
 def _confirmed(capture: Capture, prover: Prover, assumed: Iterable[Constraint]) -> set[Constraint]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fxonnx_translations._torch_compat import arange, sym_max
+from fxonnx_translations._torch_compat import arange, check, sym_max
 
 from ..patch import FunctionPatch, Patch
 
@@ -57,6 +57,35 @@ def _greatest_of_windows(x: Tensor, axis: int, count: Any) -> Tensor:
     return windows.amax(-1).movedim(-1, axis)
 
 
+def _triangle_indices(
+    is_upper: bool,
+    original: Callable[..., Tensor],
+    row: Any,
+    col: Any,
+    offset: Any = 0,
+    *,
+    dtype: torch.dtype = torch.long,
+    device: Any = None,
+    **options: Any,
+) -> Tensor:
+    """``torch.tril_indices`` and ``torch.triu_indices`` of dynamic sizes, as the positions in a mask."""
+    if not any(isinstance(number, torch.SymInt) for number in (row, col, offset)):
+        return original(row, col, offset, dtype=dtype, device=device, **options)
+    differences = arange(col, device=device) - arange(row, device=device).unsqueeze(1)
+    below = offset - 1 if is_upper else offset
+    found = (differences > below if is_upper else differences <= below).nonzero()
+    count = _sum_of_positive(row, below) - _sum_of_positive(row, below - col)
+    count = row * col - count if is_upper else count
+    check(found.shape[0] == count)
+    return found.T.to(dtype)
+
+
+def _sum_of_positive(count: Any, offset: Any) -> Any:
+    """The sum of the positive ones of the numbers from offset + 1 to offset + count."""
+    last, before = sym_max(offset + count, 0), sym_max(offset, 0)
+    return last * (last + 1) // 2 - before * (before + 1) // 2
+
+
 ARGUMENT_PATCHES: tuple[Patch, ...] = (
     FunctionPatch("torch.nn.functional:one_hot", _one_hot, "it specializes the number of classes", strict=False),
     FunctionPatch(
@@ -73,5 +102,11 @@ ARGUMENT_PATCHES: tuple[Patch, ...] = (
             strict=False,
         )
         for rank in (1, 2, 3)
+    ),
+    *(
+        FunctionPatch(
+            f"torch:{name}_indices", partial(_triangle_indices, name == "triu"), "it specializes the sizes", strict=False
+        )
+        for name in ("tril", "triu")
     ),
 )
