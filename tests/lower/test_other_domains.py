@@ -63,7 +63,7 @@ def microsoft_gelu(op: Any, x: Any) -> Any:
 
 
 def doubled_gelu(op: Any, x: Any) -> Any:
-    """Numbers behind an operator whose type is not known."""
+    """Numbers after an operator whose type is not known."""
     return op.Div(op.Mul(op.Gelu(x, _domain="com.microsoft"), [2.0, 2.0, 4.0, 4.0]), [2.0, 2.0, 4.0, 4.0])
 
 

@@ -75,7 +75,6 @@ FAILURES: tuple[Failure, ...] = (
         "torch's decomposition branches on whether a symbolic size is padded",
         "torch",
         _statuses("unsupported"),
-        _names("float32"),
     ),
     Failure(
         _names("linalg.lstsq linalg.lstsq.grad_oriented"),

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .choices import choice
-from .messages import print_answer, print_json, print_text, progress, readable_messages, size_text
+from .messages import print_answer, print_error, print_json, print_text, progress, readable_messages, size_text
 
 __all__ = ["app"]
 
@@ -28,10 +28,21 @@ _CALIBRATION_HELP = (
     "batches, or a .npz file with one array per argument, whose first axis separates the batches."
 )
 _GENAI_STAGES = ("load", "capture", "prepare", "lower", "save", "verify")
-Source = Annotated[
-    str,
-    typer.Argument(help="A .pt2 file, or package.module:function returning (model, args[, kwargs[, dynamic_shapes]])."),
+_SOURCE_HELP = (
+    "A .pt2 file; or package.module:NAME or file.py:NAME, whose code is run: a class of models, which is made without "
+    "arguments, seeded and in eval mode, or a function returning a model or (model, args[, kwargs[, dynamic_shapes]])."
+)
+_INPUT_HELP = (
+    "An example input of a model that comes without: 1,3,224,224:float32; or name=2,7:int64. Once for each input. "
+    "Floating-point numbers are drawn from 0 to 1, integers are 0 or 1."
+)
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE_HELP)]
+Inputs = Annotated[list[str] | None, typer.Option("--input", metavar="[NAME=]SHAPE[:DTYPE]", help=_INPUT_HELP)]
+Dynamic = Annotated[
+    list[str] | None,
+    typer.Option("--dynamic", metavar="INPUT:AXIS=NAME", help="A dynamic dim, such as x:0=batch; may be repeated."),
 ]
+Force = Annotated[bool, typer.Option("--force", help="Write into a directory that has files, and replace them.")]
 Opset = Annotated[int | None, choice("opset", "The ONNX opset, 7 to 28.")]
 Target = Annotated[str | None, choice("target", "The runtime: {}.")]
 Metadata = Annotated[
@@ -44,7 +55,10 @@ Functions = Annotated[
     str, choice("functions", "ONNX functions: none, regions (the marked ones) or repeated (modules as well).")
 ]
 Quantize = Annotated[str | None, choice("quantize", "Store the weights of linear layers as integers: {}.")]
-Frozen = Annotated[str | None, typer.Option(help="Comma-separated names or patterns of inputs that become constants.")]
+Frozen = Annotated[
+    str | None,
+    typer.Option(metavar="NAME,...", help="Comma-separated names or patterns of inputs that become constants."),
+]
 DataDependent = Annotated[
     str, choice("data_dependent", "Branches on the values of inputs: error, or example to follow the example's.")
 ]
@@ -78,7 +92,14 @@ def _root(
 @app.command("export")
 def export_command(
     source: Source,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
+    destination: Annotated[
+        Path | None, typer.Argument(metavar="FILE", show_default=False, help="The ONNX file to write, as --output.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The ONNX file to write.")
+    ] = None,
+    inputs: Inputs = None,
+    dynamic: Dynamic = None,
     opset: Opset = None,
     target: Target = None,
     verify: Annotated[bool, typer.Option("--verify", help="Compare with the model in eager torch.")] = False,
@@ -91,7 +112,7 @@ def export_command(
     numerics: Numerics = "default",
     functions: Functions = "regions",
     quantize: Quantize = None,
-    calibration: Annotated[Path | None, typer.Option(help=_CALIBRATION_HELP)] = None,
+    calibration: Annotated[Path | None, typer.Option(metavar="FILE", help=_CALIBRATION_HELP)] = None,
     dynamic_activations: Annotated[
         bool, typer.Option("--dynamic-activations", help="With int8, also quantize activations, in every call.")
     ] = False,
@@ -99,9 +120,15 @@ def export_command(
     data_dependent: DataDependent = "error",
     metadata: Metadata = "full",
     profile: Annotated[bool, typer.Option("--profile", help="Show the time of each stage.")] = False,
-    report: Annotated[Path | None, typer.Option(help="Directory for an HTML report, also on a failure.")] = None,
-    input_names: Annotated[str | None, typer.Option(help="Comma-separated names of the graph inputs.")] = None,
-    output_names: Annotated[str | None, typer.Option(help="Comma-separated names of the graph outputs.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Directory for an HTML report, also on a failure.")
+    ] = None,
+    input_names: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="Comma-separated names of the graph inputs.")
+    ] = None,
+    output_names: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="Comma-separated names of the graph outputs.")
+    ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -109,8 +136,14 @@ def export_command(
 
     Example: fxonnx export package.module:function -o model.onnx --verify
 
+    Example: fxonnx export model.py:Net model.onnx --input 1,3,224,224:float32 --dynamic x:0=batch
+
     Exit code 0 if the file is written, 1 after an error, 2 for a wrong argument.
     """
+    if (destination is None) == (output is None):
+        problem = "specify the ONNX file to write" if output is None else "the ONNX file to write is given twice"
+        raise typer.BadParameter(problem, param_hint="--output")
+    output = output or destination
     with readable_messages(debug, as_json=as_json), progress() as on_stage:
         from .exported import Exported, check_destinations  # imports torch
 
@@ -118,18 +151,19 @@ def export_command(
         on_stage("load")
         from .loading import load_model  # imports torch
 
-        loaded = load_model(source)
+        loaded = load_model(source, inputs or (), dynamic or ())
         from .._comparison import NOT_VERIFIED  # imports torch
         from .._diagnostics import Diagnostics  # imports torch
         from .._export import export  # imports torch
         from .._options import ExportOptions  # imports torch
         from .._warnings import collecting_warnings, warn_user
+        from .inputs import named_as_options
         from .loading import read_quantization  # imports torch
 
         # export checks these strings.
         choices: dict[str, Any] = {"target": target, "data_dependent": data_dependent}
         rare: dict[str, Any] = {"numerics": numerics, "functions": functions, "metadata": metadata}
-        with collecting_warnings() as caught:
+        with collecting_warnings() as caught, named_as_options(inputs or (), dynamic or ()):
             program = export(
                 loaded.model,
                 loaded.args,
@@ -166,12 +200,13 @@ def hf_command(
     model: Annotated[
         str, typer.Argument(help="A model of transformers or pipeline of Diffusers: directory or id of the Hub.")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The directory to write.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The directory to write.")],
     task: Annotated[str | None, choice("task", "The task; by default the task of the model's class.")] = None,
     layout: Annotated[str, choice("layout", "The library that loads the directory: {}.")] = "optimum",
     dtype: Annotated[str, choice("dtype", "Comma-separated: {}.", several=True)] = "fp32",
     vocoder: Annotated[
-        str | None, typer.Option(help="Of SpeechT5: the model that makes sound, a directory or id of the Hub.")
+        str | None,
+        typer.Option(metavar="MODEL", help="Of SpeechT5: the model that makes sound, a directory or id of the Hub."),
     ] = None,
     opset: Opset = None,
     target: Target = None,
@@ -183,6 +218,7 @@ def hf_command(
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare the files with the model in eager torch.")
     ] = True,
+    force: Force = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -193,6 +229,9 @@ def hf_command(
     Exit code 0 if the directory is written, 1 after an error, 2 for a wrong argument.
     """
     with readable_messages(debug, as_json=as_json), progress() as on_stage:
+        from .exported import check_directory  # imports torch
+
+        check_directory(output, force=force)
         from ..huggingface import export as export_for_huggingface  # imports torch
 
         choices: dict[str, Any] = {"layout": layout, "target": target}
@@ -217,9 +256,9 @@ def hf_command(
 @app.command("genai")
 def genai_command(
     directory: Annotated[Path, typer.Argument(help="The model of transformers: config.json, weights and tokenizer.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The directory to write.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The directory to write.")],
     chat_template: Annotated[
-        Path | None, typer.Option(help="A file with a chat template in place of the tokenizer's.")
+        Path | None, typer.Option(metavar="FILE", help="A file with a chat template in place of the tokenizer's.")
     ] = None,
     no_chat_template: Annotated[
         bool, typer.Option("--no-chat-template", help="Write no chat template: the model does not chat.")
@@ -227,7 +266,7 @@ def genai_command(
     precision: Annotated[str, choice("precision", "fp32, fp16, bf16, or for the weights only int4 or int8.")] = "fp32",
     recipe: Annotated[str | None, choice("recipe", "In place of --precision and its details: {}.")] = None,
     block_size: Annotated[
-        int | None, typer.Option(help="With int4 or int8, the number of weights that share a scale.")
+        int | None, typer.Option(metavar="N", help="With int4 or int8, the number of weights that share a scale.")
     ] = None,
     embeddings: Annotated[
         str | None, choice("embeddings", "With int4 or int8, the element type of embedding tables: {}.")
@@ -240,7 +279,8 @@ def genai_command(
         bool, typer.Option("--last-logits/--all-logits", help="Compute the logits of the last position only.")
     ] = True,
     adapter: Annotated[
-        list[str] | None, typer.Option(help="NAME=DIRECTORY of a LoRA adapter of PEFT; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="NAME=DIR", help="A LoRA adapter of PEFT, and its directory; may be repeated."),
     ] = None,
     pooling: Annotated[str | None, choice("pooling", "Export an embedding model with this pooling: {}.")] = None,
     normalize: Annotated[
@@ -252,6 +292,7 @@ def genai_command(
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare generated tokens with transformers'.")
     ] = True,
+    force: Force = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -265,6 +306,9 @@ def genai_command(
     if chat_template and no_chat_template:
         raise typer.BadParameter("it excludes --chat-template", param_hint="--no-chat-template")
     with readable_messages(debug, as_json=as_json), progress(_GENAI_STAGES) as on_stage:
+        from .exported import WrittenDirectory, check_directory  # imports torch
+
+        check_directory(output, force=force, model=directory)
         from ..genai import export as export_for_genai  # imports torch
         from .loading import read_weight_quantization
 
@@ -284,22 +328,20 @@ def genai_command(
             on_stage=on_stage,
             **choices,
         )
-    files = sorted(path for path in output.iterdir() if path.is_file())
-    size = sum(path.stat().st_size for path in files)
-    record = {"output": output, "bytes": size, "files": files, "verified": verify}
-    print_answer(as_json, record, f"wrote {output}: {size_text(size)}{', verified' if verify else ''}")
+    written = WrittenDirectory(output, is_verified=verify)
+    print_answer(as_json, written.record(), str(written))
 
 
 def _name_and_path(text: str) -> tuple[str, str]:
     name, separator, path = text.partition("=")
     if not separator or not path:
-        raise typer.BadParameter(f"{text!r} is not NAME=DIRECTORY", param_hint="--adapter")
+        raise typer.BadParameter(f"{text!r} is not NAME=DIR", param_hint="--adapter")
     return name, path
 
 
 @app.command("check")
 def check_command(
-    model: Annotated[Path, typer.Argument(help="The ONNX file, of any exporter.")],
+    model: Annotated[Path, typer.Argument(metavar="FILE", help="The ONNX file, of any exporter.")],
     target: Annotated[str, choice("target", "The runtime: {}.")] = "onnxruntime",
     as_json: AsJson = False,
     debug: Debug = False,
@@ -320,8 +362,9 @@ def check_command(
 
 @app.command("verify")
 def verify_command(
-    model: Annotated[Path, typer.Argument(help="The ONNX file.")],
+    model: Annotated[Path, typer.Argument(metavar="FILE", help="The ONNX file.")],
     source: Source,
+    inputs: Inputs = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -335,7 +378,7 @@ def verify_command(
         on_stage("load")
         from .loading import load_model  # imports torch
 
-        loaded = load_model(source)
+        loaded = load_model(source, inputs or ())
         on_stage("verify")
         from .verifying import run_verification  # imports torch
 
@@ -343,7 +386,7 @@ def verify_command(
         if result.error is not None and not as_json:
             raise result.error
     if result.error is not None:
-        print_text(str(result.error), err=True)
+        print_error(result.error)
     print_answer(as_json, {"model": model, "source": source} | result.record(), str(result))
     raise typer.Exit(int(result.error is not None))
 
@@ -351,6 +394,8 @@ def verify_command(
 @app.command("analyze")
 def analyze_command(
     source: Source,
+    inputs: Inputs = None,
+    dynamic: Dynamic = None,
     opset: Opset = None,
     target: Target = None,
     as_json: AsJson = False,
@@ -366,7 +411,7 @@ def analyze_command(
         on_stage("load")
         from .loading import load_model  # imports torch
 
-        loaded = load_model(source)
+        loaded = load_model(source, inputs or (), dynamic or ())
         from .._analysis import analyze  # imports torch
         from .._diagnostics import Diagnostics  # imports torch
 
@@ -386,8 +431,8 @@ def analyze_command(
 
 @app.command("diff")
 def diff_command(
-    first: Annotated[Path, typer.Argument(help="An ONNX file, of any exporter.")],
-    second: Annotated[Path, typer.Argument(help="The ONNX file to compare it with.")],
+    first: Annotated[Path, typer.Argument(metavar="FIRST", help="An ONNX file, of any exporter.")],
+    second: Annotated[Path, typer.Argument(metavar="SECOND", help="The ONNX file to compare it with.")],
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -407,9 +452,10 @@ def diff_command(
 
 @app.command("report")
 def report_command(
-    model: Annotated[Path, typer.Argument(help="The ONNX file, of any exporter.")],
+    model: Annotated[Path, typer.Argument(metavar="FILE", help="The ONNX file, of any exporter.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Path of the page; the model's with .html by default.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Path of the page; the model's with .html by default."),
     ] = None,
     profile_runtime: Annotated[
         bool, typer.Option("--profile-runtime", help="Run the model in ONNX Runtime's profiler, with random inputs.")
@@ -432,7 +478,9 @@ def report_command(
 
 @app.command("demo")
 def demo_command(
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Path to keep the ONNX file at.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Path to keep the ONNX file at.")
+    ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
