@@ -8,7 +8,8 @@
 Every entry and dtype is one task of a worker process. A worker that dies, or takes longer than two minutes for a task,
 costs that task only, which is then recorded as "crash". Finished tasks are appended to the results file, and a second
 run goes on where the first was stopped. With all entries and dtypes the support page ``translations/SUPPORT.md`` is
-written; ``--notes`` only updates what it says besides results: what blocks samples, and the section on exact numerics.
+written; ``--notes`` keeps its results, and updates the reasons for samples that are not right and the section on exact
+numerics.
 """
 
 from __future__ import annotations

@@ -42,6 +42,8 @@ Dynamic = Annotated[
     list[str] | None,
     typer.Option("--dynamic", metavar="INPUT:AXIS=NAME", help="A dynamic dim, such as x:0=batch; may be repeated."),
 ]
+Destination = Annotated[Path | None, typer.Argument(metavar="FILE", help="The ONNX file to write, as --output.")]
+FileToWrite = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="The ONNX file to write.")]
 Force = Annotated[bool, typer.Option("--force", help="Write into a directory that has files, and replace them.")]
 Opset = Annotated[int | None, choice("opset", "The ONNX opset, 7 to 28.")]
 Target = Annotated[str | None, choice("target", "The runtime: {}.")]
@@ -58,6 +60,10 @@ Quantize = Annotated[str | None, choice("quantize", "Store the weights of linear
 Frozen = Annotated[
     str | None,
     typer.Option(metavar="NAME,...", help="Comma-separated names or patterns of inputs that become constants."),
+]
+InputNames = Annotated[str | None, typer.Option(metavar="NAME,...", help="Comma-separated names of the graph inputs.")]
+OutputNames = Annotated[
+    str | None, typer.Option(metavar="NAME,...", help="Comma-separated names of the graph outputs.")
 ]
 DataDependent = Annotated[
     str, choice("data_dependent", "Branches on the values of inputs: error, or example to follow the example's.")
@@ -92,12 +98,8 @@ def _root(
 @app.command("export")
 def export_command(
     source: Source,
-    destination: Annotated[
-        Path | None, typer.Argument(metavar="FILE", show_default=False, help="The ONNX file to write, as --output.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The ONNX file to write.")
-    ] = None,
+    destination: Destination = None,
+    output: FileToWrite = None,
     inputs: Inputs = None,
     dynamic: Dynamic = None,
     opset: Opset = None,
@@ -123,12 +125,8 @@ def export_command(
     report: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Directory for an HTML report, also on a failure.")
     ] = None,
-    input_names: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help="Comma-separated names of the graph inputs.")
-    ] = None,
-    output_names: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help="Comma-separated names of the graph outputs.")
-    ] = None,
+    input_names: InputNames = None,
+    output_names: OutputNames = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -140,14 +138,11 @@ def export_command(
 
     Exit code 0 if the file is written, 1 after an error, 2 for a wrong argument.
     """
-    if (destination is None) == (output is None):
-        problem = "specify the ONNX file to write" if output is None else "the ONNX file to write is given twice"
-        raise typer.BadParameter(problem, param_hint="--output")
-    output = output or destination
+    path = _file_to_write(destination, output)
     with readable_messages(debug, as_json=as_json), progress() as on_stage:
         from .exported import Exported, check_destinations  # imports torch
 
-        check_destinations(output, report)
+        check_destinations(path, report)
         on_stage("load")
         from .loading import load_model  # imports torch
 
@@ -167,7 +162,7 @@ def export_command(
             program = export(
                 loaded.model,
                 loaded.args,
-                output,
+                path,
                 kwargs=loaded.kwargs or None,
                 dynamic_shapes=loaded.dynamic_shapes,
                 input_names=_names(input_names),
@@ -184,7 +179,7 @@ def export_command(
         for text in caught:
             warn_user(text)
         skipped = any(text.startswith(NOT_VERIFIED) for text in caught)
-        exported = Exported(output, program, is_verified=(verify or all_sizes) and not skipped)
+        exported = Exported(path, program, is_verified=(verify or all_sizes) and not skipped)
     if as_json:
         print_json(exported.record())
         return
@@ -193,6 +188,15 @@ def export_command(
     if calibration is not None or dynamic_activations:
         print_text(str(program.quantization.report()))
     print_text(str(exported))
+
+
+def _file_to_write(argument: Path | None, option: Path | None) -> Path:
+    """The file, which is given once."""
+    path = option if argument is None else argument
+    if path is None or None not in (argument, option):
+        problem = "specify the ONNX file to write" if path is None else "the ONNX file to write is given twice"
+        raise typer.BadParameter(problem, param_hint="--output")
+    return path
 
 
 @app.command("hf")

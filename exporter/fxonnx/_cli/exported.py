@@ -1,4 +1,4 @@
-"""``fxonnx export`` and ``fxonnx genai``: what they have written, as text and as JSON."""
+"""``fxonnx export`` and ``fxonnx genai``: the written files as text and as JSON."""
 
 from __future__ import annotations
 

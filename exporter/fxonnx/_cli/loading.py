@@ -55,7 +55,7 @@ def load_model(text: str, inputs: Sequence[str] = (), dynamic: Sequence[str] = (
 
     Raises:
         ArgumentError: If the file or name does not exist, cannot be loaded or called, or is something else; or if an
-            option is wrong, or specifies what the source has.
+            option is wrong, or the source has inputs or dims itself.
     """
     if text.endswith(".pt2"):
         for option in ("--input",) * bool(inputs) + ("--dynamic",) * bool(dynamic):
@@ -179,7 +179,7 @@ def _run(name: str, load: Callable[[], ModuleType]) -> ModuleType:
 
 
 def _from_object(names: Mapping[str, Any], label: str, name: str, inputs: Sequence[str]) -> LoadedModel:
-    """Load a model, or what a class or function makes."""
+    """Load a model, or the result of a class or function."""
     import torch
 
     found = names.get(name)
@@ -204,7 +204,7 @@ def _from_object(names: Mapping[str, Any], label: str, name: str, inputs: Sequen
 
 
 def _made(function: Callable[[], Any], label: str) -> Any:
-    """What a class or function makes; random weights of a class are the same ones in each process."""
+    """The result of a class or function; random weights of a class are the same ones in each process."""
     import torch
 
     with torch.random.fork_rng(devices=[], enabled=isinstance(function, type)):

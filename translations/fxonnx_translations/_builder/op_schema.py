@@ -93,7 +93,7 @@ def schema_info(op_type: str, opset: int, domain: str = "") -> OpSchemaInfo | No
 
 
 def info_of(schema: onnx.defs.OpSchema) -> OpSchemaInfo:
-    """Return what the builder needs of a schema, which may be the user's."""
+    """Return the facts of a schema, which may be the user's."""
     inputs = tuple(parameter.type_str for parameter in schema.inputs)
     allowed = {
         constraint.type_param_str: frozenset(
