@@ -65,6 +65,11 @@ InputNames = Annotated[str | None, typer.Option(metavar="NAME,...", help="Comma-
 OutputNames = Annotated[
     str | None, typer.Option(metavar="NAME,...", help="Comma-separated names of the graph outputs.")
 ]
+AllSizes = Annotated[bool, typer.Option("--all-sizes", help="Also compare at several sizes of the dynamic dims.")]
+Report = Annotated[Path | None, typer.Option(metavar="DIR", help="Directory for an HTML report, also on a failure.")]
+DynamicActivations = Annotated[
+    bool, typer.Option("--dynamic-activations", help="With int8, also quantize activations, in every call.")
+]
 DataDependent = Annotated[
     str, choice("data_dependent", "Branches on the values of inputs: error, or example to follow the example's.")
 ]
@@ -105,9 +110,7 @@ def export_command(
     opset: Opset = None,
     target: Target = None,
     verify: Annotated[bool, typer.Option("--verify", help="Compare with the model in eager torch.")] = False,
-    all_sizes: Annotated[
-        bool, typer.Option("--all-sizes", help="Also compare at several sizes of the dynamic dims.")
-    ] = False,
+    all_sizes: AllSizes = False,
     strict_shapes: Annotated[
         bool, typer.Option("--strict-shapes", help="Fail if the model cannot be exported for all requested sizes.")
     ] = False,
@@ -115,16 +118,12 @@ def export_command(
     functions: Functions = "regions",
     quantize: Quantize = None,
     calibration: Annotated[Path | None, typer.Option(metavar="FILE", help=_CALIBRATION_HELP)] = None,
-    dynamic_activations: Annotated[
-        bool, typer.Option("--dynamic-activations", help="With int8, also quantize activations, in every call.")
-    ] = False,
+    dynamic_activations: DynamicActivations = False,
     frozen: Frozen = None,
     data_dependent: DataDependent = "error",
     metadata: Metadata = "full",
     profile: Annotated[bool, typer.Option("--profile", help="Show the time of each stage.")] = False,
-    report: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Directory for an HTML report, also on a failure.")
-    ] = None,
+    report: Report = None,
     input_names: InputNames = None,
     output_names: OutputNames = None,
     as_json: AsJson = False,
