@@ -8,7 +8,8 @@
 Every entry and dtype is one task of a worker process. A worker that dies, or takes longer than two minutes for a task,
 costs that task only, which is then recorded as "crash". Finished tasks are appended to the results file, and a second
 run goes on where the first was stopped. With all entries and dtypes the support page ``translations/SUPPORT.md`` is
-written; ``--notes`` only updates its section on exact numerics.
+written; ``--notes`` keeps its results, and updates the reasons for samples that are not right and the section on exact
+numerics.
 """
 
 from __future__ import annotations
@@ -90,16 +91,18 @@ def main() -> None:
     parser.add_argument("--static", action="store_true", help="leave out the dynamic run")
     parser.add_argument("--failures", action="store_true", help="print everything that is not right")
     parser.add_argument("--opset", type=int, help="of the exports whose sizes are fixed; the default one by default")
-    parser.add_argument("--notes", action="store_true", help="only update the support page on exact numerics")
+    parser.add_argument(
+        "--notes", action="store_true", help="only update the texts of the support page, without results"
+    )
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
         work(options.samples, not options.static, options.opset)
         return
     if options.notes:
-        from ._support import replaced_section
+        from ._support import updated
 
-        SUPPORT_PAGE.write_text(replaced_section(SUPPORT_PAGE.read_text()))
+        SUPPORT_PAGE.write_text(updated(SUPPORT_PAGE.read_text()))
         return
     from tests.ops.opinfo import entries
 

@@ -214,8 +214,10 @@ def commands() -> str:
 
 def _parameter(parameter: Any) -> tuple[str, str, str]:
     """A row of the table of a command."""
-    is_argument = parameter.param_type_name == "argument"
-    names = [parameter.name.upper()] if is_argument else [*parameter.opts, *parameter.secondary_opts]
+    is_argument, shape = parameter.param_type_name == "argument", parameter.metavar
+    names = [shape or parameter.name.upper()] if is_argument else [*parameter.opts, *parameter.secondary_opts]
+    if shape and not is_argument:
+        names[-1] = f"{names[-1]} {shape}"
     default = "required" if parameter.required else "" if parameter.default in (None, False) else parameter.default
     shown = {True: "on"}.get(default, f"`{default}`" if default not in ("", "required") else default)
     return ", ".join(f"`{name}`" for name in names), shown, parameter.help or ""

@@ -285,7 +285,10 @@ def test_saves_count_their_bytes(tmp_path: Path) -> None:
 ERRORS = [
     ("missing.pt2", "error[FX001]: SOURCE: file missing.pt2 does not exist"),
     ("notes.pt2", "notes.pt2 cannot be loaded as an exported program: "),
-    ("MODULE", "is neither a .pt2 file nor package.module:function\nhint: for example mymodels:make_model"),
+    (
+        "MODULE",
+        "is neither a .pt2 file nor package.module:function nor file.py:function\nhint: for example mymodels:make_model",
+    ),
     (":two", "SOURCE: :two is neither"),
     ("no_such_module:two", "SOURCE: no_such_module cannot be imported: ModuleNotFoundError: No module named"),
     ("broken:two", "SOURCE: broken cannot be imported: SyntaxError: "),
@@ -336,7 +339,7 @@ def test_debug_shows_the_traceback(module: str, source: str, kind: type[Exceptio
 
 
 def test_unexpected_errors(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def surprising(text: str) -> None:
+    def surprising(*_: object) -> None:
         raise KeyError("surprise")
 
     monkeypatch.setattr("fxonnx._cli.loading.load_model", surprising)

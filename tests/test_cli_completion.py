@@ -45,7 +45,7 @@ COMPLETIONS = [
     ("genai d --target ", ["cpu", "cuda"]),
     ("genai d --recipe ", ["exact", "balanced", "fast", "prefill"]),
     ("genai d --pooling mean", ["mean", "mean_sqrt_len"]),
-    ("verify m.onnx m:f --", ["--json", "--debug", "--help"]),
+    ("verify m.onnx m:f --", ["--input", "--json", "--debug", "--help"]),
 ]
 
 

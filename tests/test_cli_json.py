@@ -160,8 +160,9 @@ def test_errors(module: str, arguments: str, exit_code: int, code: str, message:
     found_code, found = answer(*arguments.replace("MODULE", module).split())
     assert found_code == exit_code
     assert list(found) == ["error"]
-    assert list(found["error"]) == ["code", "message", "hint"]
+    assert list(found["error"]) == ["code", "message", "hint", "page"]
     assert found["error"]["code"] == code
+    assert found["error"]["page"] == f"docs/errors/{code}.md"
     assert message in found["error"]["message"]
 
 
@@ -172,7 +173,7 @@ def test_unexpected_errors_have_no_code(module: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("fxonnx.diagnostics.diff.load_model", surprising)
     assert answer("diff", "m.onnx", "n.onnx") == (
         2,
-        {"error": {"code": None, "message": "KeyError: 'surprise'", "hint": None}},
+        {"error": {"code": None, "message": "KeyError: 'surprise'", "hint": None, "page": None}},
     )
 
 

@@ -108,10 +108,10 @@ MISTAKES: list[tuple[str, int, str, str]] = [
     ("export mistaken_models -o o.onnx", 2, WRONG, "SOURCE: mistaken_models is neither a .pt2 file nor package.module"),
     ("export mistaken_models.make -o o.onnx", 2, WRONG, "SOURCE: mistaken_models.make is neither a .pt2 file nor"),
     (
-        "export mistaken_models.py:make -o o.onnx",
+        "export mistaken_models.py -o o.onnx",
         2,
         WRONG,
-        "hint: write the module as in an import statement: mistaken",
+        "followed by the name of a class or function\nhint: for example mistaken_models.py:make",
     ),
     ("export ./mistaken_models:make -o o.onnx", 2, WRONG, "hint: write the module as in an import statement: mistaken"),
     ("export mistaken_model:make -o o.onnx", 2, WRONG, "cannot be imported: ModuleNotFoundError: No module named"),
@@ -172,7 +172,7 @@ MISTAKES: list[tuple[str, int, str, str]] = [
     ),
     ("genai broken_model -o out --recipe fast --precision int8", 2, WRONG, "recipe: 'fast' includes the quantization,"),
     ("genai broken_model -o out --pooling meen", 2, WRONG, "got 'meen'\nhint: did you mean 'mean'?"),
-    ("genai broken_model -o out --adapter adapter", 2, USAGE, "'adapter' is not NAME=DIRECTORY"),
+    ("genai broken_model -o out --adapter adapter", 2, USAGE, "'adapter' is not NAME=DIR"),
     ("hf broken_model -o out --task text-clasification", 2, WRONG, "hint: did you mean 'text-classification'?"),
     # Checkpoints.
     ("hf ./missing -o out", 2, WRONG, "model: directory missing does not exist"),
@@ -184,7 +184,7 @@ MISTAKES: list[tuple[str, int, str, str]] = [
     ("genai empty_model -o out", 2, WRONG, "model: empty_model has no config.json"),
     ("genai broken_model -o out", 2, WRONG, "model: broken_model/config.json is not a JSON file: "),
     # Destinations.
-    ("export M:make", 2, USAGE, "Missing option '--output' / '-o'"),
+    ("export M:make", 2, USAGE, "Invalid value for --output: specify the ONNX file to write"),
     ("export M:make -o missing/o.onnx", 1, NOT_WRITTEN, "directory missing does not exist\nhint: create it first"),
     ("export M:make -o directory", 1, NOT_WRITTEN, "it is a directory\nhint: specify the name of a file"),
     ("export M:make -o file/o.onnx", 1, NOT_WRITTEN, "file/o.onnx cannot be written: file is not a directory"),
@@ -194,6 +194,23 @@ MISTAKES: list[tuple[str, int, str, str]] = [
         NOT_WRITTEN,
         "--report: directory file cannot be created: File exists",
     ),
+    (
+        "hf empty_model -o broken_model",
+        1,
+        NOT_WRITTEN,
+        "broken_model cannot be written: the directory has files\nhint: pass --f",
+    ),
+    (
+        "genai empty_model -o broken_model",
+        1,
+        NOT_WRITTEN,
+        "the directory has files\nhint: pass --force to replace files of it",
+    ),
+    ("hf empty_model -o empty_model", 2, WRONG, "model: empty_model has no config.json"),
+    ("hf empty_model -o broken_model --force", 2, WRONG, "model: empty_model has no config.json"),
+    ("genai empty_model -o broken_model --force", 2, WRONG, "model: empty_model has no config.json"),
+    ("genai broken_model -o broken_model", 2, WRONG, "model: broken_model/config.json is not a JSON file: "),
+    ("hf broken_model -o broken_model", 1, NOT_WRITTEN, "broken_model cannot be written: the directory has files"),
     ("hf empty_model -o file", 1, NOT_WRITTEN, "file cannot be written: it is a file\nhint: specify a directory"),
     ("genai empty_model -o file", 1, NOT_WRITTEN, "file cannot be written: it is a file\nhint: specify a directory"),
     ("report model.onnx -o missing/o.html", 1, NOT_WRITTEN, "the report cannot be written to missing/o.html: No such"),
@@ -212,7 +229,7 @@ MISTAKES: list[tuple[str, int, str, str]] = [
     ("report lost.onnx --profile-runtime", 2, WRONG, "hint: the file of external data belongs next to the model"),
     # Numbers of arguments.
     ("exprt M:make -o o.onnx", 2, USAGE, "No such command 'exprt'. Did you mean 'export'"),
-    ("diff model.onnx", 2, USAGE, "Missing argument 'second'"),
+    ("diff model.onnx", 2, USAGE, "Missing argument 'SECOND'"),
     ("check model.onnx text.onnx", 2, USAGE, "Got unexpected extra argument(s) (text.onnx)"),
 ]
 
@@ -280,4 +297,5 @@ def test_a_destination_without_permission(folder: Path, monkeypatch: pytest.Monk
         assert done.stderr == (
             "error[FX006]: o.onnx cannot be written: permission denied\n"
             "hint: write to a directory in which you may create files\n"
+            "see: docs/errors/FX006.md\n"
         )

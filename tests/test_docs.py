@@ -237,7 +237,7 @@ def test_generated_parts() -> None:
     command_line = site_hooks().on_page_markdown((DOCS / "reference/command-line.md").read_text())
     for command in app.registered_commands:
         assert f"## fxonnx {command.name}\n" in command_line
-    assert "| `--target` | `onnxruntime` | The runtime: onnxruntime, " in command_line
+    assert "| `--target TARGET` | `onnxruntime` | The runtime: onnxruntime, " in command_line
     scripts = site_hooks().on_page_markdown((DOCS / "examples.md").read_text())
     assert scripts.count("```python") == len(list(ROOT.glob("examples/*.py")))
 

@@ -3,7 +3,7 @@
 ::
 
     OnnxExporterError (torch.onnx, a RuntimeError)
-    └── ExportError                    base of everything below
+    └── ExportError                FX000  a library is missing or too old; base of everything below
         ├── ArgumentError              FX001  an argument of a public call is wrong (also a ValueError)
         ├── CaptureError               FX002  torch.export could not capture the model
         ├── ConversionError            base of the errors between capture and the finished model

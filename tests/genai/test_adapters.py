@@ -107,6 +107,6 @@ def test_invalid_adapters(directory: Path, tmp_path: Path) -> None:
         app, ["genai", str(directory / "base"), "-o", str(tmp_path / "out"), "--adapter", "german"]
     )
     assert done.exit_code == 2
-    assert "'german' is not NAME=DIRECTORY" in done.output
+    assert "'german' is not NAME=DIR" in done.output
     assert [name for name, _ in model.named_parameters()] == before
     assert not list(tmp_path.iterdir())

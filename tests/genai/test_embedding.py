@@ -88,6 +88,7 @@ def test_the_command_takes_a_pooling(mean: tuple[Any, Path], tmp_path: Path) -> 
     arguments = ["genai", str(directory), "-o", str(tmp_path / "out"), "--pooling", "cls", "--no-normalize"]
     done = CliRunner().invoke(app, [*arguments, "--no-verify"])
     assert done.exit_code == 0, done.output
+    assert f"run it: onnxruntime.InferenceSession('{tmp_path}/out/model.onnx')" in done.output
     inputs = tokens(TEXTS)
     found = run(tmp_path / "out", inputs)["sentence_embedding"]
     np.testing.assert_allclose(found, hidden_states(model, inputs)[:, 0], atol=1e-5)

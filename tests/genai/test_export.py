@@ -81,12 +81,20 @@ def test_the_command_writes_the_same_files(checkpoint: Path, tmp_path: Path) -> 
     assert done.exit_code == 0, done.output
     assert "verify ..." not in done.output
     assert "Loading weights" not in done.output
-    assert re.search(r"^wrote .*out: [\d.]+ KiB, verified$", done.output, re.MULTILINE)
+    assert re.search(r"^wrote .*out: \d+ files, [\d.]+ KiB, verified$", done.output, re.MULTILINE)
+    for path in (tmp_path / "out").iterdir():
+        assert re.search(rf"^  {re.escape(path.name)} +[\d.]+ KiB$", done.output, re.MULTILINE)
+    assert done.output.endswith(
+        f"run it: onnxruntime_genai.Model('{tmp_path}/out')\nsee: docs/how-to/language-models.md\n"
+    )
     fxonnx.genai.export(checkpoint, tmp_path / "again", verify=False)
     for path in (tmp_path / "again").iterdir():
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
     command = ["genai", str(checkpoint), "-o", str(tmp_path / "out"), "--no-verify", "--json"]
     done = CliRunner().invoke(app, command)
+    assert done.exit_code == 1
+    assert "the directory has files\nhint: pass --force to replace files of it" in done.stderr
+    done = CliRunner().invoke(app, [*command, "--force"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert list(found) == ["output", "bytes", "files", "verified"]
@@ -102,7 +110,7 @@ def test_the_command_shows_a_bar_in_a_terminal(checkpoint: Path, tmp_path: Path)
     assert "capture" in done.output
     assert "capture ..." not in done.output
     assert not (tmp_path / "out" / "chat_template.jinja").exists()
-    assert re.search(r"wrote .*out: [\d.]+ KiB$", done.output, re.MULTILINE)
+    assert re.search(r"wrote .*out: \d+ files, [\d.]+ KiB$", done.output, re.MULTILINE)
 
 
 def test_the_command_shows_one_error(tmp_path: Path) -> None:

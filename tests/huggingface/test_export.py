@@ -372,6 +372,13 @@ def test_the_command_line(checkpoint: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "onnx/model_q4.onnx" in done.output
     assert "only for sequence_length <= 512" in done.output
+    again = CliRunner().invoke(app, ["hf", str(checkpoint), "-o", str(tmp_path / "out"), *options])
+    assert again.exit_code == 1
+    assert "out cannot be written: the directory has files\nhint: pass --force" in again.output
+    assert (
+        CliRunner().invoke(app, ["hf", str(checkpoint), "-o", str(tmp_path / "out"), *options, "--force"]).exit_code
+        == 0
+    )
     done = CliRunner().invoke(app, ["hf", str(checkpoint), "-o", str(tmp_path / "as_json"), "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)

@@ -219,3 +219,15 @@ def test_support_page_lists_the_notes() -> None:
     page = Path(__file__).parents[2] / "translations" / "SUPPORT.md"
     found = re.findall(r"^\| (\w+::[\w.]+) \| (.+) \|$", page.read_text(), re.MULTILINE)
     assert dict(found) == default_registry().exact_notes(), "run python -m benchmarks.op_coverage --notes"
+
+
+def test_support_page_says_what_blocks_an_operator() -> None:
+    page = Path(__file__).parents[2] / "translations" / "SUPPORT.md"
+    rows = re.findall(r"^\| (\w[\w.]*) \|(.*)\| ([^|]*) \|$", page.read_text().partition("## Exact")[0], re.MULTILINE)
+    limited = {
+        name: reason
+        for name, cells, reason in rows
+        if re.search(r"\| (no|\d+/\d+) \|", f"|{cells}|") and name != "operator"
+    }
+    assert "to_sparse" in limited
+    assert {name for name, reason in limited.items() if not reason.strip() or "not examined" in reason} == set()

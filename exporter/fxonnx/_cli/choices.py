@@ -59,7 +59,12 @@ def choice(kind: str, help_text: str, *names: str, several: bool = False) -> Any
         several: Whether the option takes several values, separated by commas.
     """
     values = CHOICES[kind]
-    return typer.Option(*names, help=help_text.format(_listed(values)), autocompletion=_completing(values, several))
+    return typer.Option(
+        *names,
+        help=help_text.format(_listed(values)),
+        metavar=f"{kind.upper()},..." if several else kind.upper(),
+        autocompletion=_completing(values, several),
+    )
 
 
 def _listed(values: Sequence[str]) -> str:

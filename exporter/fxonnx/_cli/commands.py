@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .choices import choice
-from .messages import print_answer, print_json, print_text, progress, readable_messages, size_text
+from .messages import print_answer, print_error, print_json, print_text, progress, readable_messages, size_text
 
 __all__ = ["app"]
 
@@ -28,10 +28,23 @@ _CALIBRATION_HELP = (
     "batches, or a .npz file with one array per argument, whose first axis separates the batches."
 )
 _GENAI_STAGES = ("load", "capture", "prepare", "lower", "save", "verify")
-Source = Annotated[
-    str,
-    typer.Argument(help="A .pt2 file, or package.module:function returning (model, args[, kwargs[, dynamic_shapes]])."),
+_SOURCE_HELP = (
+    "A .pt2 file; or package.module:NAME or file.py:NAME, whose code is run: a class of models, which is made without "
+    "arguments, seeded and in eval mode, or a function returning a model or (model, args[, kwargs[, dynamic_shapes]])."
+)
+_INPUT_HELP = (
+    "An example input of a model that comes without: 1,3,224,224:float32; or name=2,7:int64. Once for each input. "
+    "Floating-point numbers are drawn from 0 to 1, integers are 0 or 1."
+)
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE_HELP)]
+Inputs = Annotated[list[str] | None, typer.Option("--input", metavar="[NAME=]SHAPE[:DTYPE]", help=_INPUT_HELP)]
+Dynamic = Annotated[
+    list[str] | None,
+    typer.Option("--dynamic", metavar="INPUT:AXIS=NAME", help="A dynamic dim, such as x:0=batch; may be repeated."),
 ]
+Destination = Annotated[Path | None, typer.Argument(metavar="FILE", help="The ONNX file to write, as --output.")]
+FileToWrite = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="The ONNX file to write.")]
+Force = Annotated[bool, typer.Option("--force", help="Write into a directory that has files, and replace them.")]
 Opset = Annotated[int | None, choice("opset", "The ONNX opset, 7 to 28.")]
 Target = Annotated[str | None, choice("target", "The runtime: {}.")]
 Metadata = Annotated[
@@ -44,7 +57,19 @@ Functions = Annotated[
     str, choice("functions", "ONNX functions: none, regions (the marked ones) or repeated (modules as well).")
 ]
 Quantize = Annotated[str | None, choice("quantize", "Store the weights of linear layers as integers: {}.")]
-Frozen = Annotated[str | None, typer.Option(help="Comma-separated names or patterns of inputs that become constants.")]
+Frozen = Annotated[
+    str | None,
+    typer.Option(metavar="NAME,...", help="Comma-separated names or patterns of inputs that become constants."),
+]
+InputNames = Annotated[str | None, typer.Option(metavar="NAME,...", help="Comma-separated names of the graph inputs.")]
+OutputNames = Annotated[
+    str | None, typer.Option(metavar="NAME,...", help="Comma-separated names of the graph outputs.")
+]
+AllSizes = Annotated[bool, typer.Option("--all-sizes", help="Also compare at several sizes of the dynamic dims.")]
+Report = Annotated[Path | None, typer.Option(metavar="DIR", help="Directory for an HTML report, also on a failure.")]
+DynamicActivations = Annotated[
+    bool, typer.Option("--dynamic-activations", help="With int8, also quantize activations, in every call.")
+]
 DataDependent = Annotated[
     str, choice("data_dependent", "Branches on the values of inputs: error, or example to follow the example's.")
 ]
@@ -80,30 +105,29 @@ def _root(
 @app.command("export")
 def export_command(
     source: Source,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
+    destination: Destination = None,
+    output: FileToWrite = None,
+    inputs: Inputs = None,
+    dynamic: Dynamic = None,
     opset: Opset = None,
     target: Target = None,
     verify: Annotated[bool, typer.Option("--verify", help="Compare with the model in eager torch.")] = False,
-    all_sizes: Annotated[
-        bool, typer.Option("--all-sizes", help="Also compare at several sizes of the dynamic dims.")
-    ] = False,
+    all_sizes: AllSizes = False,
     strict_shapes: Annotated[
         bool, typer.Option("--strict-shapes", help="Fail if the model cannot be exported for all requested sizes.")
     ] = False,
     numerics: Numerics = "default",
     functions: Functions = "regions",
     quantize: Quantize = None,
-    calibration: Annotated[Path | None, typer.Option(help=_CALIBRATION_HELP)] = None,
-    dynamic_activations: Annotated[
-        bool, typer.Option("--dynamic-activations", help="With int8, also quantize activations, in every call.")
-    ] = False,
+    calibration: Annotated[Path | None, typer.Option(metavar="FILE", help=_CALIBRATION_HELP)] = None,
+    dynamic_activations: DynamicActivations = False,
     frozen: Frozen = None,
     data_dependent: DataDependent = "error",
     metadata: Metadata = "full",
     profile: Annotated[bool, typer.Option("--profile", help="Show the time of each stage.")] = False,
-    report: Annotated[Path | None, typer.Option(help="Directory for an HTML report, also on a failure.")] = None,
-    input_names: Annotated[str | None, typer.Option(help="Comma-separated names of the graph inputs.")] = None,
-    output_names: Annotated[str | None, typer.Option(help="Comma-separated names of the graph outputs.")] = None,
+    report: Report = None,
+    input_names: InputNames = None,
+    output_names: OutputNames = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -111,31 +135,35 @@ def export_command(
 
     Example: fxonnx export package.module:function -o model.onnx --verify
 
+    Example: fxonnx export model.py:Net model.onnx --input 1,3,224,224:float32 --dynamic x:0=batch
+
     Exit code 0 if the file is written, 1 after an error, 2 for a wrong argument.
     """
+    path = _file_to_write(destination, output)
     with readable_messages(debug, as_json=as_json), progress() as on_stage:
         from .exported import Exported, check_destinations  # imports torch
 
-        check_destinations(output, report)
+        check_destinations(path, report)
         on_stage("load")
         from .loading import load_model  # imports torch
 
-        loaded = load_model(source)
+        loaded = load_model(source, inputs or (), dynamic or ())
         from .._comparison import NOT_VERIFIED  # imports torch
         from .._diagnostics import Diagnostics  # imports torch
         from .._export import export  # imports torch
         from .._options import ExportOptions  # imports torch
         from .._warnings import collecting_warnings, warn_user
+        from .inputs import named_as_options
         from .loading import read_quantization  # imports torch
 
         # export checks these strings.
         choices: dict[str, Any] = {"target": target, "data_dependent": data_dependent}
         rare: dict[str, Any] = {"numerics": numerics, "functions": functions, "metadata": metadata}
-        with collecting_warnings() as caught:
+        with collecting_warnings() as caught, named_as_options(inputs or (), dynamic or ()):
             program = export(
                 loaded.model,
                 loaded.args,
-                output,
+                path,
                 kwargs=loaded.kwargs or None,
                 dynamic_shapes=loaded.dynamic_shapes,
                 input_names=_names(input_names),
@@ -152,7 +180,7 @@ def export_command(
         for text in caught:
             warn_user(text)
         skipped = any(text.startswith(NOT_VERIFIED) for text in caught)
-        exported = Exported(output, program, is_verified=(verify or all_sizes) and not skipped)
+        exported = Exported(path, program, is_verified=(verify or all_sizes) and not skipped)
     if as_json:
         print_json(exported.record())
         return
@@ -163,17 +191,27 @@ def export_command(
     print_text(str(exported))
 
 
+def _file_to_write(argument: Path | None, option: Path | None) -> Path:
+    """The file, which is given once."""
+    path = option if argument is None else argument
+    if path is None or None not in (argument, option):
+        problem = "specify the ONNX file to write" if path is None else "the ONNX file to write is given twice"
+        raise typer.BadParameter(problem, param_hint="--output")
+    return path
+
+
 @app.command("hf")
 def hf_command(
     model: Annotated[
         str, typer.Argument(help="A model of transformers or pipeline of Diffusers: directory or id of the Hub.")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The directory to write.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The directory to write.")],
     task: Annotated[str | None, choice("task", "The task; by default the task of the model's class.")] = None,
     layout: Annotated[str, choice("layout", "The library that loads the directory: {}.")] = "optimum",
     dtype: Annotated[str, choice("dtype", "Comma-separated: {}.", several=True)] = "fp32",
     vocoder: Annotated[
-        str | None, typer.Option(help="Of SpeechT5: the model that makes sound, a directory or id of the Hub.")
+        str | None,
+        typer.Option(metavar="MODEL", help="Of SpeechT5: the model that makes sound, a directory or id of the Hub."),
     ] = None,
     attentions: Annotated[
         bool, typer.Option("--attentions", help="Return cross attentions, for return_token_timestamps of Whisper.")
@@ -188,6 +226,7 @@ def hf_command(
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare the files with the model in eager torch.")
     ] = True,
+    force: Force = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -198,6 +237,9 @@ def hf_command(
     Exit code 0 if the directory is written, 1 after an error, 2 for a wrong argument.
     """
     with readable_messages(debug, as_json=as_json), progress() as on_stage:
+        from .exported import check_directory  # imports torch
+
+        check_directory(output, force=force)
         from ..huggingface import export as export_for_huggingface  # imports torch
 
         choices: dict[str, Any] = {"layout": layout, "target": target}
@@ -223,9 +265,9 @@ def hf_command(
 @app.command("genai")
 def genai_command(
     model: Annotated[str, typer.Argument(help="A model of transformers: directory or id of the Hub.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The directory to write.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The directory to write.")],
     chat_template: Annotated[
-        Path | None, typer.Option(help="A file with a chat template in place of the tokenizer's.")
+        Path | None, typer.Option(metavar="FILE", help="A file with a chat template in place of the tokenizer's.")
     ] = None,
     no_chat_template: Annotated[
         bool, typer.Option("--no-chat-template", help="Write no chat template: the model does not chat.")
@@ -233,7 +275,7 @@ def genai_command(
     precision: Annotated[str, choice("precision", "fp32, fp16, bf16, or for the weights only int4 or int8.")] = "fp32",
     recipe: Annotated[str | None, choice("recipe", "In place of --precision and its details: {}.")] = None,
     block_size: Annotated[
-        int | None, typer.Option(help="With int4 or int8, the number of weights that share a scale.")
+        int | None, typer.Option(metavar="N", help="With int4 or int8, the number of weights that share a scale.")
     ] = None,
     embeddings: Annotated[
         str | None, choice("embeddings", "With int4 or int8, the element type of embedding tables: {}.")
@@ -246,7 +288,8 @@ def genai_command(
         bool, typer.Option("--last-logits/--all-logits", help="Compute the logits of the last position only.")
     ] = True,
     adapter: Annotated[
-        list[str] | None, typer.Option(help="NAME=DIRECTORY of a LoRA adapter of PEFT; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="NAME=DIR", help="A LoRA adapter of PEFT, and its directory; may be repeated."),
     ] = None,
     pooling: Annotated[str | None, choice("pooling", "Export an embedding model with this pooling: {}.")] = None,
     normalize: Annotated[
@@ -263,6 +306,7 @@ def genai_command(
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare generated tokens with transformers'.")
     ] = True,
+    force: Force = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -276,6 +320,9 @@ def genai_command(
     if chat_template and no_chat_template:
         raise typer.BadParameter("it excludes --chat-template", param_hint="--no-chat-template")
     with readable_messages(debug, as_json=as_json), progress(_GENAI_STAGES) as on_stage:
+        from .exported import WrittenDirectory, check_directory  # imports torch
+
+        check_directory(output, force=force, model=Path(model))
         from ..genai import export as export_for_genai  # imports torch
         from .loading import read_weight_quantization
 
@@ -298,22 +345,20 @@ def genai_command(
             on_stage=on_stage,
             **choices,
         )
-    files = sorted(path for path in output.iterdir() if path.is_file())
-    size = sum(path.stat().st_size for path in files)
-    record = {"output": output, "bytes": size, "files": files, "verified": verify}
-    print_answer(as_json, record, f"wrote {output}: {size_text(size)}{', verified' if verify else ''}")
+    written = WrittenDirectory(output, is_verified=verify)
+    print_answer(as_json, written.record(), str(written))
 
 
 def _name_and_path(text: str) -> tuple[str, str]:
     name, separator, path = text.partition("=")
     if not separator or not path:
-        raise typer.BadParameter(f"{text!r} is not NAME=DIRECTORY", param_hint="--adapter")
+        raise typer.BadParameter(f"{text!r} is not NAME=DIR", param_hint="--adapter")
     return name, path
 
 
 @app.command("check")
 def check_command(
-    model: Annotated[Path, typer.Argument(help="The ONNX file, of any exporter.")],
+    model: Annotated[Path, typer.Argument(metavar="FILE", help="The ONNX file, of any exporter.")],
     target: Annotated[str, choice("target", "The runtime: {}.")] = "onnxruntime",
     as_json: AsJson = False,
     debug: Debug = False,
@@ -334,8 +379,9 @@ def check_command(
 
 @app.command("verify")
 def verify_command(
-    model: Annotated[Path, typer.Argument(help="The ONNX file.")],
+    model: Annotated[Path, typer.Argument(metavar="FILE", help="The ONNX file.")],
     source: Source,
+    inputs: Inputs = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -349,7 +395,7 @@ def verify_command(
         on_stage("load")
         from .loading import load_model  # imports torch
 
-        loaded = load_model(source)
+        loaded = load_model(source, inputs or ())
         on_stage("verify")
         from .verifying import run_verification  # imports torch
 
@@ -357,7 +403,7 @@ def verify_command(
         if result.error is not None and not as_json:
             raise result.error
     if result.error is not None:
-        print_text(str(result.error), err=True)
+        print_error(result.error)
     print_answer(as_json, {"model": model, "source": source} | result.record(), str(result))
     raise typer.Exit(int(result.error is not None))
 
@@ -365,6 +411,8 @@ def verify_command(
 @app.command("analyze")
 def analyze_command(
     source: Source,
+    inputs: Inputs = None,
+    dynamic: Dynamic = None,
     opset: Opset = None,
     target: Target = None,
     as_json: AsJson = False,
@@ -380,7 +428,7 @@ def analyze_command(
         on_stage("load")
         from .loading import load_model  # imports torch
 
-        loaded = load_model(source)
+        loaded = load_model(source, inputs or (), dynamic or ())
         from .._analysis import analyze  # imports torch
         from .._diagnostics import Diagnostics  # imports torch
 
@@ -400,8 +448,8 @@ def analyze_command(
 
 @app.command("diff")
 def diff_command(
-    first: Annotated[Path, typer.Argument(help="An ONNX file, of any exporter.")],
-    second: Annotated[Path, typer.Argument(help="The ONNX file to compare it with.")],
+    first: Annotated[Path, typer.Argument(metavar="FIRST", help="An ONNX file, of any exporter.")],
+    second: Annotated[Path, typer.Argument(metavar="SECOND", help="The ONNX file to compare it with.")],
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -421,9 +469,10 @@ def diff_command(
 
 @app.command("report")
 def report_command(
-    model: Annotated[Path, typer.Argument(help="The ONNX file, of any exporter.")],
+    model: Annotated[Path, typer.Argument(metavar="FILE", help="The ONNX file, of any exporter.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Path of the page; the model's with .html by default.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Path of the page; the model's with .html by default."),
     ] = None,
     profile_runtime: Annotated[
         bool, typer.Option("--profile-runtime", help="Run the model in ONNX Runtime's profiler, with random inputs.")
@@ -446,7 +495,9 @@ def report_command(
 
 @app.command("demo")
 def demo_command(
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Path to keep the ONNX file at.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Path to keep the ONNX file at.")
+    ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:

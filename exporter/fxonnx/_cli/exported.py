@@ -1,4 +1,4 @@
-"""``fxonnx export``: the written file as text and as JSON."""
+"""``fxonnx export`` and ``fxonnx genai``: the written files as text and as JSON."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 from rich.table import Table
 
 from .._analysis import typed_name
+from .._documentation import page_address
 from .._program import ONNXProgram
 from .._program.references import reference_of
 from .._program.saving import check_destination
 from ..errors import SaveError
 from .messages import size_text
 
-__all__ = ["Exported", "check_destinations"]
+__all__ = ["Exported", "WrittenDirectory", "check_destinations", "check_directory"]
 
 
 @dataclass(frozen=True)
@@ -91,3 +92,56 @@ def check_destinations(path: Path, report: Path | None) -> None:
     except OSError as error:
         problem = f"--report: directory {report} cannot be created: {error.strerror or error}"
         raise SaveError(problem, hint="specify a directory") from error
+
+
+@dataclass(frozen=True)
+class WrittenDirectory:
+    """A directory for onnxruntime-genai.
+
+    Attributes:
+        path: The directory.
+        is_verified: Whether the tokens were compared.
+    """
+
+    path: Path
+    is_verified: bool
+
+    def _files(self) -> list[Path]:
+        return sorted(path for path in self.path.iterdir() if path.is_file())
+
+    def record(self) -> dict[str, Any]:
+        """The facts for JSON."""
+        files = self._files()
+        size = sum(path.stat().st_size for path in files)
+        return {"output": self.path, "bytes": size, "files": files, "verified": self.is_verified}
+
+    def __str__(self) -> str:
+        sizes = {path.name: size_text(path.stat().st_size) for path in self._files()}
+        width = max(map(len, sizes), default=0)
+        total = size_text(self.record()["bytes"])
+        lines = [f"wrote {self.path}: {len(sizes)} files, {total}{', verified' if self.is_verified else ''}"]
+        lines += [f"  {name:{width}}  {size:>10}" for name, size in sizes.items()]
+        if "genai_config.json" in sizes:
+            call, page = f"onnxruntime_genai.Model({str(self.path)!r})", "how-to/language-models"
+        else:  # an embedding model
+            call, page = f"onnxruntime.InferenceSession({str(self.path / 'model.onnx')!r})", "how-to/speech-and-vision"
+        return "\n".join([*lines, f"run it: {call}", f"see: {page_address(page)}"])
+
+
+def check_directory(path: Path, *, force: bool, model: Path | None = None) -> None:
+    """Fail before the export if it would replace files of a directory.
+
+    Args:
+        path: The directory to write.
+        force: Whether files may be replaced.
+        model: The directory of the model, in which an export replaces no file of the model.
+
+    Raises:
+        SaveError: If the directory has files, unless ``force``.
+    """
+    if force or not path.is_dir() or not any(path.iterdir()):
+        return
+    if model is not None and model.is_dir() and path.samefile(model) and not any(path.glob("*.onnx")):
+        return
+    hint = "pass --force to replace files of it, or specify a directory that does not exist"
+    raise SaveError(f"{path} cannot be written: the directory has files", hint=hint)

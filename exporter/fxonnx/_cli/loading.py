@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import importlib.util
+import inspect
 import logging
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .._paths import is_file, missing_file
 from ..errors import ArgumentError, UntestedTorchError, did_you_mean, kind_of
 from .choices import CHOICES
+from .inputs import example_inputs, read_dynamic
 
 if TYPE_CHECKING:
     import torch
@@ -38,26 +43,49 @@ class LoadedModel:
     dynamic_shapes: Any = None
 
 
-def load_model(text: str) -> LoadedModel:
+def load_model(text: str, inputs: Sequence[str] = (), dynamic: Sequence[str] = ()) -> LoadedModel:
     """Load the model that the SOURCE argument specifies.
 
     Args:
-        text: ``model.pt2``, written by ``torch.export.save``, or ``package.module:function``. The function takes no
-            arguments and returns (model, args), (model, args, kwargs) or (model, args, kwargs, dynamic_shapes).
+        text: ``model.pt2``, written by ``torch.export.save``, or ``package.module:name`` or ``file.py:name`` of a
+            model, a class of models that takes no arguments, or a function that takes none and returns a model,
+            (model, args), (model, args, kwargs) or (model, args, kwargs, dynamic_shapes).
+        inputs: The options ``--input``, for a model without example inputs.
+        dynamic: The options ``--dynamic``, for a model without dynamic shapes.
 
     Raises:
-        ArgumentError: If the file or function does not exist, cannot be loaded or called, or returns something else.
+        ArgumentError: If the file or name does not exist, cannot be loaded or called, or is something else; or if an
+            option is wrong, or the source has inputs or dims itself.
     """
     if text.endswith(".pt2"):
+        for option in ("--input",) * bool(inputs) + ("--dynamic",) * bool(dynamic):
+            raise ArgumentError(option, "a .pt2 file has its inputs and dims", hint=f"leave {option} out")
         return _from_file(Path(text))
-    module, colon, function = text.partition(":")
-    if not colon or not module or not function:
+    place, name = _split(text)
+    module = _of_file(Path(place)) if place.endswith(".py") else _of_import(place)
+    loaded = _from_object(vars(module), f"{place}:{name}", name, inputs)
+    if not dynamic:
+        return loaded
+    if loaded.dynamic_shapes is not None:
+        raise ArgumentError("--dynamic", f"{text} returns dynamic_shapes", hint="leave one of them out")
+    return replace(loaded, dynamic_shapes=read_dynamic(dynamic, loaded.model, loaded.args, loaded.kwargs))
+
+
+def _split(text: str) -> tuple[str, str]:
+    """The module or file, and the name in it."""
+    place, colon, name = text.rpartition(":")
+    if not place.endswith(".py"):
+        place, colon, name = text.partition(":")
+    if place.endswith(".py") and not colon:
+        problem = f"{text} has to be followed by the name of a class or function"
+        raise ArgumentError("SOURCE", problem, hint=f"for example {text}:{_first_name(Path(text))}")
+    if not colon or not place or not name:
         raise ArgumentError(
             "SOURCE",
-            f"{text} is neither a .pt2 file nor package.module:function",
+            f"{text} is neither a .pt2 file nor package.module:function nor file.py:function",
             hint="for example mymodels:make_model",
         )
-    return _from_function(module, function)
+    return place, name
 
 
 def _from_file(path: Path) -> LoadedModel:
@@ -106,30 +134,110 @@ class _LoggedErrors(logging.Filter):
         return error is None
 
 
-def _from_function(module_name: str, function_name: str) -> LoadedModel:
+def _of_import(name: str) -> ModuleType:
+    """Import a module by its name."""
     # sys.path[0] of a console script is its own directory instead of the working directory.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    return _run(name, lambda: importlib.import_module(name))
+
+
+def _of_file(path: Path) -> ModuleType:
+    """Run a file as a module of its name, with its directory on the path, like ``python file.py``."""
+    if not is_file(path, "SOURCE"):
+        raise missing_file(path, "SOURCE")
+    path = path.resolve()
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    name = path.stem
+    while name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(path):
+        name += "_"  # a file may have the name of an imported module
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ArgumentError("SOURCE", f"{path} is not a file of Python")
+    module, loader = importlib.util.module_from_spec(spec), spec.loader
+    sys.modules[name] = module
+
+    def load() -> ModuleType:
+        loader.exec_module(module)
+        return module
+
+    return _run(str(path), load)
+
+
+def _run(name: str, load: Callable[[], ModuleType]) -> ModuleType:
+    """Load a module of the user.
+
+    Raises:
+        ArgumentError: If that fails.
+    """
     try:
-        module = importlib.import_module(module_name)
+        return load()
     except (Exception, SystemExit) as error:
-        problem = f"{module_name} cannot be imported: {type(error).__name__}: {error}"
-        raise ArgumentError("SOURCE", problem, hint=_similar_module(module_name, error)) from error
-    function = getattr(module, function_name, None)
-    name = f"{module_name}:{function_name}"
-    if not callable(function):
-        found = (
-            "the module has no such function"
-            if function is None
-            else f"expected a function, got {type(function).__name__}"
-        )
-        hint = did_you_mean(function_name, vars(module)) if function is None else None
-        raise ArgumentError("SOURCE", f"{name}: {found}", hint=hint)
+        problem = f"{name} cannot be imported: {type(error).__name__}: {error}"
+        raise ArgumentError("SOURCE", problem, hint=_similar_module(name, error)) from error
+
+
+def _from_object(names: Mapping[str, Any], label: str, name: str, inputs: Sequence[str]) -> LoadedModel:
+    """Load a model, or the result of a class or function."""
+    import torch
+
+    found = names.get(name)
+    if not callable(found):
+        kind = type(found).__name__
+        problem = "the module has no such function" if found is None else f"expected a function, got {kind}"
+        hint = did_you_mean(name, names) if found is None else None
+        raise ArgumentError("SOURCE", f"{label}: {problem}", hint=hint)
+    made = found if isinstance(found, torch.nn.Module) else _made(found, label)
+    if isinstance(made, torch.nn.Module):
+        is_function = found is not made and not isinstance(found, type)
+        if not inputs and _needs_arguments(made.forward):
+            kind = type(made).__name__
+            problem = f"{label} returned {kind}" if is_function else f"{label} is a {kind} without example inputs"
+            hint = f"{'return (model, args), or ' * is_function}pass --input 1,3,224,224:float32, once for each input"
+            raise ArgumentError("SOURCE", problem, hint=hint)
+        # Whoever writes a class and not a function cannot call eval.
+        return LoadedModel(made.eval() if isinstance(found, type) else made, *example_inputs(inputs))
+    if inputs:
+        raise ArgumentError("--input", f"{label} returns its inputs", hint="leave --input out")
+    return _checked_result(label, made)
+
+
+def _made(function: Callable[[], Any], label: str) -> Any:
+    """The result of a class or function; random weights of a class are the same ones in each process."""
+    import torch
+
+    with torch.random.fork_rng(devices=[], enabled=isinstance(function, type)):
+        if isinstance(function, type):
+            torch.manual_seed(0)
+        try:
+            return function()
+        except (Exception, SystemExit) as error:
+            hint = None
+            if _needs_arguments(function):
+                hint = "write a function without arguments that returns the model, and pass its name"
+            raise ArgumentError("SOURCE", f"{label} raised {type(error).__name__}: {error}", hint=hint) from error
+
+
+def _needs_arguments(function: Callable[[], Any]) -> bool:
+    """Whether it cannot be called without arguments."""
     try:
-        returned = function()
-    except (Exception, SystemExit) as error:
-        raise ArgumentError("SOURCE", f"{name} raised {type(error).__name__}: {error}") from error
-    return _checked_result(name, returned)
+        inspect.signature(function).bind()
+    except TypeError:
+        return True
+    except ValueError:  # it has no signature
+        return False
+    return False
+
+
+def _first_name(path: Path) -> str:
+    """The first class or function of a file, which is not run."""
+    try:
+        statements = ast.parse(path.read_text(encoding="utf-8")).body
+    except (OSError, SyntaxError, ValueError):
+        statements = []
+    found = (one.name for one in statements if isinstance(one, (ast.ClassDef, ast.FunctionDef)))
+    return next(found, "make_model")
 
 
 def _similar_module(name: str, error: BaseException) -> str | None:
@@ -155,7 +263,9 @@ def _checked_result(name: str, returned: Any) -> LoadedModel:
             else type(returned).__name__
         )
         raise ArgumentError(
-            "SOURCE", f"{name} returned {found}", hint="return (model, args), with kwargs and dynamic_shapes if needed"
+            "SOURCE",
+            f"{name} returned {found}",
+            hint="return (model, args), with kwargs and dynamic_shapes if needed, or a model and pass --input",
         )
     model, args, kwargs, dynamic_shapes = (*returned, None, None)[:4]
     return LoadedModel(model, args, kwargs or {}, dynamic_shapes)

@@ -11,15 +11,28 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import asdict, is_dataclass
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 from rich.console import Console
 
 from .._display import printable
+from .._documentation import page_address
 from .progress import showing_progress
 
-__all__ = ["error_record", "print_answer", "print_json", "print_text", "progress", "readable_messages", "size_text"]
+if TYPE_CHECKING:
+    from ..errors import ExportError
+
+__all__ = [
+    "error_record",
+    "print_answer",
+    "print_error",
+    "print_json",
+    "print_text",
+    "progress",
+    "readable_messages",
+    "size_text",
+]
 
 
 _PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
@@ -52,7 +65,7 @@ def readable_messages(debug: bool, *, as_json: bool = False, exit_code: int = 1)
         from ..errors import ArgumentError, ExportError  # imports torch
 
         if isinstance(error, ExportError):
-            print_text(str(error), err=True)
+            print_error(error)
         else:
             print_text(f"error: {type(error).__name__}: {error}\nhint: --debug shows the traceback", err=True)
         if as_json:
@@ -75,13 +88,19 @@ def _without_logs_of_libraries() -> Iterator[None]:
         handler.setLevel(level)
 
 
+def print_error(error: ExportError) -> None:
+    """Print an error of fxonnx on stderr, with the address of its page."""
+    print_text(f"{error}\nsee: {page_address(f'errors/{error.code}')}", err=True)
+
+
 def error_record(error: Exception) -> dict[str, str | None]:
     """An error for JSON; the code of one that fxonnx does not raise itself is None."""
     from ..errors import ExportError  # imports torch
 
     if isinstance(error, ExportError):
-        return {"code": error.code, "message": error.message, "hint": error.hint}
-    return {"code": None, "message": f"{type(error).__name__}: {error}", "hint": None}
+        page = page_address(f"errors/{error.code}")
+        return {"code": error.code, "message": error.message, "hint": error.hint, "page": page}
+    return {"code": None, "message": f"{type(error).__name__}: {error}", "hint": None, "page": None}
 
 
 def print_answer(as_json: bool, record: Mapping[str, Any], text: str) -> None:
@@ -143,4 +162,6 @@ def _print_warning(
 
 def size_text(count: int) -> str:
     """A number of bytes, ``1.2 MiB``."""
+    if count >= 2**30:
+        return f"{count / 2**30:.1f} GiB"
     return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.1f} KiB"

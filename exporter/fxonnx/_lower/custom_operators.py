@@ -30,9 +30,9 @@ def emit_custom(
     operator: tuple[str, str],
     inputs: Sequence[Any],
     attributes: Mapping[str, Any],
-    outputs: int,
+    outputs: Sequence[ir.DataType | int | None],
 ) -> tuple[ir.Value, ...]:
-    """Emit a custom operator; its outputs have the first input's element type, or else the node's result's.
+    """Emit a custom operator.
 
     Args:
         op: The op object of the node.
@@ -40,10 +40,16 @@ def emit_custom(
         operator: Domain and name.
         inputs: As for ``as_input``.
         attributes: The attributes.
-        outputs: Number of outputs.
+        outputs: For each output its element type, or the position of the input whose type it has; None if neither is
+            known, which torch's type replaces if the output is a result of the node.
     """
     domain, name = operator
     values = [as_input(op, value) for value in inputs]
-    dtypes = [value.dtype for value in values if value is not None and value.dtype is not None]
-    dtype = dtypes[0] if dtypes else op.results[0].dtype
-    return op.verbatim(name, values, attributes, [dtype] * outputs, domain=domain, version=opsets.get(domain, 1))
+    made = op.builder.emit_verbatim(name, values, attributes, len(outputs), domain, opsets.get(domain, 1))
+    for value, rule in zip(made, outputs, strict=True):
+        source = values[rule] if isinstance(rule, int) and rule < len(values) else None
+        if isinstance(rule, ir.DataType):
+            value.type = ir.TensorType(rule)
+        elif source is not None:
+            value.type = source.type
+    return made

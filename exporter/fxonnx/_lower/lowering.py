@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import operator
@@ -441,12 +442,17 @@ class _GraphLowering:
         self, node: torch.fx.Node, returned: Any, results: Sequence[ResultSpec], val: Any
     ) -> LoweredValue:
         """Compare number, dtypes and shapes of the outputs with torch's, then record torch's shapes."""
-        values = list(returned) if isinstance(returned, (list, tuple)) else [returned]
+        values = _leaves(returned)
         if len(values) != len(results):
             raise self._error(
                 node, f"the translation returned {len(values)} values, torch returns {len(results)}", _call_hint(node)
             )
         several = isinstance(val, (list, tuple))
+        if _is_nested(returned) and _nesting(returned) != _nesting(val):
+            hint = "nest the values as the schema of the operator does"
+            raise self._error(
+                node, f"the translation returned {_nesting(returned)}, torch returns {_nesting(val)}", hint
+            )
         if values == [None] and not several:
             raise self._error(node, "the translation returned None, torch returns a tensor", _RETURN_HINT)
         for position, (value, result) in enumerate(zip(values, results, strict=True)):
@@ -463,7 +469,7 @@ class _GraphLowering:
             for value, result in zip(values, results, strict=True):
                 if value is not None:
                     self.builder.symbols.define(value, result.shape)
-        if several and any(isinstance(item, (list, tuple)) for item in val):
+        if _is_nested(val):
             return _nest_like(val, iter(values))
         return values if several else values[0]
 
@@ -475,7 +481,7 @@ class _GraphLowering:
             # The value depends on an operator of another domain, without shape inference: nothing to compare.
             inferred = None
         if value.dtype is None:
-            self.builder.infer(value)
+            self._infer_type(value, result)
         if value.dtype != result.dtype and not (value.dtype in _HELD_IN_BYTES and result.torch_dtype is torch.uint8):
             found = value.dtype.name if value.dtype is not None else "unknown"
             problem = f"the translation returned {found}, torch returns {result.dtype.name}"
@@ -487,9 +493,17 @@ class _GraphLowering:
         if inferred is not None and any(map(_differ, inferred, shape)):
             problem = f"the translation returned shape {list(inferred)}, torch returns {list(shape)}"
             raise self._error(node, problem, _SHAPE_HINT)
-        if value.shape is None:
+        # A function of onnxscript may declare a scalar, FLOAT, where it has a tensor of any shape, FLOAT[...].
+        if value.shape is None or len(value.shape) != len(shape):
             self.builder.set_dims(value, shape)
             self.builder.write_shape(value, shape)
+
+    def _infer_type(self, value: ir.Value, result: ResultSpec) -> None:
+        """Determine an unknown type: it is torch's if the value depends on an operator of another domain."""
+        with contextlib.suppress(Unsupported):
+            self.builder.infer(value)
+        if value.type is None:
+            value.type = ir.TensorType(result.dtype)
 
     def _name(self, value: ir.Value, node: torch.fx.Node, name: str, *, final: bool = True) -> None:
         """Name a value after its FX node, unless it is already named after another one."""
@@ -591,6 +605,16 @@ def _nest_like(val: Any, values: Iterator[ir.Value]) -> LoweredValue:
 
 def _leaves(val: Any) -> list[Any]:
     return [leaf for item in val for leaf in _leaves(item)] if isinstance(val, (list, tuple)) else [val]
+
+
+def _is_nested(returned: Any) -> bool:
+    """Whether it is a list that has lists."""
+    return isinstance(returned, (list, tuple)) and any(isinstance(item, (list, tuple)) for item in returned)
+
+
+def _nesting(returned: Any) -> str:
+    """The lists of a result, for messages: ``[value, [value, value]]``."""
+    return f"[{', '.join(map(_nesting, returned))}]" if isinstance(returned, (list, tuple)) else "value"
 
 
 def _symbols(dims: Sequence[Dim]) -> set[sympy.Symbol]:

@@ -30,7 +30,9 @@ class ScriptOperand:
         return getattr(self.value, name)
 
     def _binary(self, op_type: str, other: Any, *, swapped: bool = False) -> ScriptOperand:
-        pair = [self.value, self._op.operand(to_plain(other), self._op.dtype_of(self.value))]
+        plain = to_plain(other)
+        # A number has the type of the value, also of one that an operator of another domain computes.
+        pair = [self.value, plain if self.value.dtype is None else self._op.operand(plain, self.value.dtype)]
         return ScriptOperand(self._op, getattr(self._op, op_type)(*(reversed(pair) if swapped else pair)))
 
     def __neg__(self) -> ScriptOperand:

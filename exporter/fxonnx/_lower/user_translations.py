@@ -13,6 +13,7 @@ import onnxscript
 from onnxscript import evaluator, onnx_types, values
 
 from fxonnx_translations._builder.op import Op, Unsupported
+from fxonnx_translations._builder.op_schema import info_of
 
 from .._extensions import add_on
 from .custom_operators import emit_custom
@@ -141,8 +142,8 @@ class _EmittingEvaluator:
         while inputs and inputs[-1] is None:
             inputs.pop()
         if operator.domain not in ("", "ai.onnx"):
-            names = operator.domain, operator.name
-            return self._script_values(emit_custom(self._op, self._opsets, names, inputs, given, len(schema.outputs)))
+            names, rules = (operator.domain, operator.name), info_of(schema).outputs
+            return self._script_values(emit_custom(self._op, self._opsets, names, inputs, given, rules))
         if operator.name == "BatchNormalization" and not given.get("training_mode"):
             count = 1
         else:

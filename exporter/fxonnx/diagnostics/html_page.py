@@ -7,7 +7,7 @@ import re
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import metadata, version
+from importlib.metadata import version
 from typing import Any
 
 import onnx_ir as ir
@@ -16,6 +16,7 @@ import torch
 from .._capture.attempts import Attempt
 from .._capture.departures import DepartureKind
 from .._capture.patches import missing_targets
+from .._documentation import documentation_address
 from .._program import ONNXProgram
 from .._program.value_comparison import Comparison
 from .._sequence_types import type_text
@@ -198,7 +199,7 @@ def _near_misses(program: ONNXProgram) -> Iterator[dict[str, Any]]:
 def _error(error: ExportError) -> dict[str, Any]:
     trace = "".join(traceback.format_exception(error)).strip()
     page = f"errors/{error.code}"
-    site = _documentation()
+    site = documentation_address()
     link = (f"{site}/{page}.html" if site else "", f"docs/{page}.md")
     return {
         "code": error.code,
@@ -218,13 +219,6 @@ def _excerpts(text: str) -> Iterator[dict[str, Any]]:
             # Lines outside of the file are empty, blank lines are not.
             shown = [(at, source.rstrip(), at == line) for at, source in numbered.items() if source]
             yield {"place": f"{file}:{line}", "lines": shown}
-
-
-def _documentation() -> str:
-    """The address of the documentation in the metadata of the package, "" as long as there is none."""
-    urls = dict(entry.split(", ", 1) for entry in metadata("fxonnx").get_all("Project-URL", []))
-    address = urls.get("Documentation", "")
-    return "" if ".invalid/" in address else address
 
 
 def _captured(subject: PageSubject) -> str:

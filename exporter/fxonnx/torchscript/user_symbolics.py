@@ -227,7 +227,7 @@ class SymbolicGraph:
         if domain in ("", "onnx", "ai.onnx"):
             made = self._op.multi(name, *inputs, outputs=outputs, **given)
         else:
-            made = emit_custom(self._op, self._opsets, (domain, name), inputs, given, outputs)
+            made = emit_custom(self._op, self._opsets, (domain, name), inputs, given, (None,) * outputs)
         wrapped = tuple(SymbolicValue(value, self._op) for value in made)
         return wrapped[0] if outputs == 1 else wrapped
 

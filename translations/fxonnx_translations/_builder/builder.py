@@ -475,19 +475,22 @@ class Builder(onnxscript.GraphBuilder):
         """Return the inputs with literals as constants, of the type that another input binds their type variable to."""
         if all(isinstance(value, ir.Value) for value in inputs):
             return list(inputs)
-        bound: dict[str, ir.DataType | None] = {}
-        if schema is not None:
-            for index, value in enumerate(inputs):
-                variable = schema.type_variable(index)
-                if isinstance(value, ir.Value) and variable is not None:
-                    bound.setdefault(variable, value.dtype)
+        bound: dict[str | None, ir.Value] = {}
+        for index, value in enumerate(inputs if schema is not None else ()):
+            variable = schema.type_variable(index) if schema is not None else None
+            if isinstance(value, ir.Value) and variable is not None:
+                bound.setdefault(variable, value)
         values: list[ir.Value | None] = []
         for index, value in enumerate(inputs):
             if value is None or isinstance(value, ir.Value):
                 values.append(value)
                 continue
-            variable = schema.type_variable(index) if schema is not None else None
-            values.append(self.constant(value, bound.get(variable) if variable is not None else None))
+            like = bound.get(schema.type_variable(index)) if schema is not None else None
+            literal = self.constant(value, None if like is None else like.dtype)
+            if like is not None and like.type is None and self.opset_version >= 15:
+                # An operator of another domain has computed it.
+                literal = self.value_of("CastLike", literal, like)
+            values.append(literal)
         # Trailing absent inputs are dropped: some fusions of ONNX Runtime crash on inputs named "".
         while values and values[-1] is None:
             values.pop()

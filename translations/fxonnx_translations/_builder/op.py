@@ -88,6 +88,14 @@ class Op(onnxscript.OpBuilder):
         values = self._graph_builder.call_op(op_type, inputs, attributes, domain=domain, outputs=outputs)
         return (values,) if isinstance(values, ir.Value) else tuple(values)
 
+    def call_inline(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """Inline a function of onnxscript, whose operators may be of other domains."""
+        imports = (function.graph if isinstance(function, ir.Function) else function.graph()).opset_imports
+        for graph in (self._graph_builder.root.graph, self._graph_builder.graph):
+            for domain, version in imports.items():
+                graph.opset_imports.setdefault(domain, version)
+        return super().call_inline(function, *args, **kwargs)
+
     def verbatim(
         self,
         op_type: str,

@@ -16,6 +16,7 @@ from .._suggestions import did_you_mean
 __all__ = [
     "OpSchemaInfo",
     "default_of",
+    "info_of",
     "missing_attribute_message",
     "missing_operator_message",
     "node_attributes",
@@ -86,9 +87,13 @@ def _output_rule(
 def schema_info(op_type: str, opset: int, domain: str = "") -> OpSchemaInfo | None:
     """Return the schema of an operator, or None if it does not exist at this opset."""
     try:
-        schema = onnx.defs.get_schema(op_type, opset, domain)
+        return info_of(onnx.defs.get_schema(op_type, opset, domain))
     except onnx.defs.SchemaError:
         return None
+
+
+def info_of(schema: onnx.defs.OpSchema) -> OpSchemaInfo:
+    """Return the facts of a schema, which may be the user's."""
     inputs = tuple(parameter.type_str for parameter in schema.inputs)
     allowed = {
         constraint.type_param_str: frozenset(
@@ -108,7 +113,7 @@ def schema_info(op_type: str, opset: int, domain: str = "") -> OpSchemaInfo | No
     is_open = bool(schema.outputs) and schema.outputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
     least = schema.max_output if is_open else max(required, default=-1) + 1
     result = schema.outputs[0].type_str if schema.outputs else ""
-    is_deterministic = op_type not in _RANDOM and not has_graph
+    is_deterministic = schema.name not in _RANDOM and not has_graph
     attributes = frozenset(schema.attributes)
     return OpSchemaInfo(inputs, variadic, tuple(outputs), result, allowed, is_deterministic, least, attributes)
 
