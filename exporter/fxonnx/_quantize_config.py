@@ -17,6 +17,7 @@ WeightDtype: TypeAlias = Literal["int4", "int8"]
 Activations: TypeAlias = Literal["float", "dynamic", "static"]
 Rounding: TypeAlias = Literal["nearest", "search"]
 _Choice: TypeAlias = Literal["float", "int4", "int8"]
+_Table: TypeAlias = Literal["float", "int4", "int8", "tied"]
 
 
 @public
@@ -31,8 +32,9 @@ class QuantizeConfig:
 
     Attributes:
         dtype: Element type of the weights, "int4" or "int8".
-        block_size: Number of weights that share a scale, a power of two from 16 on. None: 32 for int4; for int8, 128
-            in ONNX Runtime from opset 21 on, otherwise a column.
+        block_size: Number of weights that share a scale, a power of two from 16 on; where it does not divide the number
+            of input features, the largest one that does, if that is at least 32. None: 32 for int4; for int8, 128 in
+            ONNX Runtime from opset 21 on, otherwise a column.
         block_sizes: Names of modules or parameters, or patterns for them as in ``include``, to the ``block_size`` of
             their weights; the first that matches decides.
         bits: Names of modules or parameters, or patterns for them as in ``include``, to 4 or 8, the bits of their
@@ -51,7 +53,9 @@ class QuantizeConfig:
             the graph packs into one product, all must be included. Routers of experts that are one operator are
             quantized only if it names them.
         exclude: As ``include``, for weights that are left as they are.
-        embeddings: Element type of embedding tables; "int4" requires a target with GatherBlockQuantized.
+        embeddings: Element type of embedding tables; "int4" requires a target with GatherBlockQuantized. "tied": of a
+            table that the layer of the logits shares, the type of that layer, of which the file then has one copy;
+            "int8" of others.
         lm_head: Element type of the layer that computes the logits; None for ``dtype``. The layer is recognized by its
             name (``lm_head``, ``embed_out``, ``output_layer``, ``proj_out``), or by the weight of an embedding.
         activations: "float": weights only. "dynamic": the inputs of linear layers become uint8 with a scale and a zero
@@ -79,7 +83,7 @@ class QuantizeConfig:
     accuracy_level: int = 4
     include: Collection[str] = ("*",)
     exclude: Collection[str] = ()
-    embeddings: _Choice = "float"
+    embeddings: _Table = "float"
     lm_head: _Choice | None = None
     activations: Activations | None = None
     weights_only: Collection[str] = ()

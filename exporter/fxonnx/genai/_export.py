@@ -33,7 +33,7 @@ from ._padding import assume_right_padding
 from ._parts import Request
 from ._places import counting_tokens, counts_places
 from ._precision import Precision, PrecisionPlan, read_precision, with_quantization
-from ._recipes import RECIPES, Recipe, check_recipe, config_of_recipe
+from ._recipes import RECIPES, Recipe, check_recipe, config_of_precision, config_of_recipe
 from ._recurrent_states import states_as_tensors
 from ._rotary_scaling import traceable_rotary_embeddings, warn_about_long_sequences
 from ._rounded_weights import rounded_weights
@@ -97,9 +97,9 @@ def export(
         quantize: Quantization of the weights in more detail, as for ``fxonnx.export``. By default, a checkpoint of
             GPTQ, AWQ or compressed-tensors keeps its integers.
         recipe: In place of ``precision`` and ``quantize``, for decoder-only models: "exact", float32; "balanced", 4-bit
-            weights in blocks of 128, of sensitive layers in blocks of 32, with 8-bit embeddings and logits; "fast",
-            4-bit weights in blocks of 128, with 8-bit embeddings; "prefill", 8-bit weights and activations, the fastest
-            for long prompts.
+            weights in blocks of 32, with 8-bit queries, keys and values, embeddings and logits; "fast", 4-bit weights
+            in blocks of 128, with 8-bit embeddings and logits; "prefill", 8-bit weights and activations, the fastest
+            for long prompts. For 4 bits the model runs on a text once, to measure which weights matter.
         opset_version: The opset; by default the target's.
         last_logits: Compute the logits of the last token of each row only, which generation needs.
         adapters: Name to directory of LoRA adapters, as PEFT writes them. Each becomes a file ``<name>.onnx_adapter``
@@ -141,7 +141,7 @@ def export(
         announce("load")
         is_embedding = pooling is not None or normalize is not None
         # In the directory of the checkpoint, its files become the external data.
-        is_needed = verify or bool(adapters) or _is_directory(model, Path(out))
+        is_needed = verify or bool(adapters) or recipe in ("balanced", "fast") or _is_directory(model, Path(out))
         loaded = load_language_model(
             model, tokenizer, plan.dtype, is_embedding, chat_template, check, with_weights=is_needed
         )
@@ -153,7 +153,9 @@ def export(
             if is_given and loaded.family != "decoder":
                 raise ArgumentError(argument, "supported for decoder-only models only")
         if recipe is not None and quantize is not None:
-            plan = replace(plan, quantize=config_of_recipe(recipe, loaded.model))
+            plan = replace(plan, quantize=config_of_recipe(recipe, loaded.model, loaded.tokenizer))
+        elif loaded.family == "decoder" and isinstance(plan.quantize, str):
+            plan = replace(plan, quantize=config_of_precision(plan.quantize))
         _write_tokenizer(loaded, staging)
         options = {
             "target": (_PLAIN_TARGETS if loaded.family in _PLAIN else _TARGETS)[target],

@@ -108,7 +108,7 @@ def _check(config: QuantizeConfig) -> None:
     choices = get_args(WeightDtype)
     for name, value, allowed in (
         ("dtype", config.dtype, choices),
-        ("embeddings", config.embeddings, ("float", *choices)),
+        ("embeddings", config.embeddings, ("float", *choices, "tied")),
         ("lm_head", config.lm_head, (None, "float", *choices)),
         ("accuracy_level", config.accuracy_level, (0, 1, 2, 3, 4)),
         ("symmetric", config.symmetric, (True, False)),
@@ -129,6 +129,10 @@ def _check(config: QuantizeConfig) -> None:
     for name, size in (sizes | {f"block_sizes[{name!r}]": size for name, size in config.block_sizes.items()}).items():
         if not isinstance(size, int) or size < 16 or size & (size - 1):
             raise ArgumentError("quantize", f"{name}: {size!r} is not a power of two from 16 on", hint="pass 32 or 128")
+    for name, value in config.importance.items():
+        if not isinstance(value, torch.Tensor) or value.dim() != 1 or not bool((value >= 0).all()):
+            problem = f"importance[{name!r}]: expected a tensor of one axis without negative elements"
+            raise ArgumentError("quantize", problem, hint="pass the mean square of each input feature")
     for name in ("include", "exclude", "weights_only"):
         patterns = getattr(config, name)
         if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):

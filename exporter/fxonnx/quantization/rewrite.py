@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
@@ -99,9 +99,9 @@ class WeightQuantizer:
         for node, weight in products:
             if node in routing and "*" in self.config.include:
                 continue  # rounding would select other experts
-            choice = self._choice(weight, is_head=weight.key in heads)
-            if choice != "float":
-                self._quantize_product(node, weight, choice)
+            element = self._choice(weight, is_head=weight.key in heads)
+            if element != "float":
+                self._quantize_product(node, weight, element)
         for node, weight in convolutions:
             if self._is_selected(weight):
                 self._quantize_convolution(node, weight)
@@ -110,8 +110,8 @@ class WeightQuantizer:
                 self._quantize_experts(node, weights)
         # After the products, whose codes a tied table shares.
         for node, weight in tables:
-            if self.config.embeddings != "float" and self._is_selected(weight):
-                self._quantize_gather(node, weight, self.config.embeddings)
+            if self._is_selected(weight) and (element := self._element_of_table(weight, heads)) != "float":
+                self._quantize_gather(node, weight, element)
 
     def _reused(
         self,
@@ -166,6 +166,11 @@ class WeightQuantizer:
         if not self._is_selected(weight):
             return "float"
         return self.config.lm_head if is_head and self.config.lm_head is not None else self._dtype(weight)
+
+    def _element_of_table(self, weight: Weight, heads: Collection[Any]) -> Choice:
+        if self.config.embeddings != "tied":
+            return self.config.embeddings
+        return self._choice(weight, is_head=True) if weight.key in heads else "int8"
 
     def _dtype(self, weight: Weight) -> Literal["int4", "int8"]:
         """The element type of a weight: the one of the first pattern that matches, or of all."""
@@ -286,8 +291,7 @@ class WeightQuantizer:
         if size is None:
             size = 32 if bits == 4 else self.int8_block_size
         if size:
-            # MatMulNBits completes the last block of a row with bytes without a meaning.
-            size = max(16, min(size, 1 << (weight.in_features - 1).bit_length()))
+            size = _fitting_size(size, weight.in_features)
         searches = self.config.rounding == "search"
         return WeightScheme(
             bits, size, self.config.symmetric, to_torch_dtype(dtype), self.writes_matmul_nbits, searches
@@ -521,6 +525,15 @@ class WeightQuantizer:
     def _import(self, domain: str) -> None:
         if domain:
             self.graph.opset_imports.setdefault(domain, 1)
+
+
+def _fitting_size(size: int, columns: int) -> int:
+    """The largest size of at least 32 that divides a row; otherwise the given one, up to the length of the row.
+
+    MatMulNBits completes the last block of a row with bytes without a meaning, which take space and time.
+    """
+    dividing = columns & -columns
+    return dividing if 32 <= dividing < size else max(16, min(size, 1 << (columns - 1).bit_length()))
 
 
 def _without_trailing_none(inputs: Sequence[ir.Value | None]) -> list[ir.Value | None]:
