@@ -12,7 +12,7 @@ from fxonnx_translations._builder.dtypes import FLOAT
 
 from .._targets import TargetProfile
 from .channel_weights import ChannelWeight
-from .rewrite import Choice, WeightQuantizer
+from .rewrite import MICROSOFT, Choice, WeightQuantizer
 from .weights import Weight, matches
 
 __all__ = ["DynamicQuantizer"]
@@ -54,13 +54,18 @@ class DynamicQuantizer(WeightQuantizer):
     def __init__(self, profile: TargetProfile, *args: Any) -> None:
         super().__init__(*args)
         self.writes_matmul_nbits, self.can_gather_nbits = profile.has_matmul_nbits, profile.has_gather_nbits
+        self.has_scaled_products = profile.has_matmul_nbits and profile.has_kernel(
+            "MatMulIntegerToFloat", ir.DataType.INT8, 1, variable="T2", domain=MICROSOFT
+        )
         self.activations: dict[ir.Value, _RoundedRows] = {}
 
     def _quantize_product(self, node: ir.Node, weight: Weight, choice: Choice) -> None:
-        if matches(weight.names, self.config.weights_only):
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        is_vector = bias is None or (bias.shape is not None and len(bias.shape) == 1)
+        if matches(weight.names, self.config.weights_only) and (is_vector or not self.writes_matmul_nbits):
             super()._quantize_product(node, weight, choice)
             return
-        activations, value, *rest = node.inputs
+        activations, value = node.inputs[:2]
         if activations is None or value is None or value.dtype != FLOAT or activations.dtype != FLOAT:
             return
         channels = ChannelWeight(weight.tensor, is_transposed=weight.is_transposed, is_matrix=True)
@@ -74,12 +79,16 @@ class DynamicQuantizer(WeightQuantizer):
             return self._insert(node, op_type, inputs, attributes, dtype, shape)
 
         zero_point = self._constant(_ZERO_POINT, ir.DataType.UINT8)
-        integers = insert("MatMulInteger", [rows.codes, codes, zero_point], ir.DataType.INT32)
-        numbers = insert("Cast", [integers], to=FLOAT.value)
-        product = insert("Mul", [insert("Mul", [numbers, scales]), rows.steps])
+        if self.has_scaled_products:
+            inputs = [rows.codes, codes, self._constant(1.0, FLOAT), scales, zero_point]
+            numbers = self._insert(node, "MatMulIntegerToFloat", inputs, {}, FLOAT, shape, MICROSOFT)
+        else:
+            integers = insert("MatMulInteger", [rows.codes, codes, zero_point], ir.DataType.INT32)
+            numbers = insert("Mul", [insert("Cast", [integers], to=FLOAT.value), scales])
+        product = insert("Mul", [numbers, rows.steps])
         offset = insert("Mul", [rows.middles, sums])
-        if rest and rest[0] is not None:
-            offset = insert("Add", [offset, rest[0]])
+        if bias is not None:
+            offset = insert("Add", [offset, bias])
         self._become(node, "Add", [product, offset], {}, domain="")
 
     def _channel_sums(self, weight: Weight, channels: ChannelWeight) -> ir.Value:

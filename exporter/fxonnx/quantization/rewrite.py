@@ -24,7 +24,7 @@ from .quantized_tensor import Layout, Part, QuantizedTensor
 from .quantized_weight import WeightScheme, blocks_of
 from .weights import HEAD_NAMES, Weight, has_name_of_head, keys_of_sources, matches, matches_any, stored_value
 
-__all__ = ["Choice", "WeightQuantizer"]
+__all__ = ["MICROSOFT", "Choice", "WeightQuantizer"]
 
 MICROSOFT = "com.microsoft"
 _LEAST_COLUMNS = 16
