@@ -268,6 +268,7 @@ def genai_command(
         from ..genai import export as export_for_genai  # imports torch
         from .loading import read_weight_quantization
 
+        found: list[Any] = []
         choices: dict[str, Any] = {"precision": precision, "recipe": recipe, "target": target, "pooling": pooling}
         export_for_genai(
             directory,
@@ -282,12 +283,15 @@ def genai_command(
             ),
             verify=verify,
             on_stage=on_stage,
+            on_quality=found.append,
             **choices,
         )
     files = sorted(path for path in output.iterdir() if path.is_file())
     size = sum(path.stat().st_size for path in files)
-    record = {"output": output, "bytes": size, "files": files, "verified": verify}
-    print_answer(as_json, record, f"wrote {output}: {size_text(size)}{', verified' if verify else ''}")
+    quality = {"kl": found[-1].kl, "top1": found[-1].top1} if found else None
+    record = {"output": output, "bytes": size, "files": files, "verified": verify, "quality": quality}
+    verified = f", verified{f': {found[-1]}' if found else ''}" if verify else ""
+    print_answer(as_json, record, f"wrote {output}: {size_text(size)}{verified}")
 
 
 def _name_and_path(text: str) -> tuple[str, str]:

@@ -33,13 +33,14 @@ from ._padding import assume_right_padding
 from ._parts import Request
 from ._places import counting_tokens, counts_places
 from ._precision import Precision, PrecisionPlan, read_precision, with_quantization
-from ._recipes import RECIPES, Recipe, check_recipe, config_of_precision, config_of_recipe
+from ._quality import Quality, quality_of, reference_of, warn_of_quality
+from ._recipes import KL_LIMITS, RECIPES, Recipe, check_recipe, config_of_precision, config_of_recipe
 from ._recurrent_states import states_as_tensors
 from ._rotary_scaling import traceable_rotary_embeddings, warn_about_long_sequences
 from ._rounded_weights import rounded_weights
 from ._sentence_modules import POOLINGS, Pooling
 from ._sizes import decoder_calls, narrowing_constraints
-from ._verification import check_can_verify, compare_tokens
+from ._verification import check_can_verify, compare_tokens, open_exported
 from ._vision_language import export_vision_language
 from ._whisper import export_whisper
 
@@ -77,6 +78,7 @@ def export(
     text_only: bool = False,
     verify: bool = True,
     on_stage: Callable[[str], None] | None = None,
+    on_quality: Callable[[Quality], None] | None = None,
 ) -> Path:
     """Export a language model of transformers for onnxruntime-genai.
 
@@ -112,6 +114,7 @@ def export(
         verify: Compare greedily generated tokens in onnxruntime-genai with transformers'; embeddings and scores
             in ONNX Runtime with eager torch's.
         on_stage: Called with the name of each stage as it begins.
+        on_quality: Called with the probabilities of a verified decoder for a text, over those of the original.
 
     Returns:
         The path of the directory.
@@ -126,6 +129,7 @@ def export(
         if value not in known and (argument, value) != ("pooling", None):
             expected = ", ".join(map(repr, known))
             raise ArgumentError(argument, f"expected {expected}, got {value!r}", hint=did_you_mean(value, known))
+    name = recipe or ("" if quantize is not None else precision)
     if recipe is not None:
         check_recipe(recipe, precision, quantize)
         quantize = RECIPES[recipe]
@@ -148,7 +152,7 @@ def export(
         check_modalities(loaded.family, loaded.model, text_only=text_only)
         loaded = replace(loaded, is_packed=loaded.is_packed and quantize is None)
         if loaded.is_packed:
-            plan = _plan_of_checkpoint(loaded, plan, bool(adapters))
+            plan, name = _plan_of_checkpoint(loaded, plan, bool(adapters)), ""
         for argument, is_given in (("adapters", bool(adapters)), ("recipe", recipe is not None)):
             if is_given and loaded.family != "decoder":
                 raise ArgumentError(argument, "supported for decoder-only models only")
@@ -165,6 +169,8 @@ def export(
         request = Request(
             *(staging, target, options, last_logits, adapters, pooling, normalize, plan.tolerance, verify, announce),
             checkpoint=loaded.directory if loaded.is_in(Path(out)) else None,
+            name=name,
+            on_quality=on_quality,
         )
         _EXPORTS[loaded.family](loaded, request)
         if request.checkpoint is not None:
@@ -208,14 +214,24 @@ def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, 
     if not request.verify:
         return True
     request.announce("verify")
+    model, reference = open_exported(request.directory), reference_of(loaded)
     # The weights of a quantized checkpoint are not rounded again.
     try:
         with nullcontext() if loaded.is_packed else rounded_weights(loaded.model, program):
-            return compare_tokens(loaded, request.directory, adapters, request.tolerance, has_batches=has_batches)
+            is_right = compare_tokens(
+                loaded, model, request.directory, adapters, request.tolerance, has_batches=has_batches
+            )
     except VerificationError as error:
         if request.options["quantize"] is None or not _ROUTERS & {node.op_type for node in program.model.graph}:
             raise
         raise VerificationError(error.message, hint=_HINT) from error
+    if reference is not None and is_right:
+        quality = quality_of(model, reference)
+        if request.name in KL_LIMITS:
+            warn_of_quality(quality, request.name, KL_LIMITS[request.name])
+        if request.on_quality is not None:
+            request.on_quality(quality)
+    return is_right
 
 
 def _plan_of_checkpoint(loaded: LanguageModel, plan: PrecisionPlan, has_adapters: bool) -> PrecisionPlan:
