@@ -217,7 +217,7 @@ def test_quantized_activations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     result = invoke(*command, "--dynamic-activations")
     assert result.exit_code == 0, result.stderr
     operators = {node.op_type for node in onnx.load("quantized.onnx").graph.node}
-    assert {"DynamicQuantizeLinear", "MatMulInteger"} <= operators
+    assert {"QuantizeLinear", "MatMulInteger"} <= operators
 
 
 def test_progress_on_a_terminal(module: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from fxonnx._cli.commands import app
 from fxonnx._lower.metadata import MetadataLevel
 from fxonnx._lower.versions import NEWEST_OPSET, OLDEST_OPSET
 from fxonnx._options import Functions, Numerics
-from fxonnx._quantize_config import WeightDtype, _Choice
+from fxonnx._quantize_config import WeightDtype, _Choice, _Table
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
@@ -103,7 +103,7 @@ def values_of(kind: str) -> tuple[Any, ...]:
         "dtype": tuple(VARIANTS),
         "precision": get_args(genai["precision"]),
         "recipe": get_args(get_args(genai["recipe"])[0]),
-        "embeddings": get_args(_Choice),
+        "embeddings": get_args(_Table),
         "lm_head": get_args(_Choice),
         "pooling": get_args(get_args(genai["pooling"])[0]),
         "task": tuple(TASKS),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from transformers import AutoModel, BertConfig
@@ -126,31 +128,60 @@ def test_no_file_is_written_if_tokens_differ(models: dict[str, Any], tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-SIZES: dict[Any, set[tuple[int, int]]] = {
-    "exact": set(),
-    "balanced": {(4, 128), (4, 32), (8, 128)},
-    "fast": {(4, 128)},
-    "prefill": set(),
+PRODUCTS: dict[Any, list[tuple[int, int]]] = {
+    # Queries, keys and values are one product; then the output of attention, gate, up and down, and the logits.
+    "exact": [],
+    "balanced": [*2 * [(8, 32), (4, 32), (4, 32), (4, 32), (4, 32)], (8, 32)],
+    "fast": [*2 * [(4, 128), (4, 128), (4, 128), (4, 128), (4, 64)], (8, 128)],
+    "prefill": [(8, 32)],
 }
 
 
-@pytest.mark.parametrize("recipe", SIZES)
+@pytest.mark.parametrize("recipe", PRODUCTS)
 def test_recipes(recipe: Any, tmp_path: Path) -> None:
-    model = make_model("llama", hidden_size=128, intermediate_size=128)
+    model = make_model("llama", hidden_size=128, intermediate_size=192, tie_word_embeddings=True)
     fxonnx.genai.export(model, tmp_path, tokenizer=make_tokenizer(), recipe=recipe)
-    products = attributes_of_products(tmp_path)
-    assert set(products) == SIZES[recipe]
-    if recipe == "balanced":
-        # Queries, keys and values are one product; then the output of attention, gate, up and down, and the logits.
-        assert products == 2 * [(4, 32), (4, 128), (4, 128), (4, 128), (4, 32)] + [(8, 128)]
-    operators = [node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node]
-    assert ("MatMulInteger" in operators) == (recipe == "prefill")
-    assert operators.count("GatherBlockQuantized") == (recipe in ("balanced", "fast"))
+    assert attributes_of_products(tmp_path) == PRODUCTS[recipe]
+    file = onnx.load(tmp_path / "model.onnx")
+    operators = [node.op_type for node in file.graph.node]
+    assert ("MatMulIntegerToFloat" in operators) == (recipe == "prefill")
+    assert operators.count("GatherBlockQuantized") == (recipe != "exact")
+    # The table and the layer of the logits are stored once.
+    tables = [each.name for each in file.graph.initializer if list(each.dims[:1]) == [300] and len(each.dims) > 1]
+    assert len([name for name in tables if name.endswith("::int8")]) == (recipe != "exact")
+
+
+WIDTHS = [
+    *[(width, form) for width in (576, 960, 100) for form in ("balanced", "fast", "prefill", "int4", "int8")],
+    *[(width, form) for width in (1536, 2048, 3072) for form in ("balanced", "fast")],
+]
+
+
+@pytest.mark.parametrize(("width", "form"), WIDTHS)
+def test_widths_that_blocks_do_not_divide(width: int, form: Any, tmp_path: Path) -> None:
+    sizes = {"hidden_size": width, "intermediate_size": 72, "head_dim": 16, "num_hidden_layers": 1}
+    model = make_model("llama", **sizes, tie_word_embeddings=True)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, parameter.shape[1] ** -0.5)
+    option = {"precision": form} if form.startswith("int") else {"recipe": form}
+    options: Any = {**option, "verify": False, "last_logits": False}
+    fxonnx.genai.export(model, tmp_path, tokenizer=make_tokenizer(), **options)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    for batch, length in ((1, 1), (2, 9)):
+        ids = torch.arange(3, 3 + batch * length).reshape(batch, length)
+        feeds = {"input_ids": ids.numpy(), "attention_mask": torch.ones_like(ids).numpy()}
+        feeds |= {f"past_key_values.0.{part}": np.zeros((batch, 2, 0, 16), np.float32) for part in ("key", "value")}
+        (logits,) = session.run(["logits"], feeds)
+        expected = model(ids).logits.detach()
+        error = float((torch.from_numpy(logits) - expected).norm() / expected.norm())
+        assert error < (0.32 if form in ("int4", "fast", "balanced") else 0.04)
 
 
 def test_recipes_of_models_without_their_layers(models: dict[str, Any], tmp_path: Path) -> None:
     fxonnx.genai.export(models["gpt2"], tmp_path, tokenizer=make_tokenizer(), recipe="balanced")
-    assert {size for bits, size in attributes_of_products(tmp_path) if bits == 4} == {64, 32}
+    assert attributes_of_products(tmp_path) == [*2 * [(8, 32), (4, 32), (4, 32), (4, 32)], (8, 32)]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "dtype": ("fp32", "fp16", "q8", "q4", "q4f16"),
         "precision": ("fp32", "fp16", "bf16", "int4", "int8"),
         "recipe": ("exact", "balanced", "fast", "prefill"),
-        "embeddings": ("float", "int4", "int8"),
+        "embeddings": ("float", "int4", "int8", "tied"),
         "lm_head": ("float", "int4", "int8"),
         "pooling": ("cls", "last", "max", "mean", "mean_sqrt_len", "weighted_mean"),
         "task": (

@@ -326,6 +326,7 @@ def genai_command(
         from ..genai import export as export_for_genai  # imports torch
         from .loading import read_weight_quantization
 
+        found: list[Any] = []
         choices: dict[str, Any] = {"precision": precision, "recipe": recipe, "target": target, "pooling": pooling}
         export_for_genai(
             model,
@@ -343,9 +344,10 @@ def genai_command(
             revision=revision,
             token=token,
             on_stage=on_stage,
+            on_quality=found.append,
             **choices,
         )
-    written = WrittenDirectory(output, is_verified=verify)
+    written = WrittenDirectory(output, is_verified=verify, quality=found[-1] if found else None)
     print_answer(as_json, written.record(), str(written))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -15,6 +15,9 @@ from .._program.references import reference_of
 from .._program.saving import check_destination
 from ..errors import SaveError
 from .messages import size_text
+
+if TYPE_CHECKING:
+    from ..genai import Quality
 
 __all__ = ["Exported", "WrittenDirectory", "check_destinations", "check_directory"]
 
@@ -101,10 +104,12 @@ class WrittenDirectory:
     Attributes:
         path: The directory.
         is_verified: Whether the tokens were compared.
+        quality: The probabilities for a text over those of the original, if they were compared.
     """
 
     path: Path
     is_verified: bool
+    quality: Quality | None = None
 
     def _files(self) -> list[Path]:
         return sorted(path for path in self.path.iterdir() if path.is_file())
@@ -113,13 +118,22 @@ class WrittenDirectory:
         """The facts for JSON."""
         files = self._files()
         size = sum(path.stat().st_size for path in files)
-        return {"output": self.path, "bytes": size, "files": files, "verified": self.is_verified}
+        quality = None if self.quality is None else {"kl": self.quality.kl, "top1": self.quality.top1}
+        return {
+            "output": self.path,
+            "bytes": size,
+            "files": files,
+            "verified": self.is_verified,
+            "quality": quality,
+        }
 
     def __str__(self) -> str:
         sizes = {path.name: size_text(path.stat().st_size) for path in self._files()}
         width = max(map(len, sizes), default=0)
         total = size_text(self.record()["bytes"])
-        lines = [f"wrote {self.path}: {len(sizes)} files, {total}{', verified' if self.is_verified else ''}"]
+        quality = "" if self.quality is None else f": {self.quality}"
+        verified = f", verified{quality}" if self.is_verified else ""
+        lines = [f"wrote {self.path}: {len(sizes)} files, {total}{verified}"]
         lines += [f"  {name:{width}}  {size:>10}" for name, size in sizes.items()]
         if "genai_config.json" in sizes:
             call, page = f"onnxruntime_genai.Model({str(self.path)!r})", "how-to/language-models"

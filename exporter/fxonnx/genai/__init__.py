@@ -10,7 +10,8 @@ Requires the extra ``fxonnx[genai]``: transformers and onnxruntime-genai.
 from __future__ import annotations
 
 from ._export import export
+from ._quality import Quality
 
-__all__ = ["export"]
+__all__ = ["Quality", "export"]
 
-export.__module__ = __name__
+export.__module__ = Quality.__module__ = __name__

@@ -35,13 +35,14 @@ from ._padding import assume_right_padding
 from ._parts import Request
 from ._places import counting_tokens, counts_places
 from ._precision import Precision, PrecisionPlan, read_precision, with_quantization
-from ._recipes import RECIPES, Recipe, check_recipe, config_of_recipe
+from ._quality import Quality, quality_of, reference_of, warn_of_quality
+from ._recipes import KL_LIMITS, RECIPES, Recipe, check_recipe, config_of_precision, config_of_recipe
 from ._recurrent_states import states_as_tensors
 from ._rotary_scaling import traceable_rotary_embeddings, warn_about_long_sequences
 from ._rounded_weights import rounded_weights
 from ._sentence_modules import POOLINGS, Pooling
 from ._sizes import decoder_calls, narrowing_constraints
-from ._verification import check_can_verify, compare_tokens
+from ._verification import check_can_verify, compare_tokens, open_exported
 from ._vision_language import export_vision_language
 from ._whisper import export_whisper
 
@@ -82,6 +83,7 @@ def export(
     revision: str | None = None,
     token: str | None = None,
     on_stage: Callable[[str], None] | None = None,
+    on_quality: Callable[[Quality], None] | None = None,
 ) -> Path:
     """Export a language model of transformers for onnxruntime-genai.
 
@@ -102,9 +104,9 @@ def export(
         quantize: Quantization of the weights in more detail, as for ``fxonnx.export``. By default, a checkpoint of
             GPTQ, AWQ or compressed-tensors keeps its integers.
         recipe: In place of ``precision`` and ``quantize``, for decoder-only models: "exact", float32; "balanced", 4-bit
-            weights in blocks of 128, of sensitive layers in blocks of 32, with 8-bit embeddings and logits; "fast",
-            4-bit weights in blocks of 128, with 8-bit embeddings; "prefill", 8-bit weights and activations, the fastest
-            for long prompts.
+            weights in blocks of 32, with 8-bit queries, keys and values, embeddings and logits; "fast", 4-bit weights
+            in blocks of 128, with 8-bit embeddings and logits; "prefill", 8-bit weights and activations, the fastest
+            for long prompts. For 4 bits the model runs on a text once, to measure which weights matter.
         opset_version: The opset; by default the target's.
         last_logits: Compute the logits of the last token of each row only, which generation needs.
         adapters: Name to directory of LoRA adapters, as PEFT writes them. Each becomes a file ``<name>.onnx_adapter``
@@ -114,13 +116,14 @@ def export(
             directory has it.
         normalize: Normalize the embeddings; by default if modules.json specifies it.
         text_only: Export a model that also takes images or audio as one of text.
-        hidden_states: Return the hidden states after the last layer and its norm as well, of all positions, for a head of
-            your own; ``generator.get_output("hidden_states")`` has them. For decoder-only models.
+        hidden_states: Return the hidden states after the last layer and its norm as well, of all positions, for a head
+            of your own; ``generator.get_output("hidden_states")`` has them. For decoder-only models.
         verify: Compare greedily generated tokens in onnxruntime-genai with transformers'; embeddings and scores
             in ONNX Runtime with eager torch's.
         revision: Branch, tag or commit on the Hub.
         token: Token of the Hub.
         on_stage: Called with the name of each stage as it begins.
+        on_quality: Called with the probabilities of a verified decoder for a text, over those of the original.
 
     Returns:
         The path of the directory.
@@ -135,6 +138,7 @@ def export(
         if value not in known and (argument, value) != ("pooling", None):
             expected = ", ".join(map(repr, known))
             raise ArgumentError(argument, f"expected {expected}, got {value!r}", hint=did_you_mean(value, known))
+    name = recipe or ("" if quantize is not None else precision)
     if recipe is not None:
         check_recipe(recipe, precision, quantize)
         quantize = RECIPES[recipe]
@@ -152,20 +156,22 @@ def export(
             model = download(model, revision, token)
         is_embedding = pooling is not None or normalize is not None
         # In the directory of the checkpoint, its files become the external data.
-        is_needed = verify or bool(adapters) or _is_directory(model, Path(out))
+        is_needed = verify or bool(adapters) or recipe in ("balanced", "fast") or _is_directory(model, Path(out))
         loaded = load_language_model(
             model, tokenizer, plan.dtype, is_embedding, chat_template, check, with_weights=is_needed
         )
         check_modalities(loaded.family, loaded.model, text_only=text_only)
         loaded = replace(loaded, is_packed=loaded.is_packed and quantize is None)
         if loaded.is_packed:
-            plan = _plan_of_checkpoint(loaded, plan, bool(adapters))
+            plan, name = _plan_of_checkpoint(loaded, plan, bool(adapters)), ""
         given = {"adapters": bool(adapters), "recipe": recipe is not None, "hidden_states": hidden_states}
         for argument, is_given in given.items():
             if is_given and loaded.family != "decoder":
                 raise ArgumentError(argument, "supported for decoder-only models only")
         if recipe is not None and quantize is not None:
-            plan = replace(plan, quantize=config_of_recipe(recipe, loaded.model))
+            plan = replace(plan, quantize=config_of_recipe(recipe, loaded.model, loaded.tokenizer))
+        elif loaded.family == "decoder" and isinstance(plan.quantize, str):
+            plan = replace(plan, quantize=config_of_precision(plan.quantize))
         _write_tokenizer(loaded, staging)
         options = {
             "target": (_PLAIN_TARGETS if loaded.family in _PLAIN else _TARGETS)[target],
@@ -176,6 +182,8 @@ def export(
             *(staging, target, options, last_logits, adapters, pooling, normalize, plan.tolerance, verify, announce),
             checkpoint=loaded.directory if loaded.is_in(Path(out)) else None,
             hidden_states=hidden_states,
+            name=name,
+            on_quality=on_quality,
         )
         _EXPORTS[loaded.family](loaded, request)
         if request.checkpoint is not None:
@@ -219,14 +227,24 @@ def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, 
     if not request.verify:
         return True
     request.announce("verify")
+    model, reference = open_exported(request.directory), reference_of(loaded)
     # The weights of a quantized checkpoint are not rounded again.
     try:
         with nullcontext() if loaded.is_packed else rounded_weights(loaded.model, program):
-            return compare_tokens(loaded, request.directory, adapters, request.tolerance, has_batches=has_batches)
+            is_right = compare_tokens(
+                loaded, model, request.directory, adapters, request.tolerance, has_batches=has_batches
+            )
     except VerificationError as error:
         if request.options["quantize"] is None or not _ROUTERS & {node.op_type for node in program.model.graph}:
             raise
         raise VerificationError(error.message, hint=_HINT) from error
+    if reference is not None and is_right:
+        quality = quality_of(model, reference)
+        if request.name in KL_LIMITS:
+            warn_of_quality(quality, request.name, KL_LIMITS[request.name])
+        if request.on_quality is not None:
+            request.on_quality(quality)
+    return is_right
 
 
 def _plan_of_checkpoint(loaded: LanguageModel, plan: PrecisionPlan, has_adapters: bool) -> PrecisionPlan:

@@ -16,6 +16,7 @@ from .. import Diagnostics, ExportOptions, ONNXProgram, save_all
 from .. import export as export_model
 from .._warnings import ignoring_warnings, warn_user
 from ._padding import assume_right_padding
+from ._quality import Quality
 from ._rounded_weights import rounded_weights
 from ._sentence_modules import Pooling
 from ._sizes import Sizes, narrowing_constraints
@@ -65,6 +66,8 @@ class Request:
         announce: Called with the name of each stage as it begins.
         checkpoint: The directory of the model if the files are moved there; its own files are kept.
         hidden_states: Whether a decoder also returns its last hidden states.
+        name: The precision or recipe.
+        on_quality: Called with the comparison of probabilities for a text.
     """
 
     directory: Path
@@ -79,6 +82,8 @@ class Request:
     announce: Callable[[str], None]
     checkpoint: Path | None = None
     hidden_states: bool = False
+    name: str = ""
+    on_quality: Callable[[Quality], None] | None = None
 
     def without_guards(self) -> Request:
         """The same arguments for a graph without guards, for models that are valid for every call of the runtime."""

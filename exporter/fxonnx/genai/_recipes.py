@@ -10,24 +10,31 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from .. import QuantizeConfig
 from ..errors import ArgumentError, did_you_mean
+from ._importance import measured_importance
+from ._meta import has_weights
 
-__all__ = ["RECIPES", "Recipe", "check_recipe", "config_of_recipe"]
+__all__ = ["KL_LIMITS", "RECIPES", "Recipe", "check_recipe", "config_of_precision", "config_of_recipe"]
 
 Recipe: TypeAlias = Literal["exact", "balanced", "fast", "prefill"]
 
-_FAST = QuantizeConfig("int4", block_size=128, rounding="search", embeddings="int8")
-# Values, and the second layer of a feed-forward network, whose inputs have outliers.
-_SENSITIVE = ("*.v_proj", "*.down_proj", "*.fc2", "*.dense_4h_to_h", "*.mlp.c_proj")
+_SEARCHED = QuantizeConfig("int4", symmetric=False, rounding="search", embeddings="tied", lm_head="int8")
+# The inputs of attention, whose rounding changes the results most for their size.
+_SENSITIVE = ("*.q_proj", "*.k_proj", "*.v_proj", "*.qkv_proj", "*.query_key_value", "*.Wqkv", "*.c_attn")
 
 RECIPES: Mapping[Recipe, QuantizeConfig | None] = MappingProxyType(
     {
         "exact": None,
-        "balanced": replace(_FAST, lm_head="int8", block_sizes=dict.fromkeys(_SENSITIVE, 32)),
-        "fast": _FAST,
-        "prefill": QuantizeConfig("int8", activations="dynamic", embeddings="int8"),
+        "balanced": replace(_SEARCHED, block_size=32, bits=dict.fromkeys(_SENSITIVE, 8)),
+        "fast": replace(_SEARCHED, block_size=128),
+        "prefill": QuantizeConfig("int8", activations="dynamic", embeddings="tied"),
     }
 )
 """Recipe to quantization. `benchmarks/RESULTS.md` has the speed and the quality of each."""
+
+KL_LIMITS: Mapping[str, float] = MappingProxyType(
+    {"fp32": 1e-3, "exact": 1e-3, "int8": 0.02, "prefill": 0.05, "balanced": 0.15, "fast": 0.35, "int4": 0.6}
+)
+"""Precision or recipe to the mean KL divergence to the original model, in nats, above which the export warns."""
 
 
 def check_recipe(recipe: str, precision: str, quantize: Any) -> None:
@@ -45,17 +52,38 @@ def check_recipe(recipe: str, precision: str, quantize: Any) -> None:
         raise ArgumentError("recipe", f"{recipe!r} includes the quantization, and excludes {other}", hint="pass one")
 
 
-def config_of_recipe(recipe: Recipe, model: Any) -> QuantizeConfig | None:
-    """Return the quantization of a recipe, with the patterns that match a module of the model.
+def config_of_recipe(recipe: Recipe, model: Any, tokenizer: Any) -> QuantizeConfig | None:
+    """Return the quantization of a recipe for a language model.
 
     Args:
         recipe: The recipe.
         model: The language model.
+        tokenizer: Its tokenizer.
     """
     config = RECIPES[recipe]
     if config is None:
         return None
+    if recipe == "prefill":
+        # Of a prompt, only the last token has logits: these have no use for integer products, but for blocks.
+        head = _head_of(model)
+        return replace(config, weights_only=(head,), block_size=32) if head else config
     names = [name for name, _ in model.named_modules()]
-    sizes = config.block_sizes.items()
-    matching = {pattern: size for pattern, size in sizes if any(fnmatchcase(name, pattern) for name in names)}
-    return replace(config, block_sizes=matching)
+    bits = {pattern: bits for pattern, bits in config.bits.items() if any(fnmatchcase(name, pattern) for name in names)}
+    importance = measured_importance(model, tokenizer) if has_weights(model) else {}
+    lm_head = config.lm_head if _head_of(model) else None
+    return replace(config, bits=bits, importance=importance, lm_head=lm_head)
+
+
+def config_of_precision(precision: str) -> QuantizeConfig:
+    """Return the quantization of a decoder that "int4" or "int8" implies.
+
+    Args:
+        precision: The precision.
+    """
+    return QuantizeConfig("int4" if precision == "int4" else "int8", block_size=32, embeddings="tied")
+
+
+def _head_of(model: Any) -> str | None:
+    """The name of the layer that computes the logits, if the export finds it by its name or a tied table."""
+    head = model.get_output_embeddings()
+    return next((name for name, module in model.named_modules() if module is head), None) if head is not None else None

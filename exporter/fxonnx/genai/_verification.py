@@ -18,7 +18,7 @@ from ._config import token_ids
 from ._extra import import_extra
 from ._loading import LanguageModel
 
-__all__ = ["check_can_verify", "compare_tokens"]
+__all__ = ["check_can_verify", "compare_tokens", "open_exported"]
 
 _TEXT = "The quick brown fox, 12 dogs."
 _Run: TypeAlias = Callable[[list[list[int]]], list[list[int]]]
@@ -49,8 +49,32 @@ def check_can_verify(target: str, dtype: torch.dtype) -> None:
         )
 
 
+def open_exported(directory: Path) -> Any:
+    """Load an exported directory in onnxruntime-genai.
+
+    Raises:
+        VerificationError: If it cannot be loaded.
+    """
+    og = import_extra("onnxruntime_genai")
+    config = og.Config(str(directory))
+    if not og.is_cuda_available():
+        config.clear_providers()
+    # The model itself may have weights of torchao, by which transformers multiplies without rounding the activations.
+    config.overlay(json.dumps({"model": {"decoder": {"session_options": dict([UNROUNDED])}}}))
+    try:
+        return og.Model(config)
+    except RuntimeError as error:
+        raise VerificationError(f"onnxruntime-genai cannot load the exported model: {error}") from error
+
+
 def compare_tokens(
-    loaded: LanguageModel, directory: Path, adapters: Adapters, tolerance: float, *, has_batches: bool = True
+    loaded: LanguageModel,
+    model: Any,
+    directory: Path,
+    adapters: Adapters,
+    tolerance: float,
+    *,
+    has_batches: bool = True,
 ) -> bool:
     """Generate greedily with both, for one prompt and for a batch of unequal lengths, and with each adapter.
 
@@ -58,7 +82,8 @@ def compare_tokens(
 
     Args:
         loaded: The model of transformers.
-        directory: The exported directory.
+        model: The exported model in onnxruntime-genai.
+        directory: Its directory.
         adapters: The adapters, with a file each in the directory.
         tolerance: Two tokens are equally good if their logits differ by at most this part of the range of all logits.
         has_batches: Whether the exported model takes several prompts at a time.
@@ -70,15 +95,6 @@ def compare_tokens(
         VerificationError: If other tokens differ.
     """
     og = import_extra("onnxruntime_genai")
-    config = og.Config(str(directory))
-    if not og.is_cuda_available():
-        config.clear_providers()
-    # The model itself may have weights of torchao, by which transformers multiplies without rounding the activations.
-    config.overlay(json.dumps({"model": {"decoder": {"session_options": dict([UNROUNDED])}}}))
-    try:
-        model = og.Model(config)
-    except RuntimeError as error:
-        raise VerificationError(f"onnxruntime-genai cannot load the exported model: {error}") from error
     _compare_tokenizers(og.Tokenizer, model, loaded.tokenizer)
     files = og.Adapters(model) if adapters.directories else None
     is_right = True

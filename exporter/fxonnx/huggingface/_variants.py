@@ -35,15 +35,17 @@ class Variant:
     tolerance: float | None = None
 
 
+_INT4 = QuantizeConfig("int4", symmetric=False, rounding="search", embeddings="int8")
+
 VARIANTS: Mapping[str, Variant] = MappingProxyType(
     {
         variant.name: variant
         for variant in (
             Variant("fp32", "", tolerance=1e-3),
             Variant("fp16", "_fp16", torch.float16, tolerance=0.05),
-            Variant("q8", "_quantized", quantize=QuantizeConfig("int8", activations="dynamic")),
-            Variant("q4", "_q4", quantize=QuantizeConfig("int4")),
-            Variant("q4f16", "_q4f16", torch.float16, QuantizeConfig("int4")),
+            Variant("q8", "_quantized", quantize=QuantizeConfig("int8", activations="dynamic", embeddings="int8")),
+            Variant("q4", "_q4", quantize=_INT4),
+            Variant("q4f16", "_q4f16", torch.float16, _INT4),
         )
     }
 )

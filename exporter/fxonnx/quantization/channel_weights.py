@@ -55,6 +55,10 @@ class ChannelWeight:
         """The scales, one for each output."""
         return DerivedTensor(name, self._sources, self._scales, ir.DataType.FLOAT, (self._outputs,))
 
+    def sums(self, name: str) -> DerivedTensor:
+        """The sum of the dequantized weights of each output."""
+        return DerivedTensor(name, self._sources, self._sums, ir.DataType.FLOAT, (self._outputs,))
+
     def bias_codes(self, name: str) -> DerivedTensor:
         """The int32 codes of the bias."""
         return DerivedTensor(name, self._sources, self._bias_codes, ir.DataType.INT32, (self._outputs,))
@@ -73,6 +77,10 @@ class ChannelWeight:
         if not bool(torch.isfinite(scales).all()):
             raise ValueError("it has elements that are not finite")
         return torch.where(scales < torch.finfo(torch.float32).tiny, 1.0, scales).to(torch.float32)
+
+    def _sums(self, weight: torch.Tensor) -> torch.Tensor:
+        codes = self._codes(weight)
+        return codes.sum(0 if self._is_matrix else 1, dtype=torch.int32) * self._scales(weight)
 
     def _codes(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         scales, rows = self._scales(weight, bias), self._rows(weight)

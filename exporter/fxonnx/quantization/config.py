@@ -68,7 +68,8 @@ def read_quantize(
     if config.activation_mode != "float":
         _check_activations(config)
         _check_least_opset(opset_version, _INT8_OPSET, "8-bit weights")
-        return config, opset_version
+        if not config.weights_only:
+            return config, opset_version
     if config.embeddings == "int4" and not profile.has_gather_nbits:
         raise ArgumentError(
             "quantize",
@@ -77,12 +78,13 @@ def read_quantize(
         )
     if profile.has_matmul_nbits:
         return config, opset_version
-    is_blocked = "int4" in (config.dtype, config.lm_head) or bool(config.block_size or config.block_sizes)
+    has_halves = "int4" in (config.dtype, config.lm_head) or 4 in config.bits.values()
+    is_blocked = has_halves or bool(config.block_size or config.block_sizes)
     least = INT4_OPSET if is_blocked else _INT8_OPSET
     if opset_version is None:
         # ONNX Runtime is faster with blocks than with columns, which it divides into shorter blocks by itself.
         return config, max(INT4_OPSET if has_blocks(profile, INT4_OPSET) else least, profile.default_opset)
-    blocked = "weights in blocks" if config.dtype == "int8" and config.lm_head != "int4" else "4-bit weights"
+    blocked = "4-bit weights" if has_halves else "weights in blocks"
     _check_least_opset(opset_version, least, blocked if is_blocked else "8-bit weights")
     return config, opset_version
 
@@ -106,7 +108,7 @@ def _check(config: QuantizeConfig) -> None:
     choices = get_args(WeightDtype)
     for name, value, allowed in (
         ("dtype", config.dtype, choices),
-        ("embeddings", config.embeddings, ("float", *choices)),
+        ("embeddings", config.embeddings, ("float", *choices, "tied")),
         ("lm_head", config.lm_head, (None, "float", *choices)),
         ("accuracy_level", config.accuracy_level, (0, 1, 2, 3, 4)),
         ("symmetric", config.symmetric, (True, False)),
@@ -116,18 +118,31 @@ def _check(config: QuantizeConfig) -> None:
         if value not in allowed:
             problem = f"{name}: expected one of {', '.join(map(repr, allowed))}, got {value!r}"
             raise ArgumentError("quantize", problem, hint=did_you_mean(value, [str(one) for one in allowed]))
-    if not isinstance(config.block_sizes, Mapping):
-        problem = f"block_sizes: expected names with sizes, got {kind_of(config.block_sizes)}"
-        raise ArgumentError("quantize", problem, hint='write {"*.down_proj": 32}')
+    for name, numbers, kind in (("block_sizes", config.block_sizes, "sizes"), ("bits", config.bits, "bits")):
+        if not isinstance(numbers, Mapping):
+            problem = f"{name}: expected names with {kind}, got {kind_of(numbers)}"
+            raise ArgumentError("quantize", problem, hint=f'write {{"*.down_proj": {32 if kind == "sizes" else 8}}}')
+    for name, count in config.bits.items():
+        if count not in (4, 8):
+            raise ArgumentError("quantize", f"bits[{name!r}]: expected 4 or 8, got {count!r}")
     sizes: dict[str, Any] = {} if config.block_size is None else {"block_size": config.block_size}
     for name, size in (sizes | {f"block_sizes[{name!r}]": size for name, size in config.block_sizes.items()}).items():
         if not isinstance(size, int) or size < 16 or size & (size - 1):
             raise ArgumentError("quantize", f"{name}: {size!r} is not a power of two from 16 on", hint="pass 32 or 128")
-    for name, patterns in (("include", config.include), ("exclude", config.exclude)):
+    for name, value in config.importance.items():
+        if not isinstance(value, torch.Tensor) or value.dim() != 1 or not bool((value >= 0).all()):
+            problem = f"importance[{name!r}]: expected a tensor of one axis without negative elements"
+            raise ArgumentError("quantize", problem, hint="pass the mean square of each input feature")
+    for name in ("include", "exclude", "weights_only"):
+        patterns = getattr(config, name)
         if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
             raise ArgumentError(
                 "quantize", f"{name}: expected a list of names, got {patterns!r}", hint='write ["*.mlp.*"]'
             )
+    if config.weights_only and config.activation_mode == "float":
+        raise ArgumentError(
+            "quantize", 'weights_only: activations="float" does not use it', hint='pass activations="dynamic"'
+        )
     if config.calibration is not None and config.activation_mode != "static":
         raise ArgumentError(
             "quantize",
@@ -150,9 +165,15 @@ def _check_activations(config: QuantizeConfig) -> None:
                 f'{subject} requires 8-bit weights, got {name}="int4"',
                 hint=f'pass {name}="int8", or leave {subject.partition("=")[0]} out to quantize only weights',
             )
+    if config.weights_only and config.activation_mode == "static":
+        raise ArgumentError(
+            "quantize", "weights_only: constant scales do not use it", hint="name these layers in exclude"
+        )
+    has_blocks = not config.weights_only
     unusable = {
-        f"block_size={config.block_size}": config.block_size is not None,
-        "block_sizes": bool(config.block_sizes),
+        f"block_size={config.block_size}": has_blocks and config.block_size is not None,
+        "block_sizes": has_blocks and bool(config.block_sizes),
+        "bits": bool(config.bits),
         "symmetric=False": not config.symmetric,
     }
     for name in (name for name, is_given in unusable.items() if is_given):

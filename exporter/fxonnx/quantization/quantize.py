@@ -17,8 +17,9 @@ from ..errors import ArgumentError
 from .calibration import ranges_of
 from .dynamic import DynamicQuantizer
 from .quantized_layer import Quantization
-from .rewrite import WeightQuantizer, parameter_names
+from .rewrite import WeightQuantizer
 from .static import Range, StaticQuantizer
+from .weights import parameter_names
 
 __all__ = ["quantize"]
 
@@ -54,7 +55,7 @@ def quantize(
     plain = profile if mode == "float" else replace(profile, has_matmul_nbits=False)
     quantizers: dict[str, Callable[[], WeightQuantizer]] = {
         "float": lambda: WeightQuantizer(builder, config, names, plain),
-        "dynamic": lambda: DynamicQuantizer(builder, config, names, plain),
+        "dynamic": lambda: DynamicQuantizer(profile, builder, config, names, plain),
         "static": lambda: StaticQuantizer(builder, config, names, plain, ranges),
     }
     quantizer = quantizers[mode]()

@@ -48,6 +48,7 @@ class QuantizedTensor(DerivedTensor):
         is_transposed: Whether the source has the shape (in_features, out_features).
         is_permuted: Whether the input features are in the order of the groups of a ``PackedTensor``. The part "order"
             has their indices.
+        importance: Factors of the squared errors of the input features, for searched scales.
     """
 
     def __init__(
@@ -60,9 +61,10 @@ class QuantizedTensor(DerivedTensor):
         *,
         is_transposed: bool,
         is_permuted: bool = False,
+        importance: Tensor | None = None,
     ) -> None:
         self.scheme, self.part, self.layout, self.is_transposed = scheme, part, layout, is_transposed
-        self.is_permuted = is_permuted
+        self.is_permuted, self.importance = is_permuted, importance
         shape = tuple(int(size) for size in source.shape.numpy())
         *rows, columns = reversed(shape) if is_transposed else shape
         dtype, shape = _dtype(scheme, part, layout), _shape(math.prod(rows), columns, *self._form)
@@ -78,7 +80,10 @@ class QuantizedTensor(DerivedTensor):
         """Return the same part of another weight."""
         (source,) = sources
         return QuantizedTensor(
-            *(str(self.name), source, *self._form), is_transposed=self.is_transposed, is_permuted=self.is_permuted
+            *(str(self.name), source, *self._form),
+            is_transposed=self.is_transposed,
+            is_permuted=self.is_permuted,
+            importance=self.importance,
         )
 
     def groups(self, *, codes: bool = True) -> Iterator[QuantizedWeight]:
@@ -138,7 +143,7 @@ class QuantizedTensor(DerivedTensor):
 
     def _rounded(self, weight: Tensor, *, codes: bool) -> Iterator[QuantizedWeight]:
         rows = weight.t() if self.is_transposed else weight.flatten(0, -2)
-        return quantize_rows(rows, self.scheme, codes=codes)
+        return quantize_rows(rows, self.scheme, codes=codes, importance=self.importance)
 
     def _part_of_weight(self, weight: Tensor) -> Tensor:
         """Compute the part from a weight: the recipe of the initializer."""

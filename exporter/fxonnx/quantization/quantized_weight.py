@@ -82,23 +82,29 @@ def blocks_of(columns: int, block_size: int) -> tuple[int, int]:
     return -(-columns // size), size
 
 
-def quantize_rows(weight: torch.Tensor, scheme: WeightScheme, *, codes: bool = True) -> Iterator[QuantizedWeight]:
+def quantize_rows(
+    weight: torch.Tensor, scheme: WeightScheme, *, codes: bool = True, importance: torch.Tensor | None = None
+) -> Iterator[QuantizedWeight]:
     """Round a weight and yield consecutive groups of rows, an even number of rows in all but the last.
 
     Args:
         weight: The weight, of shape (out_features, in_features).
         scheme: How to quantize it.
         codes: Whether the codes are needed; otherwise they are empty.
+        importance: Factors of the squared errors of the input features, for searched scales.
 
     Raises:
         ValueError: If a weight is infinite or not a number.
     """
     step = max(2, _CHUNK_ELEMENTS // max(weight.shape[1], 1) // 2 * 2)
     for start in range(0, max(weight.shape[0], 1), step):
-        yield _quantize(weight[start : start + step], scheme, codes)
+        yield _quantize(weight[start : start + step], scheme, codes, importance)
 
 
-def _quantize(weight: torch.Tensor, scheme: WeightScheme, wants_codes: bool) -> QuantizedWeight:
+def _quantize(
+    weight: torch.Tensor, scheme: WeightScheme, wants_codes: bool, importance: torch.Tensor | None
+) -> QuantizedWeight:
+    """Round some rows."""
     rows, columns = weight.shape
     _, size = blocks_of(columns, scheme.block_size)
     blocks = _in_blocks(weight.to(torch.promote_types(weight.dtype, torch.float32)), size)
@@ -123,7 +129,8 @@ def _quantize(weight: torch.Tensor, scheme: WeightScheme, wants_codes: bool) -> 
         zero_points = (-low / scales.to(blocks.dtype)).round_().clamp_(0, largest).to(torch.uint8)
     if scheme.searches_scales and scheme.bits == 4:
         points = torch.tensor(middle, dtype=torch.uint8) if zero_points is None else zero_points
-        scales = searched_scales(blocks, scales, points, scheme.bits)
+        factors = None if importance is None else _in_blocks(importance[None], size)[0]
+        scales = searched_scales(blocks, scales, points, scheme.bits, factors)
     exact = scales.to(blocks.dtype)
     codes = torch.empty(0, dtype=torch.uint8)
     if wants_codes:

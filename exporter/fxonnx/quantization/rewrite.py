@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import onnx_ir as ir
@@ -22,66 +21,20 @@ from .config import HALF_SCALES_OPSET, has_blocks
 from .experts import EXPERT_WEIGHTS, expert_attributes, expert_block_size, expert_weights, inputs_of_qmoe, routers
 from .quantized_layer import QuantizedLayer
 from .quantized_tensor import Layout, Part, QuantizedTensor
-from .quantized_weight import WeightScheme
+from .quantized_weight import WeightScheme, blocks_of
+from .weights import HEAD_NAMES, Weight, has_name_of_head, keys_of_sources, matches, matches_any, stored_value
 
-__all__ = ["Weight", "WeightQuantizer", "parameter_names"]
+__all__ = ["MICROSOFT", "Choice", "WeightQuantizer"]
 
 MICROSOFT = "com.microsoft"
 _LEAST_COLUMNS = 16
 """Weights with fewer input features stay floating-point numbers: the scales would take most of the bytes."""
-_HEAD_NAMES = frozenset({"lm_head", "embed_out", "output_layer", "proj_out"})
 _PRODUCTS = frozenset({"columns", "matmul_nbits"})
 """Layouts of weights that are multiplied by activations."""
 _SCALE_DTYPES = frozenset({FLOAT, FLOAT16, BFLOAT16})
 
-_Choice: TypeAlias = Literal["float", "int4", "int8"]
-
-
-@dataclass(frozen=True)
-class Weight:
-    """A matrix of parameters, or the kernel of a convolution, that a node reads.
-
-    Attributes:
-        tensor: The stored parameter, or the tensor derived from parameters.
-        is_transposed: For products, whether its shape is (in_features, out_features); for tables, always False.
-        tied_names: For each parameter that it is computed from, its FQN and the FQNs of the parameters tied to it.
-        out_features: Number of outputs of the product, or of rows of the table.
-        in_features: Number of inputs of the product, or of columns of the table.
-    """
-
-    tensor: TorchTensor | DerivedTensor
-    is_transposed: bool
-    tied_names: tuple[tuple[str, ...], ...]
-    out_features: int
-    in_features: int
-
-    @property
-    def names(self) -> list[str]:
-        """FQNs of all parameters."""
-        return [name for tied in self.tied_names for name in tied]
-
-    @property
-    def key(self) -> Any:
-        """A key that is equal for tied weights."""
-        tensor = self.tensor
-        return tensor.name if isinstance(tensor, DerivedTensor) else storage_key(tensor.raw, str(tensor.name))
-
-    @property
-    def sources(self) -> set[Any]:
-        """Keys of the parameters."""
-        return set(_keys_of_sources(self.tensor))
-
-
-def parameter_names(exported_program: torch.export.ExportedProgram) -> dict[Any, tuple[str, ...]]:
-    """Map the storage of each parameter, and of its transpose, to the names of all parameters tied to it."""
-    names: dict[Any, tuple[str, ...]] = {}
-    parameters = exported_program.graph_signature.parameters
-    for name, tensor in exported_program.state_dict.items():
-        if name in parameters or isinstance(tensor, torch.nn.Parameter):
-            views = [tensor, tensor.t()] if tensor.dim() == 2 else [tensor]
-            for key in {storage_key(view, name): None for view in views}:
-                names[key] = (*names.get(key, ()), name)
-    return names
+Choice: TypeAlias = Literal["float", "int4", "int8"]
+"""The element type of the weights of a layer."""
 
 
 class WeightQuantizer:
@@ -115,7 +68,7 @@ class WeightQuantizer:
         self.graph = builder.root.graph
         self.config = config
         self.parameter_names = parameter_names
-        self.has_matmul_nbits = profile.has_matmul_nbits
+        self.has_matmul_nbits = self.writes_matmul_nbits = profile.has_matmul_nbits
         self.has_gather_nbits = profile.has_gather_nbits
         self.int8_block_size = 128 if has_blocks(profile, builder.opset_version) else 0
         self.initializers: dict[Any, ir.Value] = {}
@@ -137,7 +90,7 @@ class WeightQuantizer:
         products = [(node, weight) for node, weight in products if reused.isdisjoint(weight.sources)]
         tables = [(node, weight) for node, weight in tables if reused.isdisjoint(weight.sources)]
         tied = {weight.key for _, weight in tables}
-        heads = {weight.key for _, weight in products if weight.key in tied or _has_name_of_head(weight)}
+        heads = {weight.key for _, weight in products if weight.key in tied or has_name_of_head(weight)}
         single = (weight for _, weight in (*products, *convolutions, *tables))
         for weight in (*single, *(one for _, some in experts for one in some)):
             self.known.update(dict.fromkeys(weight.names))
@@ -146,9 +99,9 @@ class WeightQuantizer:
         for node, weight in products:
             if node in routing and "*" in self.config.include:
                 continue  # rounding would select other experts
-            choice = self._choice(weight, is_head=weight.key in heads)
-            if choice != "float":
-                self._quantize_product(node, weight, choice)
+            element = self._choice(weight, is_head=weight.key in heads)
+            if element != "float":
+                self._quantize_product(node, weight, element)
         for node, weight in convolutions:
             if self._is_selected(weight):
                 self._quantize_convolution(node, weight)
@@ -157,8 +110,8 @@ class WeightQuantizer:
                 self._quantize_experts(node, weights)
         # After the products, whose codes a tied table shares.
         for node, weight in tables:
-            if self.config.embeddings != "float" and self._is_selected(weight):
-                self._quantize_gather(node, weight, self.config.embeddings)
+            if self._is_selected(weight) and (element := self._element_of_table(weight, heads)) != "float":
+                self._quantize_gather(node, weight, element)
 
     def _reused(
         self,
@@ -185,17 +138,17 @@ class WeightQuantizer:
             and value is not None
         ]
         for value in (*values, *self.graph.outputs):
-            stored, _ = _stored_value(value)
-            reused.update(_keys_of_sources(stored.const_value))
+            stored, _ = stored_value(value)
+            reused.update(keys_of_sources(stored.const_value))
         return reused
 
     def _check_names(self, has_head: bool) -> None:
         choices = [(pattern, "include") for pattern in self.config.include if pattern != "*"]
-        choices += [(pattern, "exclude") for pattern in self.config.exclude]
-        choices += [(pattern, "block_sizes") for pattern in self.config.block_sizes]
+        for name in ("exclude", "block_sizes", "bits", "weights_only"):
+            choices += [(pattern, name) for pattern in getattr(self.config, name)]
         modules = [name.rpartition(".")[0] or name for name in self.known]
         for pattern, name in choices:
-            if not _matches_any(self.known, pattern):
+            if not matches_any(self.known, pattern):
                 raise ArgumentError(
                     "quantize",
                     f"{name}: {pattern!r} matches no linear layer or embedding",
@@ -204,24 +157,30 @@ class WeightQuantizer:
                     else None,
                 )
         if self.config.lm_head is not None and not has_head:
-            names = ", ".join(sorted(_HEAD_NAMES))
+            names = ", ".join(sorted(HEAD_NAMES))
             raise ArgumentError(
                 "quantize",
                 f"lm_head: the model has no layer of the name {names}, or with the weight of an embedding",
                 hint="name the layer in include or exclude",
             )
 
-    def _choice(self, weight: Weight, *, is_head: bool) -> _Choice:
+    def _choice(self, weight: Weight, *, is_head: bool) -> Choice:
         if not self._is_selected(weight):
             return "float"
-        return self.config.lm_head if is_head and self.config.lm_head is not None else self.config.dtype
+        return self.config.lm_head if is_head and self.config.lm_head is not None else self._dtype(weight)
+
+    def _element_of_table(self, weight: Weight, heads: Collection[Any]) -> Choice:
+        if self.config.embeddings != "tied":
+            return self.config.embeddings
+        return self._choice(weight, is_head=True) if weight.key in heads else "int8"
+
+    def _dtype(self, weight: Weight) -> Literal["int4", "int8"]:
+        """The element type of a weight: the one of the first pattern that matches, or of all."""
+        bits = next((bits for pattern, bits in self.config.bits.items() if matches_any(weight.names, pattern)), None)
+        return self.config.dtype if bits is None else "int4" if bits == 4 else "int8"
 
     def _is_selected(self, weight: Weight) -> bool:
         """Whether all parameters are included, and none is excluded, under one of their names."""
-
-        def matches(names: Sequence[str], patterns: Collection[str]) -> bool:
-            return any(_matches_any(names, pattern) for pattern in patterns)
-
         is_included = all(matches(tied, self.config.include) for tied in weight.tied_names)
         return is_included and not matches(weight.names, self.config.exclude)
 
@@ -278,7 +237,7 @@ class WeightQuantizer:
 
     def _names_of_parameters(self, tensor: Any) -> tuple[tuple[str, ...], ...] | None:
         """The names of each parameter that a tensor is or is computed from; None if it has other sources."""
-        names = [self.parameter_names.get(key) for key in _keys_of_sources(tensor)]
+        names = [self.parameter_names.get(key) for key in keys_of_sources(tensor)]
         return None if None in names else tuple(dict.fromkeys(found for found in names if found is not None))
 
     def _stored(self, value: ir.Value, rows_are_outputs: bool) -> Weight | None:
@@ -288,7 +247,7 @@ class WeightQuantizer:
             value: The value.
             rows_are_outputs: Whether its rows are the output features of the product.
         """
-        stored, is_transposed = _stored_value(value)
+        stored, is_transposed = stored_value(value)
         rows_are_outputs ^= is_transposed
         tensor: Any = stored.const_value
         if stored in self.graph.inputs or not isinstance(tensor, (TorchTensor, DerivedTensor)):
@@ -327,17 +286,18 @@ class WeightQuantizer:
             )
         )
 
-    def _scheme(self, weight: Weight, choice: _Choice, dtype: ir.DataType) -> WeightScheme:
-        sizes = (size for pattern, size in self.config.block_sizes.items() if _matches_any(weight.names, pattern))
+    def _scheme(self, weight: Weight, choice: Choice, dtype: ir.DataType) -> WeightScheme:
+        sizes = (size for pattern, size in self.config.block_sizes.items() if matches_any(weight.names, pattern))
         size = next(sizes, self.config.block_size)
         bits = 4 if choice == "int4" else 8
         if size is None:
             size = 32 if bits == 4 else self.int8_block_size
         if size:
-            # MatMulNBits completes the last block of a row with bytes without a meaning.
-            size = max(16, min(size, 1 << (weight.in_features - 1).bit_length()))
+            size = _fitting_size(size, weight.in_features)
         searches = self.config.rounding == "search"
-        return WeightScheme(bits, size, self.config.symmetric, to_torch_dtype(dtype), self.has_matmul_nbits, searches)
+        return WeightScheme(
+            bits, size, self.config.symmetric, to_torch_dtype(dtype), self.writes_matmul_nbits, searches
+        )
 
     def _initializers(self, weight: Weight, scheme: WeightScheme, layout: Layout) -> list[ir.Value | None]:
         """Codes, scales and, unless the scheme is symmetric, zero points; equal ones are shared."""
@@ -356,9 +316,16 @@ class WeightQuantizer:
                 *(name, weight.tensor, scheme, part, layout),
                 is_transposed=weight.is_transposed,
                 is_permuted=is_permuted,
+                importance=self._importance(weight) if scheme.searches_scales else None,
             )
             self.initializers[key] = self._registered(tensor, suffix)
         return self.initializers[key]
+
+    def _importance(self, weight: Weight) -> torch.Tensor | None:
+        """The importance of the input features; the parameters that one product packs have the same ones."""
+        found = (self.config.importance.get(name) for name in weight.names)
+        factors = next((each for each in found if each is not None), None)
+        return None if factors is None or len(factors) != weight.in_features else factors
 
     def _channel_parts(self, weight: Weight, channels: ChannelWeight, key: Any = ()) -> tuple[ir.Value, ir.Value]:
         """Codes and scales of a weight with one scale for each output; tied weights share them, if the key is equal."""
@@ -384,15 +351,15 @@ class WeightQuantizer:
         value.metadata_props["pkg.fxonnx.recipe"] = recipe
         return value
 
-    def _quantize_product(self, node: ir.Node, weight: Weight, choice: _Choice) -> None:
+    def _quantize_product(self, node: ir.Node, weight: Weight, choice: Choice) -> None:
         value = node.inputs[1]
         if value is None or value.dtype is None:
             return
         scheme = self._scheme(weight, choice, value.dtype)
         if self._is_permuted(weight):
-            layout: Layout = "matmul_nbits" if self.has_matmul_nbits else "columns"
+            layout: Layout = "matmul_nbits" if self.writes_matmul_nbits else "columns"
             self._permute_inputs(node, self._initializer(weight, scheme, layout, "order"), value.dtype)
-        if self.has_matmul_nbits:
+        if self.writes_matmul_nbits:
             self._to_matmul_nbits(node, weight, scheme)
             return
         self._check_scale_dtype(value.dtype)
@@ -406,7 +373,7 @@ class WeightQuantizer:
         node.attributes.pop("transB", None)
 
     def _is_permuted(self, weight: Weight) -> bool:
-        return any(_matches_any(weight.names, pattern) for pattern in self.config.permuted)
+        return matches(weight.names, self.config.permuted)
 
     def _permute_inputs(self, node: ir.Node, order: ir.Value, dtype: ir.DataType) -> None:
         """Select the inputs of a product in the order of the weight's input features."""
@@ -440,7 +407,7 @@ class WeightQuantizer:
 
     def _quantize_experts(self, node: ir.Node, weights: Sequence[Weight]) -> None:
         dtype = weights[0].tensor.dtype
-        scheme = self._scheme(weights[0], self.config.dtype, dtype)
+        scheme = self._scheme(weights[0], self._dtype(weights[0]), dtype)
         size = expert_block_size(scheme.block_size, [weight.in_features for weight in weights])
         if size is None:
             return
@@ -451,7 +418,7 @@ class WeightQuantizer:
         attributes |= expert_attributes(scheme.bits, size, self.config.accuracy_level)
         self._become(node, "QMoE", inputs_of_qmoe(node, quantized), attributes)
 
-    def _quantize_gather(self, node: ir.Node, weight: Weight, choice: _Choice) -> None:
+    def _quantize_gather(self, node: ir.Node, weight: Weight, choice: Choice) -> None:
         data, indices = node.inputs
         if data is None or data.dtype is None:
             return
@@ -464,18 +431,27 @@ class WeightQuantizer:
         codes, scales, points = self._initializers(weight, scheme, "gather_nbits")
         self._record(node, [weight], (codes, scales, points), scheme.bits)
         shared = self.initializers.get((weight.key, weight.is_transposed, scheme, "matmul_nbits", "codes"))
-        is_same = weight.in_features % scheme.block_size == 0 and not self._is_permuted(weight)
-        if shared is not None and is_same and codes is not None:
+        if shared is not None and codes is not None and not self._is_permuted(weight):
             # The same bytes in another shape.
-            shape = self.builder.constant([weight.out_features, -1], ir.DataType.INT64)
+            shape = self._constant([weight.out_features, -1], ir.DataType.INT64)
             codes = self._insert(node, "Reshape", [shared, shape], {}, ir.DataType.UINT8, codes.shape)
         attributes = {"bits": scheme.bits, "block_size": scheme.block_size, "gather_axis": 0, "quantize_axis": 1}
         inputs = [codes, indices, scales, points]
-        if dtype == data.dtype:
+        count, size = blocks_of(weight.in_features, scheme.block_size)
+        is_padded = count * size != weight.in_features
+        if dtype == data.dtype and not is_padded:
             self._become(node, "GatherBlockQuantized", inputs, attributes)
             return
-        output_shape = node.outputs[0].shape
-        rows = self._insert(node, "GatherBlockQuantized", inputs, attributes, dtype, output_shape, MICROSOFT)
+        shape = node.outputs[0].shape
+        padded = None if shape is None else [*shape[:-1], count * size]
+        rows = self._insert(node, "GatherBlockQuantized", inputs, attributes, dtype, padded, MICROSOFT)
+        if is_padded:
+            # The last block of a row is completed with bytes without a meaning.
+            ends = [self._constant([number], ir.DataType.INT64) for number in (0, weight.in_features, -1)]
+            if dtype == data.dtype:
+                self._become(node, "Slice", [rows, *ends], {}, "")
+                return
+            rows = self._insert(node, "Slice", [rows, *ends], {}, dtype, shape)
         self._become(node, "Cast", [rows], {"to": data.dtype.value}, "")
 
     def _gather_rows(self, node: ir.Node, weight: Weight, dtype: ir.DataType) -> None:
@@ -495,6 +471,13 @@ class WeightQuantizer:
             return
         product = self._insert(node, "Mul", [numbers, factors], {}, FLOAT, shape)
         self._become(node, "Cast", [product], {"to": dtype.value}, domain="")
+
+    def _constant(self, value: Any, dtype: ir.DataType) -> ir.Value:
+        """The initializer of a literal, which the graph no longer has if nothing used it."""
+        found = self.builder.constant(value, dtype)
+        if str(found.name) not in self.graph.initializers:
+            self.graph.register_initializer(found)
+        return found
 
     def _insert(
         self,
@@ -546,38 +529,17 @@ class WeightQuantizer:
             self.graph.opset_imports.setdefault(domain, 1)
 
 
+def _fitting_size(size: int, columns: int) -> int:
+    """The largest size of at least 32 that divides a row; otherwise the given one, up to the length of the row.
+
+    MatMulNBits completes the last block of a row with bytes without a meaning, which take space and time.
+    """
+    dividing = columns & -columns
+    return dividing if 32 <= dividing < size else max(16, min(size, 1 << (columns - 1).bit_length()))
+
+
 def _without_trailing_none(inputs: Sequence[ir.Value | None]) -> list[ir.Value | None]:
     given = list(inputs)
     while given and given[-1] is None:
         given.pop()
     return given
-
-
-def _stored_value(value: ir.Value) -> tuple[ir.Value, bool]:
-    """The value before all transposes and Casts of a matrix, and whether the matrix is its transpose."""
-    is_transposed = False
-    while (producer := value.producer()) is not None:
-        (source, *others) = producer.inputs
-        if producer.op_type == "Transpose" and len(producer.attributes.get_ints("perm", ())) in (0, 2):
-            is_transposed = not is_transposed
-        elif producer.op_type != "Cast":
-            break
-        if source is None or others:
-            break
-        value = source
-    return value, is_transposed
-
-
-def _keys_of_sources(tensor: Any) -> Iterator[Any]:
-    for source in sources_of(tensor):
-        yield storage_key(source.raw, str(source.name))
-
-
-def _matches_any(names: Iterable[str], pattern: str) -> bool:
-    """Whether a pattern matches the name of a parameter, of its module, or of a module that contains it."""
-    parts = (name.split(".") for name in names)
-    return any(fnmatchcase(".".join(each[:count]), pattern) for each in parts for count in range(1, len(each) + 1))
-
-
-def _has_name_of_head(weight: Weight) -> bool:
-    return any(name.split(".")[-2:-1] and name.split(".")[-2] in _HEAD_NAMES for name in weight.names)

@@ -13,7 +13,9 @@ _PIECE_ELEMENTS = 2**17
 """Number of weights that are searched at once: what the cache of a core holds."""
 
 
-def searched_scales(blocks: Tensor, scales: Tensor, zero_points: Tensor, bits: int) -> Tensor:
+def searched_scales(
+    blocks: Tensor, scales: Tensor, zero_points: Tensor, bits: int, importance: Tensor | None = None
+) -> Tensor:
     """Search the scale of each block with the least sum of squared errors.
 
     A scale is tried by rounding all weights ``w`` to codes, of which ``q`` is the distance from the zero point. With
@@ -27,27 +29,30 @@ def searched_scales(blocks: Tensor, scales: Tensor, zero_points: Tensor, bits: i
         scales: The scales to begin with, of shape (rows, blocks), in the dtype that they are stored in.
         zero_points: The codes of zero, uint8 of a shape that broadcasts to that of the scales.
         bits: The codes are 0 to ``2 ** bits - 1``.
+        importance: Factors of the squared errors, of shape (blocks, size), the same for all rows; None for 1. With the
+            mean square of each input feature, the sum is the expected squared error of an output, if the features are
+            independent.
 
     Returns:
         Scales in the shape and dtype of the given ones.
     """
-    step = max(1, _PIECE_ELEMENTS // blocks.shape[2])
+    rows, count, size = blocks.shape
+    step = max(1, _PIECE_ELEMENTS // max(count * size, 1))
     points = zero_points.to(blocks.dtype).expand(scales.shape)
-    pieces = zip(
-        torch.split(blocks.flatten(0, 1), step),
-        torch.split(scales.flatten(), step),
-        torch.split(points.flatten(), step),
-        strict=True,
-    )
-    return torch.cat([_searched(*piece, 2**bits - 1) for piece in pieces]).reshape(scales.shape)
+    factors = None if importance is None else importance.to(blocks.dtype)
+    pieces = zip(torch.split(blocks, step), torch.split(scales, step), torch.split(points, step), strict=True)
+    return torch.cat([_searched(*piece, 2**bits - 1, factors) for piece in pieces]) if rows else scales
 
 
-def _searched(blocks: Tensor, scales: Tensor, points: Tensor, largest: int) -> Tensor:
-    least_codes, largest_codes = -points[:, None], (largest - points)[:, None]
+def _searched(blocks: Tensor, scales: Tensor, points: Tensor, largest: int, factors: Tensor | None) -> Tensor:
+    least_codes, largest_codes = -points[..., None], (largest - points)[..., None]
+    weighted = blocks if factors is None else blocks * factors
 
     def sums(scale: Tensor) -> tuple[Tensor, Tensor]:
-        codes = (blocks * (1 / scale)[:, None]).round_().clamp_(least_codes, largest_codes)
-        return (blocks * codes).sum(1), codes.square_().sum(1)
+        codes = (blocks * (1 / scale)[..., None]).round_().clamp_(least_codes, largest_codes)
+        products = (weighted * codes).sum(-1)
+        codes.square_()
+        return products, (codes if factors is None else codes.mul_(factors)).sum(-1)
 
     def error(scale: Tensor, products: Tensor, squares: Tensor) -> Tensor:
         """The error without ``sum(w w)``."""

@@ -17,7 +17,8 @@ from .._quantize_config import QuantizeConfig
 from .._targets import TargetProfile
 from .channel_weights import ChannelWeight
 from .insertion import insert_after
-from .rewrite import Weight, WeightQuantizer
+from .rewrite import WeightQuantizer
+from .weights import Weight
 
 __all__ = ["Range", "RangesOf", "StaticQuantizer"]
 
