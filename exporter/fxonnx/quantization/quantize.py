@@ -19,6 +19,7 @@ from .dynamic import DynamicQuantizer
 from .quantized_layer import Quantization
 from .rewrite import WeightQuantizer, parameter_names
 from .static import Range, StaticQuantizer
+from .stored_forms import StoredFormQuantizer, StoredForms
 
 __all__ = ["quantize"]
 
@@ -52,8 +53,14 @@ def quantize(
     mode = config.activation_mode
     # MatMulNBits multiplies by weights in blocks.
     plain = profile if mode == "float" else replace(profile, has_matmul_nbits=False)
+
+    def weight_only() -> WeightQuantizer:
+        if isinstance(config, StoredForms):
+            return StoredFormQuantizer(builder, config, names, plain)
+        return WeightQuantizer(builder, config, names, plain)
+
     quantizers: dict[str, Callable[[], WeightQuantizer]] = {
-        "float": lambda: WeightQuantizer(builder, config, names, plain),
+        "float": weight_only,
         "dynamic": lambda: DynamicQuantizer(builder, config, names, plain),
         "static": lambda: StaticQuantizer(builder, config, names, plain, ranges),
     }

@@ -19,13 +19,13 @@ from .quantized_weight import QuantizedWeight, WeightScheme, blocks_of, quantize
 
 __all__ = ["Layout", "Part", "QuantizedTensor"]
 
-Part: TypeAlias = Literal["codes", "scales", "zero_points", "order"]
+Part: TypeAlias = Literal["codes", "scales", "zero_points", "offsets", "order"]
 Layout: TypeAlias = Literal["columns", "rows", "matmul_nbits", "gather_nbits", "experts"]
 """The layout that an operator reads.
 
 "columns": DequantizeLinear before MatMul: (in_features, out_features), signed if symmetric.
 "rows": Gather of signed codes of 8 bits with one scale for each row: (out_features, in_features).
-"matmul_nbits": MatMulNBits: (out_features, blocks, bytes of a block), unsigned.
+"matmul_nbits": MatMulNBits: (out_features, blocks, bytes of a block), unsigned; offsets: (blocks, out_features).
 "gather_nbits": GatherBlockQuantized: the same bytes as (out_features, bytes of a row).
 "experts": QMoE: as "gather_nbits", with a first axis of experts, from a source (experts, out_features, in_features).
 """
@@ -153,6 +153,9 @@ class QuantizedTensor(DerivedTensor):
         if part == "scales":
             scales = torch.cat([rows.scales for rows in groups])
             return (scales.t().contiguous() if in_columns else scales).reshape(shape)
+        if part == "offsets":
+            offsets = torch.cat([rows.offsets for rows in groups if rows.offsets is not None])
+            return offsets.t().contiguous() if layout == "matmul_nbits" else offsets
         if part == "zero_points":
             points = torch.cat([rows.zero_points for rows in groups if rows.zero_points is not None])
             if scheme.bits == 8:
@@ -194,7 +197,7 @@ def _packed(codes: Tensor) -> Tensor:
 def _dtype(scheme: WeightScheme, part: Part, layout: Layout) -> ir.DataType:
     if part == "order":
         return ir.DataType.INT64
-    if part == "scales":
+    if part in ("scales", "offsets"):
         return from_torch(scheme.scale_dtype)
     if layout in ("matmul_nbits", "gather_nbits", "experts"):
         return ir.DataType.UINT8
@@ -205,6 +208,8 @@ def _shape(rows: int, columns: int, scheme: WeightScheme, part: Part, layout: La
     count, size = blocks_of(columns, scheme.block_size)
     if part == "order":
         return (columns,)
+    if part == "offsets":
+        return (count, rows) if layout == "matmul_nbits" else (rows, count)
     if layout == "columns":
         if part == "codes":
             return columns, rows

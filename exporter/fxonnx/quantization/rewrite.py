@@ -422,14 +422,18 @@ class WeightQuantizer:
                 hint=f"pass opset_version={HALF_SCALES_OPSET} or newer, or leave it out",
             )
 
-    def _to_matmul_nbits(self, node: ir.Node, weight: Weight, scheme: WeightScheme) -> None:
-        attributes = {
+    def _attributes(self, weight: Weight, scheme: WeightScheme) -> dict[str, Any]:
+        """The attributes of MatMulNBits."""
+        return {
             "K": weight.in_features,
             "N": weight.out_features,
             "bits": scheme.bits,
             "block_size": scheme.block_size,
             "accuracy_level": self.config.accuracy_level,
         }
+
+    def _to_matmul_nbits(self, node: ir.Node, weight: Weight, scheme: WeightScheme) -> None:
+        attributes = self._attributes(weight, scheme)
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         initializers = self._initializers(weight, scheme, "matmul_nbits")
         self._record(node, [weight], initializers, scheme.bits)
