@@ -84,18 +84,18 @@ def export(
     other encoder-decoder models of text, speech or images, which ONNX Runtime runs without onnxruntime-genai.
 
     Args:
-        model: A local directory, as ``save_pretrained`` or a download writes it, or a model object, which is left
-            unchanged.
+        model: A local directory, as ``save_pretrained`` or a download writes it, a GGUF file, or a model object, which
+            is left unchanged.
         out: The directory to write: the ONNX files, genai_config.json, generation_config.json and the tokenizer's
             files. It is complete or not written at all; other files in it are kept.
-        tokenizer: The tokenizer, or its directory; by default the one in the model's directory.
+        tokenizer: The tokenizer, or its directory; by default the one in the model's directory or GGUF file.
         chat_template: A Jinja template, or a file with one, in place of the tokenizer's; False for a decoder-only
             model that does not chat, whose tokenizer has none.
         precision: "fp32", "fp16" or "bf16": the dtype of weights and activations; "int4" or "int8": weights of linear
             layers in 4 or 8 bits, computed in float32 on the CPU and in float16 with CUDA.
         target: The device that onnxruntime-genai runs the model on.
         quantize: Quantization of the weights in more detail, as for ``fxonnx.export``. By default, a checkpoint of
-            GPTQ, AWQ or compressed-tensors keeps its integers.
+            GPTQ, AWQ or compressed-tensors and a GGUF file keep their integers.
         recipe: In place of ``precision`` and ``quantize``, for decoder-only models: "exact", float32; "balanced", 4-bit
             weights in blocks of 128, of sensitive layers in blocks of 32, with 8-bit embeddings and logits; "fast",
             4-bit weights in blocks of 128, with 8-bit embeddings; "prefill", 8-bit weights and activations, the fastest
@@ -199,7 +199,7 @@ def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, 
     request.announce("save")
     path = request.directory / _MODEL_FILE
     if loaded.is_packed or not has_weights(loaded.model):
-        program.save(path, weights=loaded.directory)
+        program.save(path, weights=loaded.stored_weights)
     else:
         save_beside_weights(program, path, request.checkpoint)
     write_json(request.directory / LAST, config)
@@ -226,7 +226,7 @@ def _plan_of_checkpoint(loaded: LanguageModel, plan: PrecisionPlan, has_adapters
         argument = "adapters" if has_adapters else "model"
         hint = 'pass quantize="int4" to round the dequantized weights to nearest'
         raise ArgumentError(argument, "the weights of the checkpoint are quantized", hint=hint)
-    return with_quantization(plan, QuantizeConfig.from_checkpoint(loaded.directory or ""))
+    return with_quantization(plan, loaded.stored_quantization())
 
 
 def _write_tokenizer(loaded: LanguageModel, directory: Path) -> None:

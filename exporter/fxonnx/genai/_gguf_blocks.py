@@ -126,7 +126,9 @@ def integers(stored: StoredBlocks, rows: npt.NDArray[np.int64] | None, *, codes:
     kind = _TYPES[stored.type_name]
     blocks = np.array(stored.blocks if rows is None else stored.blocks[rows])
     count, columns = stored.shape
-    scales, least = (None if each is None else torch.from_numpy(each.reshape(count, -1)) for each in kind.scales(blocks))
+    scales, least = (
+        None if each is None else torch.from_numpy(each.reshape(count, -1)) for each in kind.scales(blocks)
+    )
     if scales is None or not bool(torch.isfinite(scales).all()) or (least is not None and not least.isfinite().all()):
         raise ValueError("it has scales that are not finite")
     # The code of a weight is its integer less ``zero``, the middle code stands for 0.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -229,7 +229,7 @@ def write_header(file: GgufFile, path: Path) -> None:
         file: The other one.
         path: The file to write.
     """
-    settings = {key: (kind, value) for key, (kind, value) in file.settings.items() if _is_of_model(key, value)}
+    settings = {key: (kind, value) for key, (kind, value) in file.settings.items() if _is_of_model(key, kind, value)}
     content = bytearray(_MAGIC + struct.pack("<IQQ", 3, len(file.tensors), len(settings)))
     for key, (kind, value) in settings.items():
         content += _text(key)
@@ -244,16 +244,11 @@ def write_header(file: GgufFile, path: Path) -> None:
     path.write_bytes(content)
 
 
-def _is_of_model(key: str, value: Any) -> bool:
-    """Whether a setting is one of the model: neither of the tokenizer, but for its ids, nor the alignment."""
-    if isinstance(value, (list, str)) and key.startswith("tokenizer."):
-        return False
-    is_vocabulary = key in ("tokenizer.ggml.tokens", "tokenizer.ggml.merges")
-    return key != "general.alignment" and not is_vocabulary and not (isinstance(value, list) and not _is_small(value))
-
-
-def _is_small(values: Iterable[Any]) -> bool:
-    return 0 < len(list(values)) <= _SMALL_ARRAY
+def _is_of_model(key: str, kind: int, value: Any) -> bool:
+    """Whether a setting is one of the model: not a text of the tokenizer, a long list, or the alignment."""
+    if kind == _ARRAY:
+        return isinstance(value, list) and 0 < len(value) <= _SMALL_ARRAY and not key.startswith("tokenizer.")
+    return key != "general.alignment" and not (kind == _STRING and key.startswith("tokenizer."))
 
 
 def _array(values: list[Any]) -> bytes:

@@ -16,7 +16,7 @@ from .._targets import TargetProfile
 from .quantized_weight import WeightScheme
 from .rewrite import MICROSOFT, Weight, WeightQuantizer
 
-__all__ = ["StoredForm", "StoredForms", "StoredFormQuantizer"]
+__all__ = ["StoredForm", "StoredFormQuantizer", "StoredForms"]
 
 
 @dataclass(frozen=True)
