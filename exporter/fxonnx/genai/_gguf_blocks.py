@@ -86,14 +86,14 @@ def _unit_scales_of_6_bits(blocks: _Bytes) -> None:
 
 _TYPES: Mapping[str, _Type] = MappingProxyType(
     {
-        "Q4_0": _Type(StoredForm(4, 32, False), -8, _scale, _unit_scale),
-        "Q4_1": _Type(StoredForm(4, 32, True), 0, _scale_and_least, _unit_scale_and_least),
-        "Q5_0": _Type(StoredForm(8, 32, False), -128, _scale, _unit_scale),
-        "Q5_1": _Type(StoredForm(8, 32, True), -112, _scale_and_least, _unit_scale_and_least),
-        "Q8_0": _Type(StoredForm(8, 32, False), -128, _scale, _unit_scale),
-        "Q4_K": _Type(StoredForm(4, 32, True), 0, _scales_of_k, _unit_scales_of_k),
-        "Q5_K": _Type(StoredForm(8, 32, True), -112, _scales_of_k, _unit_scales_of_k),
-        "Q6_K": _Type(StoredForm(8, 16, False), -128, _scales_of_6_bits, _unit_scales_of_6_bits),
+        "Q4_0": _Type(StoredForm(4, 32, False, True), -8, _scale, _unit_scale),
+        "Q4_1": _Type(StoredForm(4, 32, True, True), 0, _scale_and_least, _unit_scale_and_least),
+        "Q5_0": _Type(StoredForm(8, 32, False, True), -128, _scale, _unit_scale),
+        "Q5_1": _Type(StoredForm(8, 32, True, True), -112, _scale_and_least, _unit_scale_and_least),
+        "Q8_0": _Type(StoredForm(8, 32, False, True), -128, _scale, _unit_scale),
+        "Q4_K": _Type(StoredForm(4, 32, True, False), 0, _scales_of_k, _unit_scales_of_k),
+        "Q5_K": _Type(StoredForm(8, 32, True, False), -112, _scales_of_k, _unit_scales_of_k),
+        "Q6_K": _Type(StoredForm(8, 16, False, False), -128, _scales_of_6_bits, _unit_scales_of_6_bits),
     }
 )
 

@@ -7,16 +7,20 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import onnx_ir as ir
+import torch
 
 from fxonnx_translations._builder.builder import Builder
 from fxonnx_translations._builder.dtypes import to_torch_dtype
 
 from .._quantize_config import QuantizeConfig
 from .._targets import TargetProfile
+from .quantized_tensor import Layout
 from .quantized_weight import WeightScheme
 from .rewrite import MICROSOFT, Weight, WeightQuantizer
 
 __all__ = ["StoredForm", "StoredFormQuantizer", "StoredForms"]
+
+_AXES_OF_POOLING = 3
 
 
 @dataclass(frozen=True)
@@ -27,11 +31,13 @@ class StoredForm:
         bits: 4 or 8.
         block_size: Number of weights that share a scale.
         has_offsets: Whether a number is added to each block.
+        has_half_scales: Whether all scales are numbers of float16.
     """
 
     bits: int
     block_size: int
     has_offsets: bool
+    has_half_scales: bool
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class StoredForms(QuantizeConfig):
 class StoredFormQuantizer(WeightQuantizer):
     """Quantize each weight in the form in which a file stores it.
 
-    A product with offsets is computed as the product with the integers, and one of the sums of the activations over
+    A product with offsets is the sum of the product with the integers and that of the means of the activations in
     blocks with the offsets: kernels of ONNX Runtime for the CPU are fast for zero points that are integers only.
 
     Args:
@@ -68,7 +74,8 @@ class StoredFormQuantizer(WeightQuantizer):
         profile: TargetProfile,
     ) -> None:
         super().__init__(builder, config, parameter_names, profile)
-        self._sums: dict[Any, ir.Value] = {}
+        self._means: dict[Any, ir.Value] = {}
+        self._scales: dict[ir.Value, ir.Value] = {}
 
     def _form(self, weight: Weight) -> StoredForm | None:
         """The form that represents all parameters of a weight; None if one of them has none."""
@@ -93,6 +100,18 @@ class StoredFormQuantizer(WeightQuantizer):
         options = {"negative_scales": True, "has_offsets": form.has_offsets}
         return WeightScheme(form.bits, form.block_size, True, to_torch_dtype(dtype), **options)
 
+    def _initializers(self, weight: Weight, scheme: WeightScheme, layout: Layout) -> list[ir.Value | None]:
+        """Codes and scales; scales of float16 are converted when the model is loaded."""
+        form = self._form(weight)
+        if form is None or not form.has_half_scales or scheme.scale_dtype != torch.float32:
+            return super()._initializers(weight, scheme, layout)
+        halves = self._initializer(weight, scheme, layout, "half_scales")
+        if halves not in self._scales:
+            first = self.graph[0]
+            attributes = {"to": ir.DataType.FLOAT.value}
+            self._scales[halves] = self._insert(first, "Cast", [halves], attributes, ir.DataType.FLOAT, halves.shape)
+        return [self._initializer(weight, scheme, layout, "codes"), self._scales[halves], None]
+
     def _to_matmul_nbits(self, node: ir.Node, weight: Weight, scheme: WeightScheme) -> None:
         activations, output = node.inputs[0], node.outputs[0]
         if not scheme.has_offsets or activations is None or output.dtype is None:
@@ -105,21 +124,26 @@ class StoredFormQuantizer(WeightQuantizer):
         self._record(node, [weight], [codes, scales, offsets], scheme.bits)
         given = [activations, codes, scales, None, None, bias]
         product = self._insert(node, "MatMulNBits", given, attributes, output.dtype, output.shape, MICROSOFT)
-        sums = self._sums_over_blocks(node, activations, weight.in_features, scheme.block_size)
-        other = self._insert(node, "MatMul", [sums, offsets], {}, output.dtype, output.shape)
+        means = self._means_of_blocks(node, activations, weight.in_features, scheme.block_size)
+        other = self._insert(node, "MatMul", [means, offsets], {}, output.dtype, output.shape)
         self._become(node, "Add", [product, other], {}, "")
 
-    def _sums_over_blocks(self, node: ir.Node, activations: ir.Value, columns: int, size: int) -> ir.Value:
-        """Sum activations over the blocks of the weights that multiply them."""
+    def _means_of_blocks(self, node: ir.Node, activations: ir.Value, columns: int, size: int) -> ir.Value:
+        """The means of activations over the blocks of the weights that multiply them."""
         key = (activations, node.graph, size)
-        if key not in self._sums:
+        if key not in self._means:
             axes, dtype = self._rank(activations), activations.dtype or ir.DataType.FLOAT
             leading = [None] * (axes - 1) if activations.shape is None else [*activations.shape][:-1]
-            blocks = self._in_blocks(node, activations, axes, columns // size, size)
-            last = self.builder.constant([-1], ir.DataType.INT64)
             shape = [*leading, columns // size]
-            self._sums[key] = self._insert(node, "ReduceSum", [blocks, last], {"keepdims": 0}, dtype, shape)
-        return self._sums[key]
+            if axes == _AXES_OF_POOLING:
+                # One operator in place of two; tokens are its channels.
+                attributes = {"kernel_shape": [size], "strides": [size]}
+                self._means[key] = self._insert(node, "AveragePool", [activations], attributes, dtype, shape)
+            else:
+                blocks = self._in_blocks(node, activations, axes, columns // size, size)
+                last = self.builder.constant([-1], ir.DataType.INT64)
+                self._means[key] = self._insert(node, "ReduceMean", [blocks, last], {"keepdims": 0}, dtype, shape)
+        return self._means[key]
 
     def _in_blocks(self, node: ir.Node, value: ir.Value, axes: int, count: int, size: int) -> ir.Value:
         """Divide the last axis of a value into blocks."""
@@ -160,4 +184,5 @@ def _common(forms: Iterable[StoredForm]) -> StoredForm:
         max(form.bits for form in found),
         min(form.block_size for form in found),
         any(form.has_offsets for form in found),
+        all(form.has_half_scales for form in found),
     )
