@@ -26,8 +26,7 @@ Layout: TypeAlias = Literal["columns", "rows", "matmul_nbits", "gather_nbits", "
 
 "columns": DequantizeLinear before MatMul: (in_features, out_features), signed if symmetric.
 "rows": Gather of signed codes of 8 bits with one scale for each row: (out_features, in_features).
-"matmul_nbits": MatMulNBits: (out_features, blocks, bytes of a block), unsigned. Offsets, which multiply the means of
-    blocks, are (blocks, out_features).
+"matmul_nbits": MatMulNBits: (out_features, blocks, bytes of a block), unsigned; offsets: (blocks, out_features).
 "gather_nbits": GatherBlockQuantized: the same bytes as (out_features, bytes of a row).
 "experts": QMoE: as "gather_nbits", with a first axis of experts, from a source (experts, out_features, in_features).
 """
@@ -158,7 +157,7 @@ class QuantizedTensor(DerivedTensor):
             return (scales.t().contiguous() if in_columns else scales).reshape(shape)
         if part == "offsets":
             offsets = torch.cat([rows.offsets for rows in groups if rows.offsets is not None])
-            return offsets.t() * scheme.block_size if layout == "matmul_nbits" else offsets
+            return offsets.t().contiguous() if layout == "matmul_nbits" else offsets
         if part == "zero_points":
             points = torch.cat([rows.zero_points for rows in groups if rows.zero_points is not None])
             if scheme.bits == 8:

@@ -344,7 +344,7 @@ class WeightQuantizer:
 
     def _initializer(self, weight: Weight, scheme: WeightScheme, layout: Layout, part: Part) -> ir.Value:
         # Scales and zero points of both operators of ONNX Runtime are the same.
-        kind = "nbits" if layout.endswith("nbits") and part != "codes" else layout
+        kind = "nbits" if layout.endswith("nbits") and part not in ("codes", "offsets") else layout
         key = (weight.key, weight.is_transposed, scheme, kind, part)
         is_permuted = layout in _PRODUCTS and self._is_permuted(weight)
         if key not in self.initializers:

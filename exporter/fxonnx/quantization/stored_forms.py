@@ -20,8 +20,6 @@ from .rewrite import MICROSOFT, Weight, WeightQuantizer
 
 __all__ = ["StoredForm", "StoredFormQuantizer", "StoredForms"]
 
-_AXES_OF_POOLING = 3
-
 
 @dataclass(frozen=True)
 class StoredForm:
@@ -54,7 +52,7 @@ class StoredForms(QuantizeConfig):
 class StoredFormQuantizer(WeightQuantizer):
     """Quantize each weight in the form in which a file stores it.
 
-    A product with offsets is the sum of the product with the integers and that of the means of the activations in
+    A product with offsets is the sum of the product with the integers and that of the sums of the activations over
     blocks with the offsets: kernels of ONNX Runtime for the CPU are fast for zero points that are integers only.
 
     Args:
@@ -74,7 +72,7 @@ class StoredFormQuantizer(WeightQuantizer):
         profile: TargetProfile,
     ) -> None:
         super().__init__(builder, config, parameter_names, profile)
-        self._means: dict[Any, ir.Value] = {}
+        self._sums: dict[Any, ir.Value] = {}
         self._scales: dict[ir.Value, ir.Value] = {}
 
     def _form(self, weight: Weight) -> StoredForm | None:
@@ -124,26 +122,24 @@ class StoredFormQuantizer(WeightQuantizer):
         self._record(node, [weight], [codes, scales, offsets], scheme.bits)
         given = [activations, codes, scales, None, None, bias]
         product = self._insert(node, "MatMulNBits", given, attributes, output.dtype, output.shape, MICROSOFT)
-        means = self._means_of_blocks(node, activations, weight.in_features, scheme.block_size)
-        other = self._insert(node, "MatMul", [means, offsets], {}, output.dtype, output.shape)
+        sums = self._sums_over_blocks(node, activations, weight.in_features, scheme.block_size)
+        other = self._insert(node, "MatMul", [sums, offsets], {}, output.dtype, output.shape)
         self._become(node, "Add", [product, other], {}, "")
 
-    def _means_of_blocks(self, node: ir.Node, activations: ir.Value, columns: int, size: int) -> ir.Value:
-        """The means of activations over the blocks of the weights that multiply them."""
+    def _sums_over_blocks(self, node: ir.Node, activations: ir.Value, columns: int, size: int) -> ir.Value:
+        """Sum activations over the blocks of the weights that multiply them.
+
+        One AveragePool in place of Reshape and ReduceSum is slower.
+        """
         key = (activations, node.graph, size)
-        if key not in self._means:
+        if key not in self._sums:
             axes, dtype = self._rank(activations), activations.dtype or ir.DataType.FLOAT
             leading = [None] * (axes - 1) if activations.shape is None else [*activations.shape][:-1]
+            blocks = self._in_blocks(node, activations, axes, columns // size, size)
+            last = self.builder.constant([-1], ir.DataType.INT64)
             shape = [*leading, columns // size]
-            if axes == _AXES_OF_POOLING:
-                # One operator in place of two; tokens are its channels.
-                attributes = {"kernel_shape": [size], "strides": [size]}
-                self._means[key] = self._insert(node, "AveragePool", [activations], attributes, dtype, shape)
-            else:
-                blocks = self._in_blocks(node, activations, axes, columns // size, size)
-                last = self.builder.constant([-1], ir.DataType.INT64)
-                self._means[key] = self._insert(node, "ReduceMean", [blocks, last], {"keepdims": 0}, dtype, shape)
-        return self._means[key]
+            self._sums[key] = self._insert(node, "ReduceSum", [blocks, last], {"keepdims": 0}, dtype, shape)
+        return self._sums[key]
 
     def _in_blocks(self, node: ir.Node, value: ir.Value, axes: int, count: int, size: int) -> ir.Value:
         """Divide the last axis of a value into blocks."""
