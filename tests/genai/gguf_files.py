@@ -103,11 +103,13 @@ def write_model(
     writer.add_float32(f"{architecture}.attention.layer_norm_rms_epsilon", config.rms_norm_eps)
     rotary = config.rope_parameters
     writer.add_float32(f"{architecture}.rope.freq_base", rotary.get("full_attention", rotary)["rope_theta"])
-    writer.add_uint32(f"{architecture}.rope.dimension_count", config.hidden_size // config.num_attention_heads)
+    writer.add_uint32(f"{architecture}.rope.dimension_count", config.head_dim)
     for name, value in settings.items():
         (writer.add_string if isinstance(value, str) else writer.add_float32)(f"{architecture}.{name}", value)
     add_tokenizer(writer)
-    names = gguf.get_tensor_name_map(next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture), 9)
+    names = gguf.get_tensor_name_map(
+        next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture), 9
+    )
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     offset = 1 if architecture.startswith("gemma") else 0
     for index, (name, parameter) in enumerate(model.named_parameters()):

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import fxonnx.genai
+import fxonnx.huggingface
 from fxonnx import ArgumentError
 
 from .gguf_files import header, setting, tensor, text, write_model
@@ -77,10 +78,37 @@ def test_other_weights_stay_floating_point(tmp_path: Path) -> None:
     assert sum(node.op_type == "MatMulNBits" for node in exported.graph.node) == 1
 
 
-@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "phi3", "gemma2", "gemma3"])
+def rotary(base: float) -> dict[str, Any]:
+    return {"rope_type": "default", "rope_theta": base}
+
+
+ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
+    "llama": {"rope_parameters": rotary(5e5), "rms_norm_eps": 0.1},
+    "qwen2": {"rope_parameters": rotary(1e6), "rms_norm_eps": 0.1},
+    "qwen3": {"rope_parameters": rotary(2e6), "head_dim": 32},
+    "phi3": {"rope_parameters": rotary(2e4), "sliding_window": 4},
+    "gemma2": {"sliding_window": 4, "query_pre_attn_scalar": 64, "final_logit_softcapping": 2.0},
+    "gemma3": {
+        **{"sliding_window": 4, "query_pre_attn_scalar": 64},
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "rope_theta": 2e6, "factor": 8.0},
+            "sliding_attention": rotary(1e4),
+        },
+    },
+}
+SCALED = {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}
+FURTHER: Mapping[str, Mapping[str, Any]] = {"gemma2": {"final_logit_softcapping": 2.0}, "gemma3": SCALED}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_architectures(architecture: str, tmp_path: Path) -> None:
-    sizes = {"sliding_window": 4} if architecture.startswith("gemma") else {}
-    model = write_model(tmp_path / "model.gguf", {"": "Q4_0"}, architecture=architecture, num_hidden_layers=2, **sizes)
+    model = write_model(
+        tmp_path / "model.gguf",
+        {"": "Q4_0"},
+        architecture=architecture,
+        settings=FURTHER.get(architecture, {}),
+        **{"num_hidden_layers": 6 if architecture == "gemma3" else 2, **ARCHITECTURES[architecture]},
+    )
     check(tmp_path / "model.gguf", tmp_path / "out", model)
 
 
@@ -123,7 +151,7 @@ def test_other_quantizations_round_the_weights(tmp_path: Path) -> None:
 
 
 HOSTILE: Mapping[str, tuple[bytes, str]] = {
-    "empty": (b"", "cannot be read"),
+    "empty": (b"", "cannot mmap an empty file"),
     "magic": (b"GGML" + bytes(40), "does not begin with the letters GGUF"),
     "truncated": (header()[:10], "ends before"),
     "version": (header(version=1), "version 1, 2 and 3"),
@@ -221,3 +249,56 @@ def test_scales_that_are_not_finite(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(content)
     with pytest.raises(fxonnx.ExportError, match="not finite"):
         fxonnx.genai.export(tmp_path / "model.gguf", tmp_path / "out", verify=False)
+
+
+def test_heads_of_other_sizes(tmp_path: Path) -> None:
+    write_model(tmp_path / "model.gguf", {"": "Q8_0"})
+    content = (tmp_path / "model.gguf").read_bytes()
+    entry = text("llama.rope.dimension_count") + struct.pack("<I", 4)
+    assert content.count(entry) == 1
+    (tmp_path / "model.gguf").write_bytes(content.replace(entry + struct.pack("<I", 64), entry + struct.pack("<I", 48)))
+    with pytest.raises(ArgumentError, match="rope.dimension_count 48, but heads of 64"):
+        fxonnx.genai.export(tmp_path / "model.gguf", tmp_path / "out")
+    entry = text("llama.rope.freq_base") + struct.pack("<I", 6)
+    assert content.count(entry) == 1
+
+
+def test_no_base_of_the_frequencies(tmp_path: Path) -> None:
+    write_model(tmp_path / "model.gguf", {"": "Q8_0"}, architecture="gemma3")
+    content = (tmp_path / "model.gguf").read_bytes()
+    (tmp_path / "model.gguf").write_bytes(content.replace(b"rope.freq_base", b"rope.freq_bass"))
+    with pytest.raises(ArgumentError, match=r"has no gemma3\.rope\.freq_base"):
+        fxonnx.genai.export(tmp_path / "model.gguf", tmp_path / "out")
+
+
+def test_accuracy_level(tmp_path: Path) -> None:
+    write_model(tmp_path / "model.gguf", {"v_proj": "Q8_0", "": "Q4_1"})
+    fxonnx.genai.export(tmp_path / "model.gguf", tmp_path / "out", accuracy_level=1, verify=False)
+    exported = onnx.load(tmp_path / "out" / "model.onnx")
+    levels = {
+        (values["bits"], values["accuracy_level"])
+        for node in exported.graph.node
+        if node.op_type == "MatMulNBits"
+        for values in [{a.name: a.i for a in node.attribute}]
+    }
+    assert levels == {(8, 4), (4, 1)}
+    for options, message in (
+        ({"precision": "int4", "accuracy_level": 7}, "expected a number from 0 to 4, got 7"),
+        ({"precision": "fp16", "quantize": None, "accuracy_level": 1}, "the weights of the model are not quantized"),
+    ):
+        model = write_model(tmp_path / "other.gguf")
+        with pytest.raises(ArgumentError, match=message):
+            fxonnx.genai.export(model, tmp_path / "no", tokenizer=make_tokenizer(), verify=False, **options)
+
+
+def test_transformers_layout(tmp_path: Path) -> None:
+    factors = np.linspace(1, 8, 32, dtype=np.float32)
+    model = write_model(tmp_path / "model.gguf", {"": "Q4_K"}, factors=factors)
+    fxonnx.huggingface.export(tmp_path / "model.gguf", tmp_path / "out", verify=False)
+    ids = torch.arange(3, 10)[None]
+    with torch.no_grad():
+        expected = model(input_ids=ids).logits
+    torch.testing.assert_close(logits(tmp_path / "out" / "model.onnx", ids), expected, rtol=1e-3, atol=2e-4)
+    assert {"tokenizer.json", "config.json"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    fxonnx.huggingface.export(str(tmp_path / "model.gguf"), tmp_path / "genai", layout="genai", verify=False)
+    assert (tmp_path / "genai" / "genai_config.json").is_file()

@@ -164,7 +164,8 @@ def export_command(
 @app.command("hf")
 def hf_command(
     model: Annotated[
-        str, typer.Argument(help="A model of transformers or pipeline of Diffusers: directory or id of the Hub.")
+        str,
+        typer.Argument(help="A model of transformers or pipeline of Diffusers: directory, id of the Hub or GGUF file."),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The directory to write.")],
     task: Annotated[str | None, choice("task", "The task; by default the task of the model's class.")] = None,
@@ -216,7 +217,9 @@ def hf_command(
 
 @app.command("genai")
 def genai_command(
-    directory: Annotated[Path, typer.Argument(help="The model of transformers: config.json, weights and tokenizer.")],
+    directory: Annotated[
+        Path, typer.Argument(help="A directory with config.json, weights and tokenizer, or a GGUF file.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The directory to write.")],
     chat_template: Annotated[
         Path | None, typer.Option(help="A file with a chat template in place of the tokenizer's.")
@@ -234,6 +237,10 @@ def genai_command(
     ] = None,
     lm_head: Annotated[
         str | None, choice("lm_head", "With int4 or int8, the element type of the layer that computes logits: {}.")
+    ] = None,
+    accuracy_level: Annotated[
+        int | None,
+        typer.Option(help="Of quantized weights: 4 rounds activations to 8 bits, the default; 1 computes in float32."),
     ] = None,
     target: Annotated[str, choice("device", "The device: {}.")] = "cpu",
     last_logits: Annotated[
@@ -276,6 +283,7 @@ def genai_command(
             last_logits=last_logits,
             normalize=normalize,
             text_only=text_only,
+            accuracy_level=accuracy_level,
             adapters=adapters,
             quantize=read_weight_quantization(
                 recipe or precision, {"block_size": block_size, "embeddings": embeddings, "lm_head": lm_head}

@@ -32,7 +32,7 @@ from ._padded_steps import ignores_padding
 from ._padding import assume_right_padding
 from ._parts import Request
 from ._places import counting_tokens, counts_places
-from ._precision import Precision, PrecisionPlan, read_precision, with_quantization
+from ._precision import Precision, PrecisionPlan, read_precision, with_accuracy_level, with_quantization
 from ._recipes import RECIPES, Recipe, check_recipe, config_of_recipe
 from ._recurrent_states import states_as_tensors
 from ._rotary_scaling import traceable_rotary_embeddings, warn_about_long_sequences
@@ -69,6 +69,7 @@ def export(
     target: Literal["cpu", "cuda"] = "cpu",
     quantize: QuantizeConfig | Literal["int4", "int8"] | None = None,
     recipe: Recipe | None = None,
+    accuracy_level: int | None = None,
     opset_version: int | None = None,
     last_logits: bool = True,
     adapters: Mapping[str, str | os.PathLike[str]] = MappingProxyType({}),
@@ -100,6 +101,9 @@ def export(
             weights in blocks of 128, of sensitive layers in blocks of 32, with 8-bit embeddings and logits; "fast",
             4-bit weights in blocks of 128, with 8-bit embeddings; "prefill", 8-bit weights and activations, the fastest
             for long prompts.
+        accuracy_level: How products with quantized weights are computed on the CPU: 4 rounds activations to 8 bits, 1
+            computes in float32, which is slower. By default that of ``quantize``, or 4. The integers of GGUF files
+            that have 8 bits are always multiplied by rounded activations.
         opset_version: The opset; by default the target's.
         last_logits: Compute the logits of the last token of each row only, which generation needs.
         adapters: Name to directory of LoRA adapters, as PEFT writes them. Each becomes a file ``<name>.onnx_adapter``
@@ -154,6 +158,8 @@ def export(
                 raise ArgumentError(argument, "supported for decoder-only models only")
         if recipe is not None and quantize is not None:
             plan = replace(plan, quantize=config_of_recipe(recipe, loaded.model))
+        if accuracy_level is not None:
+            plan = with_accuracy_level(plan, accuracy_level)
         _write_tokenizer(loaded, staging)
         options = {
             "target": (_PLAIN_TARGETS if loaded.family in _PLAIN else _TARGETS)[target],

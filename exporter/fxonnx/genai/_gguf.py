@@ -27,9 +27,9 @@ from ._extra import import_extra
 from ._gguf_blocks import FORMS, decoded, integers
 from ._gguf_file import GgufFile, StoredBlocks, read_gguf, write_header
 from ._meta import compute_buffers, model_on_meta
-from ._untrusted import check_checkpoint, loading
+from ._untrusted import check_checkpoint, check_weights, loading
 
-__all__ = ["GgufModel", "find_gguf", "read_gguf_model"]
+__all__ = ["GgufModel", "find_gguf", "load_gguf", "read_gguf_model"]
 
 _ARCHITECTURES = ("gemma2", "gemma3", "llama", "phi3", "qwen2", "qwen3")
 """Architectures whose weights and settings are compared with transformers' own models in the tests."""
@@ -38,10 +38,24 @@ _FACTORS = "rope_freqs.weight"
 _WITHOUT_EFFECT = frozenset(
     {
         *("attention.key_length", "attention.value_length", "vocab_size", "rope.scaling.type", "rope.scaling.factor"),
-        *("attention.sliding_window", "attention.layer_norm_epsilon", "tensor_data_layout", "rope.dimension_count"),
+        *("attention.sliding_window", "tensor_data_layout", "rope.dimension_count", "attn_logit_softcapping"),
+        *("final_logit_softcapping", "rope.scaling.original_context_length", "rope.scaling.finetuned"),
     }
 )
 """Settings that are read here, or that do not change a model of these architectures."""
+
+_OWN_SETTINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "attention.key_length": "head_dim",
+        "attention.sliding_window": "sliding_window",
+        "attn_logit_softcapping": "attn_logit_softcapping",
+        "final_logit_softcapping": "final_logit_softcapping",
+    }
+)
+"""Setting to the name in the configuration, which a configuration without that name ignores."""
+_LARGEST_GEMMA: Mapping[str, int] = MappingProxyType({"gemma2": 46, "gemma3": 62})
+"""Architecture to the number of layers of its model of 27 billion parameters."""
+_DEFAULT_BASE = 10_000.0
 
 
 @dataclass(frozen=True)
@@ -185,6 +199,22 @@ class GgufModel:
             buffer.div_(factors.to(buffer.dtype))
 
 
+def load_gguf(path: Path) -> tuple[Any, Any]:
+    """Load a model in float32, and its tokenizer.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ArgumentError: If it is damaged, not supported, or lacks weights.
+    """
+    found = read_gguf_model(path)
+    transformers = import_extra("transformers")
+    model, report = found.load(transformers.AutoModelForCausalLM._model_mapping[type(found.config)], torch.float32)
+    check_weights(path, report)
+    return model, found.tokenizer
+
+
 def find_gguf(path: Path) -> Path | None:
     """The GGUF file that a path is, or that a directory without config.json has.
 
@@ -238,7 +268,7 @@ def read_gguf_model(path: Path) -> GgufModel:
 
 
 def _config(file: GgufFile, architecture: str) -> Any:
-    """The configuration that transformers makes of the settings; the sizes of the vocabulary and the heads are added.
+    """The configuration that transformers makes of the settings, completed by those that it does not read.
 
     Raises:
         ArgumentError: If a setting is not one that transformers computes with.
@@ -247,18 +277,16 @@ def _config(file: GgufFile, architecture: str) -> Any:
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise ArgumentError("model", f"{file.path} has no matrix token_embd.weight")
-    options: dict[str, Any] = {"vocab_size": embedding.shape[0]}
-    head_size = file.setting(f"{architecture}.attention.key_length")
-    if head_size is not None:
-        options["head_dim"] = head_size
+    own = {name: file.setting(f"{architecture}.{key}") for key, name in _OWN_SETTINGS.items()}
+    options = {name: value for name, value in own.items() if value is not None}
     with TemporaryDirectory() as name:
         # transformers would read the vocabulary one string after the other, in seconds, and check nothing.
         write_header(file, Path(name) / "header.gguf")
         with loading(file.path):
             config = transformers.AutoConfig.from_pretrained(
-                name, gguf_file="header.gguf", local_files_only=True, **options
+                name, gguf_file="header.gguf", local_files_only=True, vocab_size=embedding.shape[0], **options
             )
-            _set_rotary_parameters(config, file, architecture)
+            _complete(config, file, architecture)
             config.architectures = [transformers.AutoModelForCausalLM._model_mapping[type(config)].__name__]
             config.name_or_path = ""
             config.save_pretrained(name)
@@ -267,23 +295,39 @@ def _config(file: GgufFile, architecture: str) -> Any:
     return config
 
 
-def _set_rotary_parameters(config: Any, file: GgufFile, architecture: str) -> None:
-    """Set what transformers does not read of the rotary embeddings.
+def _complete(config: Any, file: GgufFile, architecture: str) -> None:
+    """Set what transformers does not read: the scale of the attention of Gemma, and of positions.
 
     Raises:
-        ArgumentError: If positions are scaled in a way that is not supported.
+        ArgumentError: If the model has another attention, or scales positions in a way that is not supported.
     """
+    if architecture in _LARGEST_GEMMA:
+        # The file does not have it; llama.cpp knows the largest model by the number of its layers.
+        is_largest = config.num_hidden_layers == _LARGEST_GEMMA[architecture]
+        config.query_pre_attn_scalar = (
+            config.hidden_size // config.num_attention_heads if is_largest else config.head_dim
+        )
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    for name in ("rope.dimension_count", "attention.value_length"):
+        found = file.setting(f"{architecture}.{name}")
+        if found not in (None, head_size):
+            raise ArgumentError("model", f"{file.path} has {architecture}.{name} {found}, but heads of {head_size}")
+    rotary = config.rope_parameters or {}
+    scaled = rotary.get("full_attention", rotary)
+    if file.setting(f"{architecture}.rope.freq_base") is None and scaled.get("rope_theta") != _DEFAULT_BASE:
+        raise ArgumentError("model", f"{file.path} has no {architecture}.rope.freq_base")
     kind = file.setting(f"{architecture}.rope.scaling.type") or "none"
     factor = file.setting(f"{architecture}.rope.scaling.factor")
     if kind == "none" or (kind == "linear" and factor in (None, 0.0, 1.0)):
         return
-    if kind != "linear" or "rope_theta" not in (config.rope_parameters or {}):
+    if kind != "linear":
         raise ArgumentError(
             "model",
             f"{file.path} scales positions in the way {kind!r}, which transformers does not read of GGUF files",
             hint="pass the checkpoint of transformers that the file was made of",
         )
-    config.rope_parameters = {**config.rope_parameters, "rope_type": "linear", "factor": factor}
+    scaled = {**scaled, "rope_type": "linear", "factor": factor}
+    config.rope_parameters = {**rotary, "full_attention": scaled} if "full_attention" in rotary else scaled
 
 
 def _warn_of_settings(file: GgufFile, architecture: str) -> None:

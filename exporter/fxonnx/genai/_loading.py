@@ -21,7 +21,7 @@ from ._families import AUTO_CLASSES, Family, family_of
 from ._gguf import GgufModel, find_gguf, read_gguf_model
 from ._meta import model_on_meta, runs, without_weights
 from ._sentence_modules import has_sentence_modules, model_directory, sentence_length
-from ._untrusted import check_checkpoint, check_size, loading, read_settings
+from ._untrusted import check_checkpoint, check_size, check_weights, loading, read_settings
 
 __all__ = ["LanguageModel", "load_language_model"]
 
@@ -152,7 +152,7 @@ def _from_gguf(
     made = None if with_weights else source.without_weights(model_class, dtype)
     if made is None or not runs(made):
         made, report = source.load(model_class, dtype)
-        _check_weights(source.file.path, "decoder", report)
+        check_weights(source.file.path, report)
     return LanguageModel(made, tokenizer, None, "decoder", is_packed, source)
 
 
@@ -227,24 +227,9 @@ def _from_directory(
             logging.enable_progress_bar()
     check_unused(directory, report["unexpected_keys"])
     check_quantization(loaded)
-    _check_weights(directory, family, report)
-    return loaded.eval()
-
-
-def _check_weights(directory: Path, family: Family, report: Mapping[str, Any]) -> None:
-    """Reject models of which transformers has chosen weights at random."""
     # The pooler of BERT, which its other tasks lack, is not a part of embedding models.
-    missing = sorted(name for name in report["missing_keys"] if family != "embedding" or not name.startswith("pooler."))
-    problems = [f"{directory} has no weights for {missing[0]}"] if missing else []
-    mismatched = sorted(report["mismatched_keys"])
-    problems += [f"{name} has the shape {[*found]}, not {[*expected]}" for name, found, expected in mismatched[:1]]
-    if problems:
-        others = len(missing) + len(mismatched) - len(problems)
-        raise ArgumentError(
-            "model",
-            f"{'; '.join(problems)}{f' and {others} more' if others else ''}",
-            hint="pass a model object if random weights are intended",
-        )
+    check_weights(directory, report, ignored="pooler." if family == "embedding" else None)
+    return loaded.eval()
 
 
 def _generation_config(transformers: Any, directory: Path, default: Any) -> Any:
