@@ -197,7 +197,7 @@ def test_parts_of_a_model(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="one of 3 parts"):
         fxonnx.genai.export(tmp_path / "model.gguf", tmp_path / "out")
     (tmp_path / "other.gguf").write_bytes(content)
-    with pytest.raises(ArgumentError, match="several GGUF files: model.gguf, other.gguf"):
+    with pytest.raises(ArgumentError, match="several GGUF files: model"):
         fxonnx.genai.export(tmp_path, tmp_path / "out")
 
 
@@ -257,7 +257,7 @@ def test_heads_of_other_sizes(tmp_path: Path) -> None:
     entry = text("llama.rope.dimension_count") + struct.pack("<I", 4)
     assert content.count(entry) == 1
     (tmp_path / "model.gguf").write_bytes(content.replace(entry + struct.pack("<I", 64), entry + struct.pack("<I", 48)))
-    with pytest.raises(ArgumentError, match="rope.dimension_count 48, but heads of 64"):
+    with pytest.raises(ArgumentError, match="dimension_count 48, but heads of 64"):
         fxonnx.genai.export(tmp_path / "model.gguf", tmp_path / "out")
     entry = text("llama.rope.freq_base") + struct.pack("<I", 6)
     assert content.count(entry) == 1

@@ -347,17 +347,30 @@ def _weights(file: GgufFile, config: Any) -> dict[str, GgufWeight]:
     processor = utilities.TENSOR_PROCESSORS.get(architecture, utilities.TensorProcessor)(config=config.to_dict())
     with loading(file.path):
         model = model_on_meta(config, transformers.AutoModelForCausalLM, torch.float32)
-        names = utilities.get_gguf_hf_weights_map(model, processor)
-    unused = sorted(set(file.tensors) - set(names) - {_FACTORS})
-    if unused:
-        others = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
-        raise ArgumentError("model", f"{file.path} has tensors that transformers does not use: {unused[0]}{others}")
-    with loading(file.path):
+        names = _names(model, architecture)
+        unused = sorted(set(file.tensors) - set(names) - {_FACTORS})
+        if unused:
+            others = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
+            raise ArgumentError("model", f"{file.path} has tensors that transformers does not use: {unused[0]}{others}")
         return {
             names[name]: _weight(file.path, names[name], stored, processor)
             for name, stored in file.tensors.items()
             if name in names
         }
+
+
+def _names(model: Any, architecture: str) -> dict[str, str]:
+    """Name of a tensor in GGUF files to the FQN of the weight."""
+    gguf = import_extra("gguf", "gguf")
+    key = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    known = gguf.get_tensor_name_map(key, model.config.num_hidden_layers)
+    names = {}
+    for fqn in model.state_dict():
+        module, _, parameter = fqn.rpartition(".")
+        found = known.get_name(module)
+        if found is not None:
+            names[f"{found}.{parameter}"] = fqn
+    return names
 
 
 def _weight(path: Path, name: str, stored: StoredBlocks, processor: Any) -> GgufWeight:
