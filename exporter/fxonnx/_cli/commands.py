@@ -242,6 +242,7 @@ def genai_command(
         int | None,
         typer.Option(help="Of quantized weights: 4 rounds activations to 8 bits, the default; 1 computes in float32."),
     ] = None,
+    cache: Annotated[str, choice("cache", "Element type of the keys and values of earlier tokens: {}.")] = "float",
     target: Annotated[str, choice("device", "The device: {}.")] = "cpu",
     last_logits: Annotated[
         bool, typer.Option("--last-logits/--all-logits", help="Compute the logits of the last position only.")
@@ -276,6 +277,7 @@ def genai_command(
         from .loading import read_weight_quantization
 
         choices: dict[str, Any] = {"precision": precision, "recipe": recipe, "target": target, "pooling": pooling}
+        choices["cache"] = cache
         export_for_genai(
             directory,
             output,

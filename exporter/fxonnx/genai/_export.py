@@ -15,6 +15,7 @@ from .. import export as export_model
 from .._warnings import ignoring_warnings, warn_user
 from ..errors import ArgumentError, VerificationError, did_you_mean
 from ._adapters import ADAPTER_PATTERN, Adapters, load_adapters, save_adapters
+from ._cache_types import CacheType, check_cache_type, use_integer_caches
 from ._chat_template import ChatTemplate
 from ._config import context_length, genai_config
 from ._directory import LAST, staged_directory, write_json
@@ -32,7 +33,14 @@ from ._padded_steps import ignores_padding
 from ._padding import assume_right_padding
 from ._parts import Request
 from ._places import counting_tokens, counts_places
-from ._precision import Precision, PrecisionPlan, read_precision, with_accuracy_level, with_quantization
+from ._precision import (
+    Precision,
+    PrecisionPlan,
+    read_precision,
+    with_accuracy_level,
+    with_integer_caches,
+    with_quantization,
+)
 from ._recipes import RECIPES, Recipe, check_recipe, config_of_recipe
 from ._recurrent_states import states_as_tensors
 from ._rotary_scaling import traceable_rotary_embeddings, warn_about_long_sequences
@@ -70,6 +78,7 @@ def export(
     quantize: QuantizeConfig | Literal["int4", "int8"] | None = None,
     recipe: Recipe | None = None,
     accuracy_level: int | None = None,
+    cache: CacheType = "float",
     opset_version: int | None = None,
     last_logits: bool = True,
     adapters: Mapping[str, str | os.PathLike[str]] = MappingProxyType({}),
@@ -104,6 +113,8 @@ def export(
         accuracy_level: How products with quantized weights are computed on the CPU: 4 rounds activations to 8 bits, 1
             computes in float32, which is slower. By default that of ``quantize``, or 4. The integers of GGUF files
             that have 8 bits are always multiplied by rounded activations.
+        cache: "int8": the keys and values of earlier tokens are 8-bit integers, a quarter of the bytes, with one scale
+            for each channel, measured on a text; for decoder-only models on the CPU.
         opset_version: The opset; by default the target's.
         last_logits: Compute the logits of the last token of each row only, which generation needs.
         adapters: Name to directory of LoRA adapters, as PEFT writes them. Each becomes a file ``<name>.onnx_adapter``
@@ -134,7 +145,10 @@ def export(
         check_recipe(recipe, precision, quantize)
         quantize = RECIPES[recipe]
         precision = "fp32" if quantize is None else "int4"
+    check_cache_type(cache, target)
     plan = read_precision(precision, quantize, target)
+    if cache != "float":
+        plan = with_integer_caches(plan)
     announce = on_stage or _ignore
 
     def check(family: Family) -> None:
@@ -145,7 +159,7 @@ def export(
         announce("load")
         is_embedding = pooling is not None or normalize is not None
         # In the directory of the checkpoint, its files become the external data.
-        is_needed = verify or bool(adapters) or _is_directory(model, Path(out))
+        is_needed = verify or bool(adapters) or cache != "float" or _is_directory(model, Path(out))
         loaded = load_language_model(
             model, tokenizer, plan.dtype, is_embedding, chat_template, check, with_weights=is_needed
         )
@@ -153,7 +167,11 @@ def export(
         loaded = replace(loaded, is_packed=loaded.is_packed and quantize is None)
         if loaded.is_packed:
             plan = _plan_of_checkpoint(loaded, plan, bool(adapters))
-        for argument, is_given in (("adapters", bool(adapters)), ("recipe", recipe is not None)):
+        for argument, is_given in (
+            ("adapters", bool(adapters)),
+            ("recipe", recipe is not None),
+            ("cache", cache != "float"),
+        ):
             if is_given and loaded.family != "decoder":
                 raise ArgumentError(argument, "supported for decoder-only models only")
         if recipe is not None and quantize is not None:
@@ -169,6 +187,7 @@ def export(
         request = Request(
             *(staging, target, options, last_logits, adapters, pooling, normalize, plan.tolerance, verify, announce),
             checkpoint=loaded.directory if loaded.is_in(Path(out)) else None,
+            cache=cache,
         )
         _EXPORTS[loaded.family](loaded, request)
         if request.checkpoint is not None:
@@ -200,6 +219,8 @@ def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, 
     program = _program(loaded, adapters, request, has_batches=has_batches)
     if has_batches and not ignores_padding(program, loaded.config):
         return False
+    if request.cache != "float":
+        use_integer_caches(program, loaded)
     save_adapters(program, adapters, request.directory)
     config = genai_config(loaded.model, loaded.tokenizer, program.model.graph, request.device, _MODEL_FILE)
     request.announce("save")

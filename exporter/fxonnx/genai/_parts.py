@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -64,6 +64,7 @@ class Request:
         verify: Compare results with transformers'.
         announce: Called with the name of each stage as it begins.
         checkpoint: The directory of the model if the files are moved there; its own files are kept.
+        cache: Element type of the caches of a decoder.
     """
 
     directory: Path
@@ -77,6 +78,7 @@ class Request:
     verify: bool
     announce: Callable[[str], None]
     checkpoint: Path | None = None
+    cache: Literal["float", "int8"] = "float"
 
     def without_guards(self) -> Request:
         """The same arguments for a graph without guards, for models that are valid for every call of the runtime."""

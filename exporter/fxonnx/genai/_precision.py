@@ -12,7 +12,14 @@ import torch
 from .. import QuantizeConfig
 from ..errors import ArgumentError, did_you_mean
 
-__all__ = ["Precision", "PrecisionPlan", "read_precision", "with_accuracy_level", "with_quantization"]
+__all__ = [
+    "Precision",
+    "PrecisionPlan",
+    "read_precision",
+    "with_accuracy_level",
+    "with_integer_caches",
+    "with_quantization",
+]
 
 Precision: TypeAlias = Literal["fp32", "fp16", "bf16", "int4", "int8"]
 
@@ -93,3 +100,8 @@ def with_accuracy_level(plan: PrecisionPlan, level: int) -> PrecisionPlan:
         raise ArgumentError("accuracy_level", f"expected a number from 0 to 4, got {level!r}")
     config = plan.quantize if isinstance(plan.quantize, QuantizeConfig) else QuantizeConfig(plan.quantize)
     return replace(plan, quantize=replace(config, accuracy_level=level))
+
+
+def with_integer_caches(plan: PrecisionPlan) -> PrecisionPlan:
+    """Return the same precision with rounded keys and values of earlier tokens."""
+    return replace(plan, tolerance=max(plan.tolerance, _QUANTIZED_TOLERANCE))

@@ -114,7 +114,7 @@ def _quantize(weight: torch.Tensor, scheme: WeightScheme, wants_codes: bool) -> 
         offsets = (low + (high - low) * (middle / largest)).to(scheme.scale_dtype)
         without = replace(scheme, has_offsets=False, negative_scales=True, block_size=size)
         found = _quantize((blocks - offsets.to(blocks.dtype).unsqueeze(2)).reshape(rows, -1), without, wants_codes)
-        return replace(found, codes=found.codes[:, :columns], offsets=offsets)
+        return replace(found, codes=found.codes[:, :columns] if wants_codes else found.codes, offsets=offsets)
     # Zero is representable in every block, also in one that is completed with zeros.
     low, high = torch.aminmax(blocks, dim=2)
     low, high = low.clamp(max=0), high.clamp(min=0)
