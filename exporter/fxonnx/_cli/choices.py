@@ -33,6 +33,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "recipe": ("exact", "balanced", "fast", "prefill"),
         "embeddings": ("float", "int4", "int8", "tied"),
         "lm_head": ("float", "int4", "int8"),
+        "cache": ("float", "int8"),
         "pooling": ("cls", "last", "max", "mean", "mean_sqrt_len", "weighted_mean"),
         "task": (
             *("text-classification", "token-classification", "question-answering", "multiple-choice"),

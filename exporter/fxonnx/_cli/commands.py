@@ -203,7 +203,8 @@ def _file_to_write(argument: Path | None, option: Path | None) -> Path:
 @app.command("hf")
 def hf_command(
     model: Annotated[
-        str, typer.Argument(help="A model of transformers or pipeline of Diffusers: directory or id of the Hub.")
+        str,
+        typer.Argument(help="A model of transformers or pipeline of Diffusers: directory, id of the Hub or GGUF file."),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The directory to write.")],
     task: Annotated[str | None, choice("task", "The task; by default the task of the model's class.")] = None,
@@ -264,7 +265,7 @@ def hf_command(
 
 @app.command("genai")
 def genai_command(
-    model: Annotated[str, typer.Argument(help="A model of transformers: directory or id of the Hub.")],
+    model: Annotated[str, typer.Argument(help="A model of transformers: directory, id of the Hub or GGUF file.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The directory to write.")],
     chat_template: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A file with a chat template in place of the tokenizer's.")
@@ -283,6 +284,11 @@ def genai_command(
     lm_head: Annotated[
         str | None, choice("lm_head", "With int4 or int8, the element type of the layer that computes logits: {}.")
     ] = None,
+    accuracy_level: Annotated[
+        int | None,
+        typer.Option(help="Of quantized weights: 4 rounds activations to 8 bits, the default; 1 computes in float32."),
+    ] = None,
+    cache: Annotated[str, choice("cache", "Element type of the keys and values of earlier tokens: {}.")] = "float",
     target: Annotated[str, choice("device", "The device: {}.")] = "cpu",
     last_logits: Annotated[
         bool, typer.Option("--last-logits/--all-logits", help="Compute the logits of the last position only.")
@@ -328,6 +334,7 @@ def genai_command(
 
         found: list[Any] = []
         choices: dict[str, Any] = {"precision": precision, "recipe": recipe, "target": target, "pooling": pooling}
+        choices["cache"] = cache
         export_for_genai(
             model,
             output,
@@ -336,6 +343,7 @@ def genai_command(
             normalize=normalize,
             text_only=text_only,
             hidden_states=hidden_states,
+            accuracy_level=accuracy_level,
             adapters=adapters,
             quantize=read_weight_quantization(
                 recipe or precision, {"block_size": block_size, "embeddings": embeddings, "lm_head": lm_head}

@@ -141,9 +141,11 @@ def _single_beam(model: Any) -> dict[str, Any]:
 
 
 def _shares_buffers(graph: ir.Graph) -> bool:
-    """Whether past and present may be one buffer: only GroupQueryAttention appends to it in place."""
-    presents = (value.producer() for value in graph.outputs if _CACHED.fullmatch(str(value.name)))
-    return all(node is not None and node.op_type == "GroupQueryAttention" for node in presents)
+    """Whether past and present may be one buffer: only GroupQueryAttention appends to it in place, and not integers."""
+    presents = [value for value in graph.outputs if _CACHED.fullmatch(str(value.name))]
+    nodes = (value.producer() for value in presents)
+    has_integers = any(value.dtype == ir.DataType.INT8 for value in presents)
+    return not has_integers and all(node is not None and node.op_type == "GroupQueryAttention" for node in nodes)
 
 
 def genai_keys(values: Sequence[ir.Value], known: Mapping[str, str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from .. import export as export_model
 from .._warnings import ignoring_warnings, warn_user
 from ..errors import ArgumentError, VerificationError, did_you_mean
 from ._adapters import ADAPTER_PATTERN, Adapters, load_adapters, save_adapters
+from ._cache_types import CacheType, check_cache_type, use_integer_caches
 from ._chat_template import ChatTemplate
 from ._config import context_length, genai_config
 from ._directory import LAST, staged_directory, write_json
@@ -34,7 +35,14 @@ from ._padded_steps import ignores_padding
 from ._padding import assume_right_padding
 from ._parts import Request
 from ._places import counting_tokens, counts_places
-from ._precision import Precision, PrecisionPlan, read_precision, with_quantization
+from ._precision import (
+    Precision,
+    PrecisionPlan,
+    read_precision,
+    with_accuracy_level,
+    with_integer_caches,
+    with_quantization,
+)
 from ._quality import Quality, quality_of, reference_of, warn_of_quality
 from ._recipes import KL_LIMITS, RECIPES, Recipe, check_recipe, config_of_precision, config_of_recipe
 from ._recurrent_states import states_as_tensors
@@ -72,6 +80,8 @@ def export(
     target: Literal["cpu", "cuda"] = "cpu",
     quantize: QuantizeConfig | Literal["int4", "int8"] | None = None,
     recipe: Recipe | None = None,
+    accuracy_level: int | None = None,
+    cache: CacheType = "float",
     opset_version: int | None = None,
     last_logits: bool = True,
     adapters: Mapping[str, str | os.PathLike[str]] = MappingProxyType({}),
@@ -91,22 +101,27 @@ def export(
     other encoder-decoder models of text, speech or images, which ONNX Runtime runs without onnxruntime-genai.
 
     Args:
-        model: A local directory, as ``save_pretrained`` or a download writes it, an id of the Hub, or a model object,
-            which is left unchanged.
+        model: A local directory, as ``save_pretrained`` or a download writes it, an id of the Hub, a GGUF file, or a
+            model object, which is left unchanged.
         out: The directory to write: the ONNX files, genai_config.json, generation_config.json and the tokenizer's
             files. It is complete or not written at all; other files in it are kept.
-        tokenizer: The tokenizer, or its directory; by default the one in the model's directory.
+        tokenizer: The tokenizer, or its directory; by default the one in the model's directory or GGUF file.
         chat_template: A Jinja template, or a file with one, in place of the tokenizer's; False for a decoder-only
             model that does not chat, whose tokenizer has none.
         precision: "fp32", "fp16" or "bf16": the dtype of weights and activations; "int4" or "int8": weights of linear
             layers in 4 or 8 bits, computed in float32 on the CPU and in float16 with CUDA.
         target: The device that onnxruntime-genai runs the model on.
         quantize: Quantization of the weights in more detail, as for ``fxonnx.export``. By default, a checkpoint of
-            GPTQ, AWQ or compressed-tensors keeps its integers.
+            GPTQ, AWQ or compressed-tensors and a GGUF file keep their integers.
         recipe: In place of ``precision`` and ``quantize``, for decoder-only models: "exact", float32; "balanced", 4-bit
             weights in blocks of 32, with 8-bit queries, keys and values, embeddings and logits; "fast", 4-bit weights
             in blocks of 128, with 8-bit embeddings and logits; "prefill", 8-bit weights and activations, the fastest
             for long prompts. For 4 bits the model runs on a text once, to measure which weights matter.
+        accuracy_level: How products with quantized weights are computed on the CPU: 4 rounds activations to 8 bits, 1
+            computes in float32, which is slower. By default that of ``quantize``, or 4. The integers of GGUF files
+            that have 8 bits are always multiplied by rounded activations.
+        cache: "int8": the keys and values of earlier tokens are 8-bit integers, a quarter of the bytes, with one scale
+            for each channel, measured on a text; for decoder-only models on the CPU.
         opset_version: The opset; by default the target's.
         last_logits: Compute the logits of the last token of each row only, which generation needs.
         adapters: Name to directory of LoRA adapters, as PEFT writes them. Each becomes a file ``<name>.onnx_adapter``
@@ -143,7 +158,10 @@ def export(
         check_recipe(recipe, precision, quantize)
         quantize = RECIPES[recipe]
         precision = "fp32" if quantize is None else "int4"
+    check_cache_type(cache, target)
     plan = read_precision(precision, quantize, target)
+    if cache != "float":
+        plan = with_integer_caches(plan)
     announce = on_stage or _ignore
 
     def check(family: Family) -> None:
@@ -156,7 +174,8 @@ def export(
             model = download(model, revision, token)
         is_embedding = pooling is not None or normalize is not None
         # In the directory of the checkpoint, its files become the external data.
-        is_needed = verify or bool(adapters) or recipe in ("balanced", "fast") or _is_directory(model, Path(out))
+        has_values = verify or bool(adapters) or cache != "float" or recipe in ("balanced", "fast")
+        is_needed = has_values or _is_directory(model, Path(out))
         loaded = load_language_model(
             model, tokenizer, plan.dtype, is_embedding, chat_template, check, with_weights=is_needed
         )
@@ -164,7 +183,12 @@ def export(
         loaded = replace(loaded, is_packed=loaded.is_packed and quantize is None)
         if loaded.is_packed:
             plan, name = _plan_of_checkpoint(loaded, plan, bool(adapters)), ""
-        given = {"adapters": bool(adapters), "recipe": recipe is not None, "hidden_states": hidden_states}
+        given = {
+            "adapters": bool(adapters),
+            "recipe": recipe is not None,
+            "cache": cache != "float",
+            "hidden_states": hidden_states,
+        }
         for argument, is_given in given.items():
             if is_given and loaded.family != "decoder":
                 raise ArgumentError(argument, "supported for decoder-only models only")
@@ -172,6 +196,8 @@ def export(
             plan = replace(plan, quantize=config_of_recipe(recipe, loaded.model, loaded.tokenizer))
         elif loaded.family == "decoder" and isinstance(plan.quantize, str):
             plan = replace(plan, quantize=config_of_precision(plan.quantize))
+        if accuracy_level is not None:
+            plan = with_accuracy_level(plan, accuracy_level)
         _write_tokenizer(loaded, staging)
         options = {
             "target": (_PLAIN_TARGETS if loaded.family in _PLAIN else _TARGETS)[target],
@@ -184,6 +210,7 @@ def export(
             hidden_states=hidden_states,
             name=name,
             on_quality=on_quality,
+            cache=cache,
         )
         _EXPORTS[loaded.family](loaded, request)
         if request.checkpoint is not None:
@@ -215,12 +242,14 @@ def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, 
     program = _program(loaded, adapters, request, has_batches=has_batches)
     if has_batches and not ignores_padding(program, loaded.config):
         return False
+    if request.cache != "float":
+        use_integer_caches(program, loaded)
     save_adapters(program, adapters, request.directory)
     config = genai_config(loaded.model, loaded.tokenizer, program.model.graph, request.device, _MODEL_FILE)
     request.announce("save")
     path = request.directory / _MODEL_FILE
     if loaded.is_packed or not has_weights(loaded.model):
-        program.save(path, weights=loaded.directory)
+        program.save(path, weights=loaded.stored_weights)
     else:
         save_beside_weights(program, path, request.checkpoint)
     write_json(request.directory / LAST, config)
@@ -257,7 +286,7 @@ def _plan_of_checkpoint(loaded: LanguageModel, plan: PrecisionPlan, has_adapters
         argument = "adapters" if has_adapters else "model"
         hint = 'pass quantize="int4" to round the dequantized weights to nearest'
         raise ArgumentError(argument, "the weights of the checkpoint are quantized", hint=hint)
-    return with_quantization(plan, QuantizeConfig.from_checkpoint(loaded.directory or ""))
+    return with_quantization(plan, loaded.stored_quantization())
 
 
 def _write_tokenizer(loaded: LanguageModel, directory: Path) -> None:

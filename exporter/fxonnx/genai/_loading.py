@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from .. import QuantizeConfig
 from ..errors import ArgumentError, did_you_mean, kind_of
 from ..quantization.packed_weights import read_packed_format
 from ._chat_template import ChatTemplate, with_chat_template
 from ._dequantization import check_quantization, check_unused, dequantized_checkpoint
 from ._extra import import_extra
 from ._families import AUTO_CLASSES, Family, family_of
+from ._gguf import GgufModel, find_gguf, read_gguf_model
 from ._meta import model_on_meta, runs, without_weights
 from ._sentence_modules import has_sentence_modules, model_directory, sentence_length
-from ._untrusted import check_checkpoint, check_size, loading, read_settings
+from ._untrusted import check_checkpoint, check_size, check_weights, loading, read_settings
 
 __all__ = ["LanguageModel", "load_language_model"]
 
@@ -36,6 +38,7 @@ class LanguageModel:
         directory: The directory that it was loaded from, if any.
         family: Its family.
         is_packed: Whether the directory has quantized weights, which the file is to have as well.
+        gguf: The content of the GGUF file that it was loaded from, if any.
     """
 
     model: Any
@@ -43,6 +46,18 @@ class LanguageModel:
     directory: Path | None
     family: Family
     is_packed: bool = False
+    gguf: GgufModel | None = None
+
+    @property
+    def stored_weights(self) -> Any:
+        """The argument ``weights`` of ``save`` for the weights in the file or directory."""
+        return self.directory if self.gguf is None else self.gguf.sources(keeps_integers=self.is_packed)
+
+    def stored_quantization(self) -> Any:
+        """The argument ``quantize`` of ``export`` for the integers in the file or directory."""
+        if self.gguf is not None:
+            return self.gguf.quantization()
+        return QuantizeConfig.from_checkpoint(self.directory or "")
 
     def is_in(self, directory: Path) -> bool:
         """Whether the model was loaded from a directory."""
@@ -81,6 +96,13 @@ def load_language_model(
     transformers = import_extra("transformers")
     if isinstance(model, (str, os.PathLike)):
         directory = Path(model)
+        gguf = find_gguf(directory)
+        if gguf is not None:
+            source = read_gguf_model(gguf)
+            found = source.tokenizer if tokenizer is None else _tokenizer(transformers, tokenizer)
+            check("decoder")
+            found = with_chat_template(found, chat_template, "decoder")
+            return _from_gguf(transformers, source, found, dtype, with_weights=with_weights)
         if has_sentence_modules(directory):
             check_checkpoint(directory)
         checkpoint = _checkpoint(model_directory(directory))
@@ -124,9 +146,22 @@ def load_language_model(
     return LanguageModel(model, found, None, family)
 
 
+def _from_gguf(
+    transformers: Any, source: GgufModel, tokenizer: Any, dtype: torch.dtype, *, with_weights: bool
+) -> LanguageModel:
+    """Load the model of a GGUF file, or make it without weights."""
+    model_class = transformers.AutoModelForCausalLM._model_mapping[type(source.config)]
+    is_packed = source.quantization() is not None
+    made = None if with_weights else source.without_weights(model_class, dtype)
+    if made is None or not runs(made):
+        made, report = source.load(model_class, dtype)
+        check_weights(source.file.path, report)
+    return LanguageModel(made, tokenizer, None, "decoder", is_packed, source)
+
+
 def _checkpoint(directory: Path) -> Path:
     if directory.is_file():
-        raise ArgumentError("model", f"{directory} is a file", hint="pass the directory of the model")
+        raise ArgumentError("model", f"{directory} is a file", hint="pass a GGUF file, or the directory of the model")
     if not directory.is_dir():
         hint = did_you_mean(directory.name, (other.name for other in directory.parent.glob("*") if other.is_dir()))
         raise ArgumentError("model", f"directory {directory} does not exist", hint=hint)
@@ -195,24 +230,9 @@ def _from_directory(
             logging.enable_progress_bar()
     check_unused(directory, report["unexpected_keys"])
     check_quantization(loaded)
-    _check_weights(directory, family, report)
-    return loaded.eval()
-
-
-def _check_weights(directory: Path, family: Family, report: Mapping[str, Any]) -> None:
-    """Reject models of which transformers has chosen weights at random."""
     # The pooler of BERT, which its other tasks lack, is not a part of embedding models.
-    missing = sorted(name for name in report["missing_keys"] if family != "embedding" or not name.startswith("pooler."))
-    problems = [f"{directory} has no weights for {missing[0]}"] if missing else []
-    mismatched = sorted(report["mismatched_keys"])
-    problems += [f"{name} has the shape {[*found]}, not {[*expected]}" for name, found, expected in mismatched[:1]]
-    if problems:
-        others = len(missing) + len(mismatched) - len(problems)
-        raise ArgumentError(
-            "model",
-            f"{'; '.join(problems)}{f' and {others} more' if others else ''}",
-            hint="pass a model object if random weights are intended",
-        )
+    check_weights(directory, report, ignored="pooler." if family == "embedding" else None)
+    return loaded.eval()
 
 
 def _generation_config(transformers: Any, directory: Path, default: Any) -> Any:

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from ..quantization.scaled_weights import scales_of_weights
 
-__all__ = ["has_weights", "input_device", "model_on_meta", "runnable", "runs", "without_weights"]
+__all__ = ["compute_buffers", "has_weights", "input_device", "model_on_meta", "runnable", "runs", "without_weights"]
 
 
 def has_weights(model: torch.nn.Module) -> bool:
@@ -84,7 +84,7 @@ def without_weights(directory: Path, config: Any, loader: Any, dtype: torch.dtyp
     # Loading explains what is missing, and reads weights with scales.
     if any(stored.get(name) != shape for name, shape in needed.items()) or scales_of_weights(stored.keys() - needed):
         return None
-    return model if _compute_buffers(model) else None
+    return model if compute_buffers(model) else None
 
 
 def _stored_shapes(directory: Path) -> dict[str, list[int]]:
@@ -99,7 +99,7 @@ def _stored_shapes(directory: Path) -> dict[str, list[int]]:
     return shapes
 
 
-def _compute_buffers(model: Any) -> bool:
+def compute_buffers(model: Any) -> bool:
     """Compute the buffers that no checkpoint has, and report whether all of them have been."""
     for module in model.modules():
         names = [name for name in module._non_persistent_buffers_set if module._buffers[name] is not None]

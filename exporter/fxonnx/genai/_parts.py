@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -68,6 +68,7 @@ class Request:
         hidden_states: Whether a decoder also returns its last hidden states.
         name: The precision or recipe.
         on_quality: Called with the comparison of probabilities for a text.
+        cache: Element type of the caches of a decoder.
     """
 
     directory: Path
@@ -84,6 +85,7 @@ class Request:
     hidden_states: bool = False
     name: str = ""
     on_quality: Callable[[Quality], None] | None = None
+    cache: Literal["float", "int8"] = "float"
 
     def without_guards(self) -> Request:
         """The same arguments for a graph without guards, for models that are valid for every call of the runtime."""

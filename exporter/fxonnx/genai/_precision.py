@@ -12,7 +12,14 @@ import torch
 from .. import QuantizeConfig
 from ..errors import ArgumentError, did_you_mean
 
-__all__ = ["Precision", "PrecisionPlan", "read_precision", "with_quantization"]
+__all__ = [
+    "Precision",
+    "PrecisionPlan",
+    "read_precision",
+    "with_accuracy_level",
+    "with_integer_caches",
+    "with_quantization",
+]
 
 Precision: TypeAlias = Literal["fp32", "fp16", "bf16", "int4", "int8"]
 
@@ -78,3 +85,23 @@ def read_precision(precision: str, quantize: Any, target: str) -> PrecisionPlan:
 def with_quantization(plan: PrecisionPlan, quantize: Any) -> PrecisionPlan:
     """Return the same precision with quantized weights."""
     return replace(plan, quantize=quantize, tolerance=max(plan.tolerance, _QUANTIZED_TOLERANCE))
+
+
+def with_accuracy_level(plan: PrecisionPlan, level: int) -> PrecisionPlan:
+    """Return the same precision with another accuracy level of the products with quantized weights.
+
+    Raises:
+        ArgumentError: If the weights are not quantized, or it is no level.
+    """
+    if plan.quantize is None:
+        hint = "pass precision='int4' or 'int8'"
+        raise ArgumentError("accuracy_level", "the weights of the model are not quantized", hint=hint)
+    if level not in (0, 1, 2, 3, 4):
+        raise ArgumentError("accuracy_level", f"expected a number from 0 to 4, got {level!r}")
+    config = plan.quantize if isinstance(plan.quantize, QuantizeConfig) else QuantizeConfig(plan.quantize)
+    return replace(plan, quantize=replace(config, accuracy_level=level))
+
+
+def with_integer_caches(plan: PrecisionPlan) -> PrecisionPlan:
+    """Return the same precision with rounded keys and values of earlier tokens."""
+    return replace(plan, tolerance=max(plan.tolerance, _QUANTIZED_TOLERANCE))

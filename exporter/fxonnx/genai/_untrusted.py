@@ -15,7 +15,7 @@ import torch
 from .._program.checkpoint_files import check_places, read_json, relative_place
 from ..errors import ArgumentError, ExportError
 
-__all__ = ["check_checkpoint", "check_size", "loading", "read_settings"]
+__all__ = ["check_checkpoint", "check_size", "check_weights", "loading", "read_settings"]
 
 _PASS_OBJECT = "load it yourself, if you trust it, and pass the object"
 _ATTENTION = frozenset({"eager", "sdpa", "flex_attention", *(f"flash_attention_{version}" for version in (2, 3, 4))})
@@ -180,6 +180,30 @@ def check_size(directory: Path, model: torch.nn.Module) -> None:
             f"{directory / 'config.json'} describes a model of {count:,} parameters, and the files with its weights "
             f"have {size:,} bytes",
             hint="check the sizes in config.json, and whether files are missing",
+        )
+
+
+def check_weights(place: Path, report: Mapping[str, Any], ignored: str | None = None) -> None:
+    """Reject models of which transformers has chosen weights at random.
+
+    Args:
+        place: The directory or file.
+        report: What transformers has found in it.
+        ignored: Beginning of the names of weights that may be missing.
+
+    Raises:
+        ArgumentError: If a weight is missing or has another shape.
+    """
+    missing = sorted(name for name in report["missing_keys"] if ignored is None or not name.startswith(ignored))
+    problems = [f"{place} has no weights for {missing[0]}"] if missing else []
+    mismatched = sorted(report["mismatched_keys"])
+    problems += [f"{name} has the shape {[*found]}, not {[*expected]}" for name, found, expected in mismatched[:1]]
+    if problems:
+        others = len(missing) + len(mismatched) - len(problems)
+        raise ArgumentError(
+            "model",
+            f"{'; '.join(problems)}{f' and {others} more' if others else ''}",
+            hint="pass a model object if random weights are intended",
         )
 
 

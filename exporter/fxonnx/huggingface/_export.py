@@ -22,6 +22,7 @@ from .._warnings import ignoring_warnings
 from ..errors import ArgumentError, did_you_mean
 from ..genai import export as export_for_genai
 from ..genai._directory import check_directory, staged_directory
+from ..genai._gguf import find_gguf, load_gguf
 from ..genai._meta import has_weights
 from ._check import (
     FileCheck,
@@ -109,8 +110,8 @@ def export(
     """Export a model of transformers to a directory that optimum, transformers.js or sentence-transformers loads.
 
     Args:
-        model: A local directory, an id of the Hub, or a model object, which is left unchanged; also of a pipeline of
-            Diffusers.
+        model: A local directory, an id of the Hub, a GGUF file, or a model object, which is left unchanged; also of a
+            pipeline of Diffusers.
         out: The directory to write. It is complete or not written at all; other files in it are kept.
         task: The task, for example "text-classification"; by default the task of the model's class.
         layout: "optimum": the ONNX files beside the configuration; "transformers.js" and "sentence-transformers": in
@@ -156,6 +157,7 @@ def export(
     variants = read_variants(dtype)
     check_directory(Path(out))
     announce = on_stage or _ignore
+    gguf = find_gguf(Path(model)) if isinstance(model, (str, os.PathLike)) else None
     if layout == "genai" and vocoder is not None:
         raise ArgumentError("vocoder", 'layout="genai" takes none', hint="only SpeechT5 does, in the other layouts")
     if layout == "genai" and attentions:
@@ -164,9 +166,12 @@ def export(
         if target is not None:
             raise ArgumentError("target", 'layout="genai" has its own', hint="leave it out, or choose another layout")
         return _export_for_genai(
-            model, Path(out), variants, (processor, revision, token, opset_version), verify, announce
+            gguf or model, Path(out), variants, (processor, revision, token, opset_version), verify, announce
         )
     announce("load")
+    if gguf is not None:
+        model, tokenizer = load_gguf(gguf)
+        processor = tokenizer if processor is None else processor
     pipeline = pipeline_of(model, revision, token)
     if pipeline is not None:
         if vocoder is not None:
@@ -274,7 +279,7 @@ def _export_for_genai(
     if len(names) > 1 or names[0] not in _GENAI_PRECISIONS:
         expected = ", ".join(_GENAI_PRECISIONS)
         raise ArgumentError("dtype", f'with layout="genai", expected one of {expected}, got {", ".join(names)}')
-    if isinstance(model, (str, os.PathLike)):
+    if isinstance(model, (str, os.PathLike)) and find_gguf(Path(model)) is None:
         model = find_checkpoint(model, revision, token)
     precision = _GENAI_PRECISIONS[names[0]]
     announce("export")

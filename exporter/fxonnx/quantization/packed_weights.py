@@ -21,6 +21,7 @@ from .quantized_weight import QuantizedWeight, WeightScheme, blocks_of
 __all__ = [
     "METHODS",
     "PackedFormat",
+    "PackedSource",
     "PackedTensor",
     "PackedWeight",
     "packed_modules",
@@ -74,6 +75,31 @@ class LoadableTensor(Protocol):
 
     def load(self) -> torch.Tensor:
         """Read the tensor."""
+
+
+class PackedSource(Protocol):
+    """A weight that a file has as integers."""
+
+    @property
+    def name(self) -> str:
+        """FQN of the weight."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of output and input features."""
+
+    def quantized(self, dtype: torch.dtype, *, codes: bool = True, is_permuted: bool = False) -> QuantizedWeight:
+        """See ``PackedWeight``."""
+
+    def order(self) -> torch.Tensor:
+        """See ``PackedWeight``."""
+
+    def dequantized(self, dtype: torch.dtype) -> torch.Tensor:
+        """See ``PackedWeight``."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +248,7 @@ class PackedTensor(DerivedTensor):
 
     is_packed = True
 
-    def __init__(self, name: str, packed: PackedWeight, dtype: ir.DataType) -> None:
+    def __init__(self, name: str, packed: PackedSource, dtype: ir.DataType) -> None:
         self.packed = packed
         self._scale_dtype = to_torch_dtype(dtype)
         super().__init__(name, (), self._dequantized, dtype, packed.shape)
@@ -274,7 +300,7 @@ def _packed_sources(tensor: Any) -> Iterator[PackedTensor]:
 
 
 def requantized(tensor: PackedTensor, weight: QuantizedWeight, columns: int, scheme: WeightScheme) -> QuantizedWeight:
-    """Return the same weight in the scheme of a model: with smaller blocks, and with zero points or without.
+    """Return the same weight in the scheme of a model: smaller blocks, more bits, zero points or offsets.
 
     Args:
         tensor: The tensor that the weight was read from.
@@ -286,9 +312,11 @@ def requantized(tensor: PackedTensor, weight: QuantizedWeight, columns: int, sch
         ValueError: If the scheme cannot represent the weight.
     """
     count, size = blocks_of(columns, scheme.block_size)
-    points, middle = weight.zero_points, 2 ** (weight.bits - 1)
+    points, offsets, middle = weight.zero_points, weight.offsets, 2 ** (weight.bits - 1)
     is_divided = weight.scales.shape[1] == 1 or weight.block_size % size == 0
-    if weight.bits != scheme.bits or not is_divided or (scheme.symmetric and points is not None):
+    has_bits = weight.bits == scheme.bits or (weight.bits < scheme.bits and points is None)
+    has_form = (points is None or not scheme.symmetric) and (offsets is None or scheme.has_offsets)
+    if not (has_bits and is_divided and has_form):
         form = "no zero points" if points is None else "zero points"
         raise ValueError(
             f"{tensor.packed.name!r} in {tensor.packed.path} has {weight.bits} bits in blocks of {weight.block_size} "
@@ -299,9 +327,15 @@ def requantized(tensor: PackedTensor, weight: QuantizedWeight, columns: int, sch
     if scales.shape[1] != count:
         blocks = torch.arange(count) * size // weight.block_size
         scales, points = scales[:, blocks], None if points is None else points[:, blocks]
+        offsets = None if offsets is None else offsets[:, blocks]
+    if scheme.has_offsets and offsets is None:
+        offsets = torch.zeros_like(scales)
+    codes = weight.codes
+    if scheme.bits > weight.bits:
+        codes, middle = codes + (2 ** (scheme.bits - 1) - middle), 2 ** (scheme.bits - 1)
     if not scheme.symmetric and points is None:
         points = torch.full(scales.shape, middle, dtype=torch.uint8)
-    return QuantizedWeight(weight.codes, scales, points, weight.bits, size)
+    return QuantizedWeight(codes, scales, points, scheme.bits, size, offsets)
 
 
 def packed_weights(tensors: Mapping[str, LoadableTensor], packed_format: PackedFormat) -> dict[str, PackedWeight]:

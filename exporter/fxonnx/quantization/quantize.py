@@ -19,6 +19,7 @@ from .dynamic import DynamicQuantizer
 from .quantized_layer import Quantization
 from .rewrite import WeightQuantizer
 from .static import Range, StaticQuantizer
+from .stored_forms import StoredFormQuantizer, StoredForms
 from .weights import parameter_names
 
 __all__ = ["quantize"]
@@ -53,8 +54,14 @@ def quantize(
     mode = config.activation_mode
     # MatMulNBits multiplies by weights in blocks.
     plain = profile if mode == "float" else replace(profile, has_matmul_nbits=False)
+
+    def weight_only() -> WeightQuantizer:
+        if isinstance(config, StoredForms):
+            return StoredFormQuantizer(builder, config, names, plain)
+        return WeightQuantizer(builder, config, names, plain)
+
     quantizers: dict[str, Callable[[], WeightQuantizer]] = {
-        "float": lambda: WeightQuantizer(builder, config, names, plain),
+        "float": weight_only,
         "dynamic": lambda: DynamicQuantizer(profile, builder, config, names, plain),
         "static": lambda: StaticQuantizer(builder, config, names, plain, ranges),
     }

@@ -19,13 +19,14 @@ from .quantized_weight import QuantizedWeight, WeightScheme, blocks_of, quantize
 
 __all__ = ["Layout", "Part", "QuantizedTensor"]
 
-Part: TypeAlias = Literal["codes", "scales", "zero_points", "order"]
+Part: TypeAlias = Literal["codes", "scales", "half_scales", "zero_points", "offsets", "order"]
+"""Of "half_scales", the scales are stored in float16."""
 Layout: TypeAlias = Literal["columns", "rows", "matmul_nbits", "gather_nbits", "experts"]
 """The layout that an operator reads.
 
 "columns": DequantizeLinear before MatMul: (in_features, out_features), signed if symmetric.
 "rows": Gather of signed codes of 8 bits with one scale for each row: (out_features, in_features).
-"matmul_nbits": MatMulNBits: (out_features, blocks, bytes of a block), unsigned.
+"matmul_nbits": MatMulNBits: (out_features, blocks, bytes of a block), unsigned; offsets: (blocks, out_features).
 "gather_nbits": GatherBlockQuantized: the same bytes as (out_features, bytes of a row).
 "experts": QMoE: as "gather_nbits", with a first axis of experts, from a source (experts, out_features, in_features).
 """
@@ -155,9 +156,13 @@ class QuantizedTensor(DerivedTensor):
         scheme, part, layout = self._form
         shape = tuple(int(size) for size in self.shape.numpy())
         in_columns = layout == "columns"
-        if part == "scales":
+        if part in ("scales", "half_scales"):
             scales = torch.cat([rows.scales for rows in groups])
+            scales = scales.to(torch.float16) if part == "half_scales" else scales
             return (scales.t().contiguous() if in_columns else scales).reshape(shape)
+        if part == "offsets":
+            offsets = torch.cat([rows.offsets for rows in groups if rows.offsets is not None])
+            return offsets.t().contiguous() if layout == "matmul_nbits" else offsets
         if part == "zero_points":
             points = torch.cat([rows.zero_points for rows in groups if rows.zero_points is not None])
             if scheme.bits == 8:
@@ -199,7 +204,9 @@ def _packed(codes: Tensor) -> Tensor:
 def _dtype(scheme: WeightScheme, part: Part, layout: Layout) -> ir.DataType:
     if part == "order":
         return ir.DataType.INT64
-    if part == "scales":
+    if part == "half_scales":
+        return ir.DataType.FLOAT16
+    if part in ("scales", "offsets"):
         return from_torch(scheme.scale_dtype)
     if layout in ("matmul_nbits", "gather_nbits", "experts"):
         return ir.DataType.UINT8
@@ -210,6 +217,8 @@ def _shape(rows: int, columns: int, scheme: WeightScheme, part: Part, layout: La
     count, size = blocks_of(columns, scheme.block_size)
     if part == "order":
         return (columns,)
+    if part == "offsets":
+        return (count, rows) if layout == "matmul_nbits" else (rows, count)
     if layout == "columns":
         if part == "codes":
             return columns, rows
@@ -222,4 +231,4 @@ def _shape(rows: int, columns: int, scheme: WeightScheme, part: Part, layout: La
             "gather_nbits": (rows, count * block_bytes),
             "experts": (rows, count * block_bytes),
         }[layout]
-    return rows, count if part == "scales" else -(-count * scheme.bits // 8)
+    return rows, count if part.endswith("scales") else -(-count * scheme.bits // 8)

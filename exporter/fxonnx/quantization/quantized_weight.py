@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -28,6 +28,7 @@ class WeightScheme:
             magnitude always has the smallest code, as in ONNX Runtime's own quantization. Other runtimes than
             ONNX Runtime require positive scales.
         searches_scales: Whether scales of 4-bit blocks are searched: ``searched_scales``.
+        has_offsets: Whether a number is added to each block, with which it need not contain zero; for symmetric ones.
     """
 
     bits: int
@@ -36,14 +37,15 @@ class WeightScheme:
     scale_dtype: torch.dtype
     negative_scales: bool = False
     searches_scales: bool = False
+    has_offsets: bool = False
 
 
 @dataclass(frozen=True)
 class QuantizedWeight:
     """A weight of a linear layer, or consecutive rows of it, as integers.
 
-    The weight is ``(codes - zero_points) * scales``, where each block of a row has one scale and one zero point. It has
-    the layout of ``nn.Linear``: one row for each output feature.
+    The weight is ``(codes - zero_points) * scales + offsets``, where each block of a row has one scale, one zero point
+    and one offset. It has the layout of ``nn.Linear``: one row for each output feature.
 
     Attributes:
         codes: Unsigned codes, 0 to ``2 ** bits - 1``, uint8 of shape (out_features, in_features), one per element.
@@ -51,6 +53,7 @@ class QuantizedWeight:
         zero_points: Codes of zero, uint8 of shape (out_features, blocks); None for ``2 ** (bits - 1)``.
         bits: 4 or 8.
         block_size: Number of weights in a block; the last block of a row may be incomplete.
+        offsets: Floating-point numbers as the scales; None for zeros.
     """
 
     codes: torch.Tensor
@@ -58,6 +61,7 @@ class QuantizedWeight:
     zero_points: torch.Tensor | None
     bits: int
     block_size: int
+    offsets: torch.Tensor | None = None
 
     def dequantize(self) -> torch.Tensor:
         """Return the weight in the dtype of the scales, computed in float32 or wider."""
@@ -66,8 +70,10 @@ class QuantizedWeight:
         # The codes of the columns that complete the last block do not matter.
         codes = _in_blocks(self.codes, self.block_size).to(dtype)
         middle = 2 ** (self.bits - 1)
-        offsets = middle if self.zero_points is None else self.zero_points.to(dtype).unsqueeze(2)
-        blocks = (codes - offsets) * self.scales.to(dtype).unsqueeze(2)
+        points = middle if self.zero_points is None else self.zero_points.to(dtype).unsqueeze(2)
+        blocks = (codes - points) * self.scales.to(dtype).unsqueeze(2)
+        if self.offsets is not None:
+            blocks += self.offsets.to(dtype).unsqueeze(2)
         return blocks.reshape(rows, -1)[:, :columns].to(self.scales.dtype)
 
 
@@ -109,6 +115,13 @@ def _quantize(
     _, size = blocks_of(columns, scheme.block_size)
     blocks = _in_blocks(weight.to(torch.promote_types(weight.dtype, torch.float32)), size)
     middle, largest = 2 ** (scheme.bits - 1), 2**scheme.bits - 1
+    if scheme.has_offsets:
+        low, high = torch.aminmax(blocks, dim=2)
+        offsets = (low + (high - low) * (middle / largest)).to(scheme.scale_dtype)
+        without = replace(scheme, has_offsets=False, negative_scales=True, block_size=size)
+        remainder = (blocks - offsets.to(blocks.dtype).unsqueeze(2)).reshape(rows, -1)
+        found = _quantize(remainder, without, wants_codes, importance)
+        return replace(found, codes=found.codes[:, :columns] if wants_codes else found.codes, offsets=offsets)
     # Zero is representable in every block, also in one that is completed with zeros.
     low, high = torch.aminmax(blocks, dim=2)
     low, high = low.clamp(max=0), high.clamp(min=0)

@@ -306,7 +306,7 @@ class WeightQuantizer:
 
     def _initializer(self, weight: Weight, scheme: WeightScheme, layout: Layout, part: Part) -> ir.Value:
         # Scales and zero points of both operators of ONNX Runtime are the same.
-        kind = "nbits" if layout.endswith("nbits") and part != "codes" else layout
+        kind = "nbits" if layout.endswith("nbits") and part not in ("codes", "offsets") else layout
         key = (weight.key, weight.is_transposed, scheme, kind, part)
         is_permuted = layout in _PRODUCTS and self._is_permuted(weight)
         if key not in self.initializers:
@@ -391,14 +391,18 @@ class WeightQuantizer:
                 hint=f"pass opset_version={HALF_SCALES_OPSET} or newer, or leave it out",
             )
 
-    def _to_matmul_nbits(self, node: ir.Node, weight: Weight, scheme: WeightScheme) -> None:
-        attributes = {
+    def _attributes(self, weight: Weight, scheme: WeightScheme) -> dict[str, Any]:
+        """The attributes of MatMulNBits."""
+        return {
             "K": weight.in_features,
             "N": weight.out_features,
             "bits": scheme.bits,
             "block_size": scheme.block_size,
             "accuracy_level": self.config.accuracy_level,
         }
+
+    def _to_matmul_nbits(self, node: ir.Node, weight: Weight, scheme: WeightScheme) -> None:
+        attributes = self._attributes(weight, scheme)
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         initializers = self._initializers(weight, scheme, "matmul_nbits")
         self._record(node, [weight], initializers, scheme.bits)
@@ -433,8 +437,8 @@ class WeightQuantizer:
         shared = self.initializers.get((weight.key, weight.is_transposed, scheme, "matmul_nbits", "codes"))
         if shared is not None and codes is not None and not self._is_permuted(weight):
             # The same bytes in another shape.
-            shape = self._constant([weight.out_features, -1], ir.DataType.INT64)
-            codes = self._insert(node, "Reshape", [shared, shape], {}, ir.DataType.UINT8, codes.shape)
+            matrix = self._constant([weight.out_features, -1], ir.DataType.INT64)
+            codes = self._insert(node, "Reshape", [shared, matrix], {}, ir.DataType.UINT8, codes.shape)
         attributes = {"bits": scheme.bits, "block_size": scheme.block_size, "gather_axis": 0, "quantize_axis": 1}
         inputs = [codes, indices, scales, points]
         count, size = blocks_of(weight.in_features, scheme.block_size)
