@@ -61,6 +61,12 @@ def make():
     torch.manual_seed(1)
     return Net().eval()
 
+def traced():
+    return torch.jit.trace(make(), torch.ones(3, WIDTH))
+
+def program():
+    return torch.export.export(make(), (torch.ones(3, WIDTH),)), (torch.ones(3, WIDTH),)
+
 def make_all():
     return make(), (torch.ones(3, WIDTH),), None, {"x": {0: "batch"}}
 
@@ -100,6 +106,7 @@ EXPORTS: list[tuple[str, dict[str, tuple[int, list[Any]]]]] = [
     ),
     ("M:net --input 3,4", {"x": (1, [3, 4])}),
     ("M:make --input 3,4 --dynamic x:0=n", {"x": (1, ["n", 4])}),
+    ("M:traced --input 3,4 --dynamic x:0=n", {"x": (1, ["n", 4])}),
     ("M:make_all", {"x": (1, ["batch", 4])}),
     ("M:Embedding --input 2,3:int64 --dynamic input:1=tokens", {"input": (7, [2, "tokens"])}),
     (
@@ -191,6 +198,11 @@ WRONG = [
     ("export M:make_all --input 3,4 m.onnx", "made-models.py:make_all returns its inputs\nhint: leave --input out"),
     ("export linear.pt2 --input 4,3 m.onnx", "--input: a .pt2 file has its inputs and dims\nhint: leave --input out"),
     ("verify m.onnx linear.pt2 --input 4,3", "--input: a .pt2 file has its inputs and dims\nhint: leave --input out"),
+    (
+        "export M:program --dynamic x:0=n m.onnx",
+        "--dynamic: models/made-models.py:program returns an exported program, which has its dims\nhint: leave it out",
+    ),
+    ("export M:traced --input 3,4 --dynamic z:0=n m.onnx", "--dynamic: "),
     # Dims.
     (
         "export M:Net --input 3,4 --dynamic x:0 m.onnx",
@@ -227,7 +239,8 @@ WRONG = [
 def test_mistakes(folder: Path, line: str, message: str) -> None:
     done = invoke(line)
     assert done.exit_code == 2, done.output
-    assert done.stderr.startswith("error[FX001]: ")
+    printed = [text for text in done.stderr.splitlines() if not text.startswith("warning: ")]
+    assert printed[0].startswith("error[FX001]: ")
     assert message in done.stderr
     assert done.stderr.endswith("\nsee: docs/errors/FX001.md\n")
     assert "--debug" not in done.stderr

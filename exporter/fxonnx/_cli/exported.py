@@ -142,20 +142,21 @@ class WrittenDirectory:
         return "\n".join([*lines, f"run it: {call}", f"see: {page_address(page)}"])
 
 
-def check_directory(path: Path, *, force: bool, model: Path | None = None) -> None:
+def check_directory(path: Path, *, force: bool, model: str | Path | None = None) -> None:
     """Fail before the export if it would replace files of a directory.
 
     Args:
         path: The directory to write.
         force: Whether files may be replaced.
-        model: The directory of the model, in which an export replaces no file of the model.
+        model: The directory of the model, in which an export replaces no file of the model; else the id of one.
 
     Raises:
         SaveError: If the directory has files, unless ``force``.
     """
     if force or not path.is_dir() or not any(path.iterdir()):
         return
-    if model is not None and model.is_dir() and path.samefile(model) and not any(path.glob("*.onnx")):
+    is_in_place = model is not None and Path(model).is_dir() and path.samefile(model)
+    if is_in_place and not any(path.glob("*.onnx")):
         return
     hint = "pass --force to replace files of it, or specify a directory that does not exist"
     raise SaveError(f"{path} cannot be written: the directory has files", hint=hint)

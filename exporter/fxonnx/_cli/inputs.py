@@ -104,11 +104,11 @@ def read_dynamic(
         if found is None:
             raise ArgumentError("--dynamic", f"{text!r} is not INPUT:AXIS=NAME", hint=_DYNAMIC_HINT)
         name, axis = found["input"], int(found["axis"])
-        if name not in examples:
+        if examples is not None and name not in examples:
             known = ", ".join(examples)
             hint = did_you_mean(name, examples, f"the inputs are: {known}")
             raise ArgumentError("--dynamic", f"{text!r}: forward has no input {name!r}", hint=hint)
-        shape = getattr(examples[name], "shape", None)
+        shape = None if examples is None else getattr(examples[name], "shape", None)
         if shape is not None and not -len(shape) <= axis < len(shape):
             problem = f"{text!r}: {name} has the shape {list(shape)}, and no axis {axis}"
             raise ArgumentError("--dynamic", problem, hint="axes are counted from 0")
@@ -118,9 +118,15 @@ def read_dynamic(
     return dims
 
 
-def _examples(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Example inputs by name, those of ``*args`` and ``**kwargs`` of forward under the names of the graph inputs."""
-    signature = inspect.signature(model.forward)
+def _examples(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Example inputs by name, those of ``*args`` and ``**kwargs`` of forward under the names of the graph inputs.
+
+    None for a traced module, whose forward has no signature; its inputs are checked by the export.
+    """
+    try:
+        signature = inspect.signature(model.forward)
+    except ValueError:
+        return None
     try:
         bound = signature.bind(*args, **kwargs).arguments
     except TypeError as error:

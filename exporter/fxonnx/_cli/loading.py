@@ -57,6 +57,8 @@ def load_model(text: str, inputs: Sequence[str] = (), dynamic: Sequence[str] = (
         ArgumentError: If the file or name does not exist, cannot be loaded or called, or is something else; or if an
             option is wrong, or the source has inputs or dims itself.
     """
+    import torch
+
     if text.endswith(".pt2"):
         for option in ("--input",) * bool(inputs) + ("--dynamic",) * bool(dynamic):
             raise ArgumentError(option, "a .pt2 file has its inputs and dims", hint=f"leave {option} out")
@@ -68,6 +70,8 @@ def load_model(text: str, inputs: Sequence[str] = (), dynamic: Sequence[str] = (
         return loaded
     if loaded.dynamic_shapes is not None:
         raise ArgumentError("--dynamic", f"{text} returns dynamic_shapes", hint="leave one of them out")
+    if not isinstance(loaded.model, torch.nn.Module):
+        raise ArgumentError("--dynamic", f"{text} returns an exported program, which has its dims", hint="leave it out")
     return replace(loaded, dynamic_shapes=read_dynamic(dynamic, loaded.model, loaded.args, loaded.kwargs))
 
 
