@@ -504,6 +504,14 @@ def divided_names(m: Any, x: Tensor) -> Tensor:
     return m.b + x
 
 
+def checked_length(m: Any, x: Tensor) -> Tensor:
+    n = int((x > 0).sum())
+    torch._check(n <= m.k.shape[0])
+    y = x + m.k[:n].sum(0)
+    m.k = torch.cat([m.k, x[None]])
+    return y
+
+
 def listed(m: Any, x: Tensor) -> Tensor:
     m.history.append(x)
     return torch.stack(m.history).sum(0)
@@ -550,6 +558,11 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], type[Exception], str]] = {
         lambda: Program(of_the_size_of_an_input, k=zeros(3)),
         StateError,
         r"forward changes the shape of 'k'(?s:.*)at: .*y = x \+ m\.k",
+    ),
+    "check-of-a-number": (
+        lambda: Program(checked_length, k=torch.zeros(3, 3)),
+        StateError,
+        r"'k', and the program checks a number that it computes, by the size(?s:.*)at: .*torch\._check\(n <=",
     ),
     "two-names": (divided, StateError, r"'a': it is also 'b' before the call only at .*:\d+ in forward"),
     "list": (lambda: Program(listed, history=[]), StateError, r"only numbers(?s:.*)'history'(?s:.*)m\.history\.append"),

@@ -19,7 +19,7 @@ from torch.export import ExportedProgram
 from .._export_signature import read_signature
 from .._written_parameters import written_placeholders
 from ..errors import CaptureError, StateError
-from .constraints.constraint_solver import Bounds, is_implied, normal_forms
+from .constraints.constraint_solver import Bounds, is_implied, normal_forms, text_of
 from .constraints.copy_guards import copy_guards
 from .constraints.guard_recorder import GuardLog, SourceLine, line_of_node
 from .constraints.slice_guards import slice_guards
@@ -157,11 +157,16 @@ def _with_checked_sizes(traced: Capture, log: GuardLog, states: UnknownStates) -
             names.setdefault(symbol, f"{name.replace('.', '_')}_{axis}")
     for condition, line in sizes.invalid(traced.exported_program):
         shown = condition.xreplace({symbol: sympy.Symbol(name) for symbol, name in names.items()})
+        if shown in (sympy.true, sympy.false):
+            cause = "takes a branch"
+        elif {symbol.name for symbol in shown.free_symbols} <= {*names.values()}:
+            cause = f"the program is valid for {text_of(shown)} only,"
+        else:  # a number that is known in a call only
+            cause = "the program checks a number that it computes,"
+        changed = " and ".join(map(repr, sorted(states.axes)))
+        place = f"\n  at: {line}" if line is not None else ""
         raise StateError(
-            f"forward changes the shape of {' and '.join(map(repr, sorted(states.axes)))}, and "
-            + ("takes a branch" if shown in (sympy.true, sympy.false) else f"the program is valid for {shown} only,")
-            + " by the size at the export"
-            + (f"\n  at: {line}" if line is not None else ""),
+            f"forward changes the shape of {changed}, and {cause} by the size at the export{place}",
             hint=_HINT,
         )
     return replace(traced, dim_names=names)
