@@ -8,6 +8,8 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
 from .._progress import Counter
 from .eager_failures import user_line
 from .torch_log import held_torch_log
@@ -75,6 +77,8 @@ def timed_attempt(change: str) -> Iterator[None]:
             yield
         except BaseException as error:
             failure = next(iter(str(error).splitlines()), "") or type(error).__name__
+            if isinstance(error, GuardOnDataDependentSymNode):
+                failure = "the value of a tensor has to be known"  # torch's text has its own symbols
             line = user_line(error)
             failure += f" at {line}" if line else ""
             raise
