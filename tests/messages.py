@@ -1,4 +1,4 @@
-"""What every message of an error must be: readable, in the user's terms, with a way out."""
+"""The form of all messages of errors: readable, in the user's terms, with a way out."""
 
 from __future__ import annotations
 

@@ -413,7 +413,7 @@ ELSEWHERE = {
     "pass strict_shapes=False": "test_hints_about_sizes",
     "call remove() on the handles": "test_hints_about_the_call",
     "remove it from dynamic_scalars": "test_hints_about_the_call",
-    "remove from dynamic_scalars what": "test_hints_about_the_call",
+    "remove a number that Python reads": "test_hints_about_the_call",
     "pass a clone() of one of them": "test_hints_about_the_call",
     "reload the module or restart the process": "tests/capture/rewriting/test_source.py, whose file changes while the process runs",
     "that still exists during the export": "for a function whose file is gone; define the function in a file is followed above",
@@ -479,7 +479,7 @@ def test_hints_about_the_call() -> None:
     torch.testing.assert_close(fxonnx.export(traced, (X,))(X)[0], traced(X).detach())
 
     flagged = Function(lambda x, y: {True: x, False: x * 2}[y]).eval()
-    with pytest.raises(CaptureError, match=r"place of dynamic scalars, 'y'(?s:.*)hint: remove from"):
+    with pytest.raises(CaptureError, match=r"place of dynamic scalars, 'y'(?s:.*)hint: remove a number"):
         fxonnx.export(flagged, (X, True), dynamic_scalars={"y"})
     asked = Function(lambda x, y: {True: x, False: x * 2}[bool(y)]).eval()
     with pytest.raises(CaptureError, match="hint: remove it from dynamic_scalars and export once for each"):

@@ -14,7 +14,7 @@ from .._progress import Counter
 from .eager_failures import user_line
 from .torch_log import held_torch_log
 
-__all__ = ["Attempt", "is_first_attempt", "recorded_attempts", "timed_attempt"]
+__all__ = ["Attempt", "recorded_attempts", "timed_attempt"]
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,6 @@ def recorded_attempts(attempts: list[Attempt], *, shows_log: bool) -> Iterator[N
     finally:
         _attempts.reset(tokens[0])
         _shows_log.reset(tokens[1])
-
-
-def is_first_attempt() -> bool:
-    """Whether no attempt has ended yet: what a model does in each attempt is reported once."""
-    return not _attempts.get()
 
 
 @contextmanager

@@ -464,7 +464,7 @@ def _operator_without_shapes(error: BaseException) -> OpOverload | None:
 
 def _without_shapes(operator: OpOverload, error: BaseException) -> tuple[str, str]:
     """The problem and the hint for a custom operator without a fake implementation."""
-    name, arguments = operator.name(), [argument.name for argument in operator._schema.arguments]
+    name, arguments = operator._schema.name, [argument.name for argument in operator._schema.arguments]
     parameters, first = ", ".join(arguments), next(iter(arguments), "")
     return (
         f"torch does not know the shape of the result of {name}, which has no fake implementation\n{_place(error)}",

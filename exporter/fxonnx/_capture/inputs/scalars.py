@@ -119,7 +119,7 @@ def with_scalars_as_tensors(error: CaptureError | None, labels: Sequence[str]) -
         error.message.replace(
             "example inputs:", f"example inputs, with tensors in place of dynamic scalars, {names}:", 1
         ),
-        hint=f"remove from dynamic_scalars what has to be a number, and export once for each value; or {error.hint}",
+        hint=f"remove a number that Python reads from dynamic_scalars, and export once for each value; or {error.hint}",
     )
     explained.__cause__ = error.__cause__
     return explained
