@@ -1,4 +1,4 @@
-"""What every message of an error must be: readable, in the user's terms, with a way out."""
+"""The form of all messages of errors: readable, in the user's terms, with a way out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_message(error: BaseException) -> None:
     message = str(error)
     lines = message.splitlines()
     assert len(lines) <= 25, message
-    assert max(map(len, lines)) < 300, message
+    assert max(map(len, lines)) < 400, message
     # The user's lines of code, which may have any names.
     written = "\n".join(line for line in lines if not re.match(r"\s*(at|in|node): ", line))
     assert not _RAW.search(written), message

@@ -478,7 +478,7 @@ def noisy():
 
 
 def test_logs_of_libraries(tmp_path: Path) -> None:
-    """What libraries log and deprecate while they are imported is not for users of a command, except errors."""
+    """Logs and deprecations of libraries that are imported are not for users of a command, except errors."""
     (tmp_path / "noisy_models.py").write_text(NOISY)
     command = [sys.executable, "-m", "fxonnx", "export", "noisy_models:noisy", "-o", "m.onnx"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)

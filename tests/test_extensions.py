@@ -44,6 +44,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 PRIVATE_NAMES = {
+    "_paths",  # the words for destinations that cannot be written
     "_warnings",  # texts with the line of the caller
     "_program.atomic_file",  # locks, by which leftovers of killed processes are known
     "_program.checkpoint_files",  # links and indices that lead out of a checkpoint

@@ -29,7 +29,7 @@ def test_a_job_is_done(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     missing = [package for package in PACKAGES.get(name, ()) if importlib.util.find_spec(package) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}")
-    if "node" in script.read_text():
+    if '"node"' in script.read_text():
         if shutil.which("node") is None:
             pytest.skip("needs node")
         if not has_modules():

@@ -160,7 +160,7 @@ CONTROL_FLOW: dict[str, _Row] = {
     "loop over values": _dependent(lambda x: sum(x * value for value in x.unique().tolist())),
     "text of a tensor": _capture(
         of(lambda x: x * len(str(x))),
-        r"the text of a tensor \(\S*test_mistakes_by_topic\.py:\d+ (?s:.*)hint: write what",
+        r"the text of a tensor \(\S*test_mistakes_by_topic\.py:\d+ (?s:.*)hint: write",
     ),
     "raises": _capture(
         of(_negative), r"the model itself fails (?s:.*)negative input\n  at: \S*test_mistakes_by_topic\.py:\d+ in _neg"

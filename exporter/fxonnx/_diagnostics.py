@@ -30,7 +30,7 @@ class Diagnostics:
         dump_exported_program: Save the captured program to ``artifacts_dir``.
         artifacts_dir: Directory of the report and the captured program.
         verbose: Print the graph with types, module scopes and source lines; and let torch print its own log, which the
-            report has otherwise, and the model what its forward prints.
+            report has otherwise, and forward print.
         on_stage: Called with the name of each stage as it begins.
     """
 

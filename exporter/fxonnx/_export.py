@@ -25,7 +25,7 @@ from ._capture.constraints.constraint import Constraint
 from ._capture.inputs.replaced_tensors import normal_weights
 from ._capture.number_states import with_number_states
 from ._capture.patches import PatchKind, missing_targets, tracing_patches
-from ._capture.patches.model_prints import model_prints
+from ._capture.patches.tracing_state import model_prints
 from ._comparison import OutputComparison, report_skipped
 from ._diagnostics import Diagnostics, Report, read_diagnostics
 from ._export_context import exporting, in_mode, without_wrappers

@@ -75,7 +75,7 @@ def not_written(problem: str, place: Path, error: OSError, *, needed: int | None
     """The error for a file or directory that cannot be written, in the same words everywhere.
 
     Args:
-        problem: What cannot be written: ``m.onnx cannot be written``.
+        problem: The sentence without its reason: ``m.onnx cannot be written``.
         place: Its path.
         error: The error of the system.
         needed: The number of bytes that it takes, if it is known.

@@ -1,4 +1,4 @@
-"""What a model prints during an export."""
+"""Prints of a model during an export."""
 
 # ruff: noqa: T201
 

@@ -8,11 +8,13 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
 from .._progress import Counter
 from .eager_failures import user_line
 from .torch_log import held_torch_log
 
-__all__ = ["Attempt", "is_first_attempt", "recorded_attempts", "timed_attempt"]
+__all__ = ["Attempt", "recorded_attempts", "timed_attempt"]
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,6 @@ def recorded_attempts(attempts: list[Attempt], *, shows_log: bool) -> Iterator[N
         _shows_log.reset(tokens[1])
 
 
-def is_first_attempt() -> bool:
-    """Whether no attempt has ended yet: what a model does in each attempt is reported once."""
-    return not _attempts.get()
-
-
 @contextmanager
 def timed_attempt(change: str) -> Iterator[None]:
     """Record the body of the ``with`` statement as an attempt.
@@ -75,6 +72,8 @@ def timed_attempt(change: str) -> Iterator[None]:
             yield
         except BaseException as error:
             failure = next(iter(str(error).splitlines()), "") or type(error).__name__
+            if isinstance(error, GuardOnDataDependentSymNode):
+                failure = "the value of a tensor has to be known"  # torch's text has its own symbols
             line = user_line(error)
             failure += f" at {line}" if line else ""
             raise

@@ -39,7 +39,7 @@ from .inputs.input_names import input_paths, output_paths
 from .inputs.input_table import InputTable
 from .inputs.list_inputs import reject_tensor_lists, stack_lists
 from .inputs.more_inputs import Examples, add_examples
-from .inputs.scalars import frozen_arguments, scalars_to_tensors, with_dynamic_ints
+from .inputs.scalars import frozen_arguments, scalars_to_tensors, with_dynamic_ints, with_scalars_as_tensors
 from .introspection import eager_introspection
 from .observers import reject_enabled_observers
 from .operand_types import check_operand_types
@@ -221,7 +221,7 @@ def _capture_module(
     run = partial(
         capture_with_strategies,
         task.attempt,
-        own_error=lambda error: eager_error(error, model, inputs, shapes),
+        own_error=lambda error: with_scalars_as_tensors(eager_error(error, model, inputs, shapes), numbers),
         confirm=confirmed,
     )
     with following_example(is_requested=plan.may_follow_example), recorded_changes() as changes:

@@ -118,6 +118,7 @@ _ADVICE = (
     *("For more ", "For extended logs", "For C++ stack", "If you suspect", "consider using data-dependent friendly"),
     *("Exception raised from ", "frame #", "<omitting python frames>"),
 )
+_ADVICE_IN_LINE = re.compile(r" \(e\.g\. FakeTensor, FunctionalTensor\)| If you're using torch\.compile/export/fx.*")
 # torch's symbols for dynamic sizes (s58), and for values of tensors (u0, zuf1).
 _SYMBOLS = re.compile(r"\b(s|u|zuf|zf)\d+\b")
 
@@ -433,6 +434,7 @@ def _described(error: BaseException) -> tuple[str, str | None]:
     ):
         if line.lstrip().startswith("Caused by: (") or line.startswith(_ADVICE):
             continue
+        line = _ADVICE_IN_LINE.sub("", line)
         line = _SYMBOLS.sub(lambda found: "a size" if found[0].startswith("s") else "a value", line)
         if line.strip() or (lines and lines[-1].strip()):
             lines.append(line)
@@ -462,7 +464,7 @@ def _operator_without_shapes(error: BaseException) -> OpOverload | None:
 
 def _without_shapes(operator: OpOverload, error: BaseException) -> tuple[str, str]:
     """The problem and the hint for a custom operator without a fake implementation."""
-    name, arguments = operator.name(), [argument.name for argument in operator._schema.arguments]
+    name, arguments = operator._schema.name, [argument.name for argument in operator._schema.arguments]
     parameters, first = ", ".join(arguments), next(iter(arguments), "")
     return (
         f"torch does not know the shape of the result of {name}, which has no fake implementation\n{_place(error)}",

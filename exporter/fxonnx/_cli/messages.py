@@ -75,7 +75,7 @@ def readable_messages(debug: bool, *, as_json: bool = False, exit_code: int = 1)
 
 @contextmanager
 def _without_logs_of_libraries() -> Iterator[None]:
-    """Show only errors of what libraries log without a handler: torchao logs each library it cannot load."""
+    """Show only errors among the logs of libraries without a handler: torchao logs each file it cannot load."""
     handler = logging.lastResort
     if handler is None:
         yield

@@ -584,7 +584,7 @@ def _differ(found: Dim, expected: Dim) -> bool:
 
 
 def _call_hint(node: torch.fx.Node) -> str | None:
-    """What a translation of the user is called with; None for an operator without a schema."""
+    """The arguments of a translation of the user, for its hint; None for an operator without a schema."""
     schema = getattr(node.target, "_schema", None)
     return None if schema is None else f"the function is called with op and the arguments of {schema}"
 

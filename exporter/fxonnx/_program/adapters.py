@@ -186,7 +186,7 @@ def write_adapter(path: str | os.PathLike[str], values: Mapping[str, torch.Tenso
                 file.commit()
                 file.remove_leftovers()
     except OSError as error:
-        raise not_written(f"{path} cannot be written", path, error) from error
+        raise not_written(f"{path} cannot be written", destination, error) from error
 
 
 def _default_value(value: ir.Value) -> torch.Tensor:

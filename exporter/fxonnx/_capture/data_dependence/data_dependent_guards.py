@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Literal
 
@@ -61,6 +62,9 @@ def inputs_of_guard(error: CaptureError, values: ConcreteValues | None) -> tuple
     return ()
 
 
+_LAMBDA = re.compile(r"  at: .* in <lambda>: .*\b(if|for|and|or|not)\b")
+
+
 def unresolved_error(
     guard: CaptureError, inputs: tuple[str, ...], last: CaptureError, states: frozenset[str]
 ) -> CaptureError:
@@ -80,6 +84,8 @@ def unresolved_error(
     if names:
         constants = f"frozen=[{names}]" if states.isdisjoint(inputs) else 'state="outputs"'
         hint = f"the value depends on {names}: {hint}, or {constants} to make it a constant"
+    if last is guard and _LAMBDA.search(last.message):
+        hint = f"a branch or loop is captured in a function with def, and not in a lambda; {hint}"
     if last is not guard and last.hint is not None:
         hint = f"{last.hint}; or {hint}" if not names else f"{last.hint}; {hint}"
     error = CaptureError(

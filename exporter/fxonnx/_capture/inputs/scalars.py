@@ -110,6 +110,21 @@ def with_scalar_branch(error: CaptureError, labels: Sequence[str]) -> CaptureErr
     return explained
 
 
+def with_scalars_as_tensors(error: CaptureError | None, labels: Sequence[str]) -> CaptureError | None:
+    """The model's own error on the example, in which numbers were converted to tensors, with their names."""
+    if error is None or not labels:
+        return error
+    names = ", ".join(map(repr, labels))
+    explained = CaptureError(
+        error.message.replace(
+            "example inputs:", f"example inputs, with tensors in place of dynamic scalars, {names}:", 1
+        ),
+        hint=f"remove a number that Python reads from dynamic_scalars, and export once for each value; or {error.hint}",
+    )
+    explained.__cause__ = error.__cause__
+    return explained
+
+
 def frozen_arguments(leaves: Sequence[Leaf]) -> Mapping[str, Any]:
     """Label to value of the numbers and strings that become constants of the program; log each of them."""
     frozen = {

@@ -401,7 +401,7 @@ MASK_PATCHES: tuple[Patch, ...] = (
 
 
 def call_module(_: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """``DistributedDataParallel.forward``: the call of its module, without what synchronizes the processes."""
+    """``DistributedDataParallel.forward``: the call of its module, without synchronizing the processes."""
     return self.module(*args, **kwargs)
 
 

@@ -2,7 +2,7 @@
 
 Tracing sets flags and replaces builtins for the whole process, and models seed the global generator or write through
 ``tensor.data``; torch's messages and its loader of archives are process-wide as well. In order: flags and builtins,
-TorchDynamo's caches, state that models change, messages, loading.
+TorchDynamo's caches, state that models change, messages, loading, prints of models.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import math
 import pickle
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -30,7 +32,7 @@ from fxonnx_translations._torch_compat import (
 
 from ..departures import DepartureKind, record_departure
 from .compiling_state import answer_is_compiling
-from .patch import Patch, PatchKind, applied, in_tracing_thread, is_tracing
+from .patch import Patch, PatchKind, ValuePatch, applied, in_tracing_thread, is_tracing, written
 
 __all__ = [
     "REWRITING_PATCHES",
@@ -42,6 +44,7 @@ __all__ = [
     "compile_anew",
     "convert_module",
     "load_weights_only",
+    "model_prints",
     "new_patcher",
     "override_builtins",
     "print_nothing",
@@ -369,3 +372,25 @@ STATE_PATCHES: tuple[Patch, ...] = (
     ),
 )
 """Applied during captures."""
+
+
+def model_prints(*, shown: bool) -> AbstractContextManager[None]:
+    """Drop this thread's prints to the standard streams inside the context; other threads and files get theirs.
+
+    Args:
+        shown: Print it instead; strict mode, which refuses ``print``, then captures the same models.
+    """
+    replaced = partial(_print, None if shown else threading.get_ident())
+    return written((ValuePatch("builtins:print", replaced, "models print fake tensors, and each run of them again"),))
+
+
+def _print(silent: int | None, original: Callable[..., None]) -> Callable[..., None]:
+    """``print``, which writes nothing to the standard streams in one thread."""
+
+    def printed(*values: Any, file: Any = None, **options: Any) -> None:
+        if threading.get_ident() != silent or file not in (None, sys.stdout, sys.stderr):
+            original(*values, file=file, **options)
+
+    # TorchDynamo, which refuses ``print``, calls it instead of tracing it.
+    printed._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return printed

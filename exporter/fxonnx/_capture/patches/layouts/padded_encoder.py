@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from fxonnx_translations._torch_compat import arange
 
 from ...._warnings import warn_user
-from ...attempts import is_first_attempt
 from ...constraints.guard_recorder import user_line
 from ...departures import DepartureKind, record_departure
 from ..patch import Patch
@@ -42,9 +41,8 @@ def _forward(
     if src_key_padding_mask is None or mask is not None or not _may_use_nested_tensors(self, src):
         return original(self, src, mask, src_key_padding_mask, is_causal)
     if _needs_gradients(self, src):
-        if is_first_attempt():
-            line = user_line(sys._getframe())
-            warn_user(_WITH_GRADIENTS + ("" if line is None else f"\n  at: {line}") + _HINT)
+        line = user_line(sys._getframe())
+        warn_user(_WITH_GRADIENTS + ("" if line is None else f"\n  at: {line}") + _HINT)
         return original(self, src, mask, src_key_padding_mask, is_causal)
     record_departure(DepartureKind.REPLACED, "torch.nn.TransformerEncoder.forward")
     hidden = src_key_padding_mask.logical_not().logical_not()
@@ -79,7 +77,7 @@ def _needs_gradients(encoder: nn.TransformerEncoder, src: Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (src, *first.parameters()))
 
 
-ENCODER_PATCHES = (
+ENCODER_PATCHES: tuple[Patch, ...] = (
     Patch(
         "torch.nn.modules.transformer:TransformerEncoder.forward",
         _forward,
