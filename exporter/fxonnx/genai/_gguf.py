@@ -154,7 +154,7 @@ class GgufModel:
             dtype: dtype of the model.
 
         Returns:
-            The model, and the report of what the file lacks.
+            The model, and the report about missing weights.
         """
         state = {name: weight.dequantized(dtype) for name, weight in self.weights.items()}
         options = {"config": self.config, "dtype": dtype, "ignore_mismatched_sizes": True, "output_loading_info": True}
@@ -296,7 +296,7 @@ def _config(file: GgufFile, architecture: str) -> Any:
 
 
 def _complete(config: Any, file: GgufFile, architecture: str) -> None:
-    """Set what transformers does not read: the scale of the attention of Gemma, and of positions.
+    """Set the scales of Gemma's attention and of positions, which transformers does not read.
 
     Raises:
         ArgumentError: If the model has another attention, or scales positions in a way that is not supported.
@@ -374,7 +374,7 @@ def _names(model: Any, architecture: str) -> dict[str, str]:
 
 
 def _weight(path: Path, name: str, stored: StoredBlocks, processor: Any) -> GgufWeight:
-    """A weight, with what transformers does to the tensor: it changes the order of rows, or the numbers."""
+    """A weight, as transformers makes it of the tensor: it changes the order of rows, or the numbers."""
     weight = GgufWeight(path, name, stored)
     if weight.has_integers:
         count, columns = stored.shape
