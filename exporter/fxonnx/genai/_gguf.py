@@ -158,7 +158,7 @@ class GgufModel:
         """
         state = {name: weight.dequantized(dtype) for name, weight in self.weights.items()}
         options = {"config": self.config, "dtype": dtype, "ignore_mismatched_sizes": True, "output_loading_info": True}
-        with loading(self.file.path):
+        with loading(self.file.path), _without_progress():
             loaded, report = model_class.from_pretrained(None, state_dict=state, **options)
         self._scale_frequencies(loaded)
         return loaded.eval(), report
@@ -281,7 +281,7 @@ def _config(file: GgufFile, architecture: str) -> Any:
     options = {name: value for name, value in own.items() if value is not None}
     with TemporaryDirectory() as name:
         # transformers would read the vocabulary one string after the other, in seconds, and check nothing.
-        write_header(file, Path(name) / "header.gguf")
+        write_header(file, Path(name) / "header.gguf", {f"{architecture}.vocab_size": embedding.shape[0]})
         with loading(file.path):
             config = transformers.AutoConfig.from_pretrained(
                 name, gguf_file="header.gguf", local_files_only=True, vocab_size=embedding.shape[0], **options
