@@ -105,6 +105,7 @@ def values_of(kind: str) -> tuple[Any, ...]:
         "recipe": get_args(get_args(genai["recipe"])[0]),
         "embeddings": get_args(_Table),
         "lm_head": get_args(_Choice),
+        "cache": get_args(genai["cache"]),
         "pooling": get_args(get_args(genai["pooling"])[0]),
         "task": tuple(TASKS),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -302,3 +303,10 @@ def test_transformers_layout(tmp_path: Path) -> None:
     assert {"tokenizer.json", "config.json"} <= {path.name for path in (tmp_path / "out").iterdir()}
     fxonnx.huggingface.export(str(tmp_path / "model.gguf"), tmp_path / "genai", layout="genai", verify=False)
     assert (tmp_path / "genai" / "genai_config.json").is_file()
+
+
+def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model.gguf").write_bytes(header())
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(fxonnx.ExportError, match=r"module gguf is not installed\nhint: .*fxonnx\[gguf\]"):
+        fxonnx.genai.export(tmp_path / "model.gguf", tmp_path / "out")

@@ -1,8 +1,8 @@
-"""Caches of 8-bit integers, whose scales are measured on a text."""
+"""Caches of 8-bit integers, whose scales are measured."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 import onnx_ir as ir
@@ -10,6 +10,7 @@ import torch
 
 from .. import ONNXProgram
 from ..errors import ArgumentError, did_you_mean
+from ._config import context_length
 from ._example import example_inputs
 from ._extra import import_extra
 from ._loading import LanguageModel
@@ -20,10 +21,12 @@ CacheType: TypeAlias = Literal["float", "int8"]
 
 _TOPIC = "class"
 """A text about Python of some thousand letters, which every installation has."""
-_TOKENS = 512
+_TOKENS = 384
 _PAST, _SCALES = (3, 4), (12, 13)
 """Inputs of GroupQueryAttention: keys and values, and the scales of each."""
 _LARGEST = 127.0
+_HEADROOM = 1.25
+"""Other texts have larger numbers, whose rounding to the largest integer loses more than larger scales do."""
 
 
 def check_cache_type(cache: str, target: str) -> None:
@@ -77,7 +80,7 @@ def use_integer_caches(program: ONNXProgram, loaded: LanguageModel) -> None:
             if past is None:
                 continue
             magnitudes = largest[str(present.name)]
-            scales = (magnitudes / _LARGEST).clamp(min=torch.finfo(torch.float32).tiny)
+            scales = (magnitudes * (_HEADROOM / _LARGEST)).clamp(min=torch.finfo(torch.float32).tiny)
             _set_scales(node, _SCALES[index - 3], f"{present.name}.scale", scales)
             node.attributes[f"{name}_quant_type"] = ir.AttrString(f"{name}_quant_type", "PER_CHANNEL")
             for value in (past, present):
@@ -96,34 +99,39 @@ def _set_scales(node: ir.Node, index: int, name: str, scales: torch.Tensor) -> N
 
 
 def _largest_magnitudes(program: ONNXProgram, loaded: LanguageModel) -> Mapping[str, torch.Tensor]:
-    """Name of each cache to the largest magnitude in each channel of a head, for a text."""
+    """Name of each cache to the largest magnitude in each channel of a head, for a text and for random tokens."""
     names = [str(value.name) for value in program.model.graph.outputs]
-    results = program(**_inputs(loaded))
-    found = dict(zip(names, results, strict=True))
-    return {
-        name: torch.as_tensor(value).float().abs().amax((0, 2))
-        for name, value in found.items()
-        if name.startswith("present.")
-    }
+    largest: dict[str, torch.Tensor] = {}
+    for tokens in _prompts(loaded):
+        for name, result in zip(names, program(**_inputs(program, loaded, tokens)), strict=True):
+            if name.startswith("present."):
+                found = torch.as_tensor(result).float().abs().amax((0, 2))
+                largest[name] = torch.maximum(found, largest.get(name, found))
+    return largest
 
 
-def _inputs(loaded: LanguageModel) -> dict[str, Any]:
+def _inputs(program: ONNXProgram, loaded: LanguageModel, tokens: torch.Tensor) -> dict[str, Any]:
     """The inputs of a prompt without a past."""
     transformers = import_extra("transformers")
-    tokens = _tokens(loaded)
     inputs = example_inputs(loaded.model, batch=1)
     (parameter,) = [name for name, value in inputs.items() if isinstance(value, transformers.DynamicCache)]
+    has_positions = any(value.name == "position_ids" for value in program.model.graph.inputs)
+    positions = {"position_ids": torch.arange(tokens.shape[1])[None]} if has_positions else {}
     pairs = [(layer.keys[:, :, :0], layer.values[:, :, :0]) for layer in inputs[parameter].layers]
     return {
         "input_ids": tokens,
         "attention_mask": torch.ones_like(tokens),
         parameter: transformers.DynamicCache(pairs),
+        **positions,
     }
 
 
-def _tokens(loaded: LanguageModel) -> torch.Tensor:
-    """A text as tokens that the model has."""
+def _prompts(loaded: LanguageModel) -> Iterator[torch.Tensor]:
+    """A text and random tokens, both in tokens that the model has."""
     from pydoc_data import topics  # some hundred kilobytes
 
+    vocabulary = loaded.config.vocab_size
+    length = min(_TOKENS, context_length(loaded.config))
     found = loaded.tokenizer(topics.topics[_TOPIC]).input_ids
-    return torch.tensor([[token for token in found if token < loaded.config.vocab_size][:_TOKENS]])
+    yield torch.tensor([[token for token in found if token < vocabulary][:length]])
+    yield torch.randint(vocabulary, (1, length), generator=torch.Generator().manual_seed(0))

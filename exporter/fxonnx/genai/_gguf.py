@@ -154,11 +154,11 @@ class GgufModel:
             dtype: dtype of the model.
 
         Returns:
-            The model, and the report of what the file lacks.
+            The model, and the report about missing weights.
         """
         state = {name: weight.dequantized(dtype) for name, weight in self.weights.items()}
         options = {"config": self.config, "dtype": dtype, "ignore_mismatched_sizes": True, "output_loading_info": True}
-        with loading(self.file.path):
+        with loading(self.file.path), _without_progress():
             loaded, report = model_class.from_pretrained(None, state_dict=state, **options)
         self._scale_frequencies(loaded)
         return loaded.eval(), report
@@ -281,7 +281,7 @@ def _config(file: GgufFile, architecture: str) -> Any:
     options = {name: value for name, value in own.items() if value is not None}
     with TemporaryDirectory() as name:
         # transformers would read the vocabulary one string after the other, in seconds, and check nothing.
-        write_header(file, Path(name) / "header.gguf")
+        write_header(file, Path(name) / "header.gguf", {f"{architecture}.vocab_size": embedding.shape[0]})
         with loading(file.path):
             config = transformers.AutoConfig.from_pretrained(
                 name, gguf_file="header.gguf", local_files_only=True, vocab_size=embedding.shape[0], **options
@@ -296,7 +296,7 @@ def _config(file: GgufFile, architecture: str) -> Any:
 
 
 def _complete(config: Any, file: GgufFile, architecture: str) -> None:
-    """Set what transformers does not read: the scale of the attention of Gemma, and of positions.
+    """Set the scales of Gemma's attention and of positions, which transformers does not read.
 
     Raises:
         ArgumentError: If the model has another attention, or scales positions in a way that is not supported.
@@ -374,7 +374,7 @@ def _names(model: Any, architecture: str) -> dict[str, str]:
 
 
 def _weight(path: Path, name: str, stored: StoredBlocks, processor: Any) -> GgufWeight:
-    """A weight, with what transformers does to the tensor: it changes the order of rows, or the numbers."""
+    """A weight, as transformers makes it of the tensor: it changes the order of rows, or the numbers."""
     weight = GgufWeight(path, name, stored)
     if weight.has_integers:
         count, columns = stored.shape

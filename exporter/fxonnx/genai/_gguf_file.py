@@ -24,7 +24,7 @@ _SCALARS: Mapping[int, str] = MappingProxyType(
     {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 )
 """Type of a value to its format; 8 is a string and 9 an array."""
-_STRING, _ARRAY = 8, 9
+_UINT32, _STRING, _ARRAY = 4, 8, 9
 _FLOAT32 = 0
 _BLOCKS: Mapping[int, tuple[str, int, int]] = MappingProxyType(
     {
@@ -222,14 +222,16 @@ def _stored(data: mmap.mmap, name: str, shape: tuple[int, ...], kind: int, start
     )
 
 
-def write_header(file: GgufFile, path: Path) -> None:
+def write_header(file: GgufFile, path: Path, sizes: Mapping[str, int]) -> None:
     """Write a file with the settings of another one and the names of its tensors, without weights and vocabulary.
 
     Args:
         file: The other one.
         path: The file to write.
+        sizes: Further settings.
     """
-    settings = {key: (kind, value) for key, (kind, value) in file.settings.items() if _is_of_model(key, kind, value)}
+    settings: dict[str, tuple[int, Any]] = {key: (_UINT32, size) for key, size in sizes.items()}
+    settings |= {key: (kind, value) for key, (kind, value) in file.settings.items() if _is_of_model(key, kind, value)}
     content = bytearray(_MAGIC + struct.pack("<IQQ", 3, len(file.tensors), len(settings)))
     for key, (kind, value) in settings.items():
         content += _text(key)

@@ -188,7 +188,7 @@ def check_weights(place: Path, report: Mapping[str, Any], ignored: str | None = 
 
     Args:
         place: The directory or file.
-        report: What transformers has found in it.
+        report: The report of transformers.
         ignored: Beginning of the names of weights that may be missing.
 
     Raises:

@@ -157,7 +157,6 @@ def export(
     variants = read_variants(dtype)
     check_directory(Path(out))
     announce = on_stage or _ignore
-    gguf = find_gguf(Path(model)) if isinstance(model, (str, os.PathLike)) else None
     if layout == "genai" and vocoder is not None:
         raise ArgumentError("vocoder", 'layout="genai" takes none', hint="only SpeechT5 does, in the other layouts")
     if layout == "genai" and attentions:
@@ -166,12 +165,10 @@ def export(
         if target is not None:
             raise ArgumentError("target", 'layout="genai" has its own', hint="leave it out, or choose another layout")
         return _export_for_genai(
-            gguf or model, Path(out), variants, (processor, revision, token, opset_version), verify, announce
+            model, Path(out), variants, (processor, revision, token, opset_version), verify, announce
         )
     announce("load")
-    if gguf is not None:
-        model, tokenizer = load_gguf(gguf)
-        processor = tokenizer if processor is None else processor
+    model, processor = _loaded_gguf(model, processor)
     pipeline = pipeline_of(model, revision, token)
     if pipeline is not None:
         if vocoder is not None:
@@ -293,6 +290,15 @@ def _export_for_genai(
         on_stage=announce,
     )
     return ExportedModel(out, "text-generation", tuple(sorted(out.glob("*.onnx"))), (), {})
+
+
+def _loaded_gguf(model: Any, processor: Any) -> tuple[Any, Any]:
+    """The model and the tokenizer of a GGUF file; of anything else, the arguments."""
+    path = find_gguf(Path(model)) if isinstance(model, (str, os.PathLike)) else None
+    if path is None:
+        return model, processor
+    loaded, tokenizer = load_gguf(path)
+    return loaded, tokenizer if processor is None else processor
 
 
 def _place(name: str, position: int, count: int) -> str:
