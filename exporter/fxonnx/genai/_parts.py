@@ -65,6 +65,7 @@ class Request:
         announce: Called with the name of each stage as it begins.
         checkpoint: The directory of the model if the files are moved there; its own files are kept.
         hidden_states: Whether a decoder also returns its last hidden states.
+        inputs_embeds: Whether a decoder takes embeddings in place of tokens.
     """
 
     directory: Path
@@ -79,6 +80,7 @@ class Request:
     announce: Callable[[str], None]
     checkpoint: Path | None = None
     hidden_states: bool = False
+    inputs_embeds: bool = False
 
     def without_guards(self) -> Request:
         """The same arguments for a graph without guards, for models that are valid for every call of the runtime."""
