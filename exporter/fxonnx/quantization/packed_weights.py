@@ -390,7 +390,7 @@ def _has_blocks(groups: torch.Tensor, size: int) -> bool:
 
 def _modules(names: Iterable[str], packed_format: PackedFormat) -> list[str]:
     codes, scales, *_ = _PARTS[packed_format.method]
-    if packed_format.method == "int-quantized":  # names of other weights end like those of its codes
+    if packed_format.method == "int-quantized":  # other weights have names like its codes
         codes = scales
     suffix = f".{codes}"
     return [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
