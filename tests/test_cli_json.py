@@ -150,7 +150,7 @@ ERRORS = [
     ("diff m.onnx missing.onnx", 2, "FX001", "model: file missing.onnx does not exist"),
     ("report m.onnx -o missing/page.html", 1, "FX006", "the report cannot be written to missing"),
     ("hf missing/model -o out --dtype q3", 2, "FX001", "dtype: expected names of fp32"),
-    ("genai missing -o out", 2, "FX001", "model: directory missing does not exist"),
+    ("genai ./missing -o out", 2, "FX001", "model: directory missing does not exist"),
     ("demo -o missing/m.onnx", 1, "FX006", "directory missing does not exist"),
 ]
 

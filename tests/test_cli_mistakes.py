@@ -179,7 +179,7 @@ MISTAKES: list[tuple[str, int, str, str]] = [
     ("hf model.onnx -o out", 2, WRONG, "model: model.onnx is a file\nhint: pass the directory of the model"),
     ("hf empty_model -o out", 2, WRONG, "model: empty_model has no config.json"),
     ("hf broken_model -o out", 2, WRONG, "model: broken_model/config.json is not a JSON file: "),
-    ("genai missing -o out", 2, WRONG, "model: directory missing does not exist"),
+    ("genai ./missing -o out", 2, WRONG, "model: directory missing does not exist"),
     (
         "genai model.onnx -o out",
         2,

@@ -46,6 +46,7 @@ def imported(path: Path) -> Iterator[str]:
 PRIVATE_NAMES = {
     "_paths",  # the words for destinations that cannot be written
     "_warnings",  # texts with the line of the caller
+    "_program.accuracy_level",  # the option of sessions that do not round activations
     "_program.atomic_file",  # locks, by which leftovers of killed processes are known
     "_program.checkpoint_files",  # links and indices that lead out of a checkpoint
     "_program.checkpoints",  # the safetensors files of a checkpoint

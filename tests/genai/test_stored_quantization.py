@@ -261,7 +261,7 @@ REFUSED: Mapping[str, tuple[Any, Mapping[str, Any] | None, str]] = {
     "NVFP4 with factors of the input": (smoothed, None, "cannot be read: it has a pre_quant_scale"),
     "NF4 with too few scales": (cut, None, "its parts in bitsandbytes in 4 bits do not fit each other"),
     "NF4 without a shape": (without_state, None, "weights of bitsandbytes without their shape: 'shape'"),
-    "bitsandbytes in columns": (partial(of_rows, form=2), None, "its weight_format is not that of rows"),
+    "bitsandbytes in columns": (partial(of_rows, form=2), None, "its weight_format is not 0, rows"),
     "scales that do not fit": (unknown_blocks, None, r"(read|written): it has \d scales for \d+ weights"),
     "scales in bytes": (of_bytes, None, r"its scales are torch\.uint8"),
     "blocks of an unknown size": (per_block, None, "in blocks of an unknown size"),
@@ -323,7 +323,7 @@ def test_modules_of_bitsandbytes(tmp_path: Path) -> None:
     model = make()
     kind = type("Linear4bit", (torch.nn.Linear,), {"__module__": "bitsandbytes.nn.modules"})
     model.lm_head.__class__ = kind
-    message = r"quantized by bitsandbytes, as those of a Linear4bit\nhint: .*save_pretrained .* model\.dequantize\(\)"
+    message = r"model: it has weights that bitsandbytes has quantized, in a Linear4bit\nhint: .*save_pretrained .* model\.dequantize\(\)"
     for export, options in (
         (fxonnx.genai.export, {"tokenizer": make_tokenizer()}),
         (fxonnx.huggingface.export, {"processor": make_tokenizer()}),

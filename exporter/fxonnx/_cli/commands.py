@@ -307,6 +307,9 @@ def genai_command(
     hidden_states: Annotated[
         bool, typer.Option("--hidden-states", help="Return the hidden states of the last layer as well.")
     ] = False,
+    inputs_embeds: Annotated[
+        bool, typer.Option("--inputs-embeds", help="Take embeddings in place of tokens, for ONNX Runtime.")
+    ] = False,
     revision: Revision = None,
     token: Token = None,
     verify: Annotated[
@@ -344,6 +347,7 @@ def genai_command(
             text_only=text_only,
             hidden_states=hidden_states,
             accuracy_level=accuracy_level,
+            inputs_embeds=inputs_embeds,
             adapters=adapters,
             quantize=read_weight_quantization(
                 recipe or precision, {"block_size": block_size, "embeddings": embeddings, "lm_head": lm_head}

@@ -289,7 +289,7 @@ def _matched(source: AdapterSource, inputs: Mapping[str, ir.Value], given: _Give
 
 
 def _are_layers(missing: Collection[str], found: Collection[str]) -> bool:
-    """Whether weights are all those of their layers; an adapter without a layer leaves it as it is."""
+    """Whether weights are whole layers; an adapter without a layer leaves it as it is."""
     return {_layer_of(fqn) for fqn in missing}.isdisjoint({_layer_of(fqn) for fqn in found})
 
 
@@ -344,7 +344,7 @@ def _layer_of(fqn: str) -> str | None:
 
 
 def _of_adapter(fqn: str, before: str, after: str) -> str:
-    """Replace the name of an adapter, which a module may have as well; PEFT's follows that of the factor."""
+    """Replace the name of an adapter, which a module may have as well; PEFT's follows the factor."""
     parts, layer = fqn.split("."), _layer_of(fqn)
     first = 0 if layer is None else layer.count(".") + 1
     if len(parts) == first + 2 and parts[-1] in ("weight", "bias"):  # no name after the factor

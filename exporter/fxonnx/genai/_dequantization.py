@@ -119,7 +119,7 @@ def check_quantization(model: Any) -> None:
     if layer is not None:
         raise ArgumentError(
             "model",
-            f"its weights are quantized by bitsandbytes, as those of a {type(layer).__name__}",
+            f"it has weights that bitsandbytes has quantized, in a {type(layer).__name__}",
             hint="pass the directory that model.save_pretrained writes, or the result of model.dequantize()",
         )
     found = getattr(model.config, "quantization_config", None)

@@ -41,11 +41,13 @@ def dynamic_shapes(inputs: Mapping[str, Any]) -> dict[str, Any]:
     parameter, states = _states(inputs)
     names = {*inputs, *(() if states else ("past_key_values.*",))}
     kinds = dict.fromkeys(name.partition(".")[2] for name in states)
+    tokens = {"inputs_embeds": DYNAMIC_SHAPES["input_ids"]} if "inputs_embeds" in names else {}
     dynamic = {
+        **tokens,
         **{name: dims for name, dims in DYNAMIC_SHAPES.items() if name in names},
         **{f"{parameter}.*.{kind}": _STATES[kind] for kind in kinds},
     }
-    if len(inputs["input_ids"]) > 1:
+    if len(inputs["attention_mask"]) > 1:
         return dynamic
     return {name: {axis: dim for axis, dim in dims.items() if axis > 0} for name, dims in dynamic.items()}
 

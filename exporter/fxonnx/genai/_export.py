@@ -24,16 +24,17 @@ from ._encoder_decoder import export_encoder_decoder
 from ._example import dynamic_shapes, example_inputs, has_rotary_positions, input_names, state_names
 from ._families import Family, check_modalities
 from ._head_sizes import equal_head_sizes
-from ._hidden_states import returning_hidden_states
+from ._hidden_states import HIDDEN_STATES, returning_hidden_states
 from ._hub import download, is_hub_id
 from ._in_place import keep_checkpoint_files, save_beside_weights
+from ._input_embeddings import EMBEDDING, compare_logits, embedding_part, with_embeddings
 from ._last_logits import last_logits_only
 from ._latent_attention import attention_over_latents
 from ._loading import LanguageModel, load_language_model
 from ._meta import has_weights
 from ._padded_steps import ignores_padding
 from ._padding import assume_right_padding
-from ._parts import Request
+from ._parts import Request, export_parts, save_parts
 from ._places import counting_tokens, counts_places
 from ._precision import (
     Precision,
@@ -89,6 +90,7 @@ def export(
     normalize: bool | None = None,
     text_only: bool = False,
     hidden_states: bool = False,
+    inputs_embeds: bool = False,
     verify: bool = True,
     revision: str | None = None,
     token: str | None = None,
@@ -131,8 +133,10 @@ def export(
             directory has it.
         normalize: Normalize the embeddings; by default if modules.json specifies it.
         text_only: Export a model that also takes images or audio as one of text.
-        hidden_states: Return the hidden states after the last layer and its norm as well, of all positions, for a head
-            of your own; ``generator.get_output("hidden_states")`` has them. For decoder-only models.
+        hidden_states: Return the hidden states after the last layer and its norm as well, of all positions:
+            ``generator.get_output("hidden_states")``. For decoder-only models.
+        inputs_embeds: Take embeddings in place of tokens; ``embedding.onnx`` makes embeddings of tokens. For programs
+            that call ONNX Runtime: onnxruntime-genai passes embeddings to models with images only.
         verify: Compare greedily generated tokens in onnxruntime-genai with transformers'; embeddings and scores
             in ONNX Runtime with eager torch's.
         revision: Branch, tag or commit on the Hub.
@@ -174,7 +178,7 @@ def export(
             model = download(model, revision, token)
         is_embedding = pooling is not None or normalize is not None
         # In the directory of the checkpoint, its files become the external data.
-        has_values = verify or bool(adapters) or cache != "float" or recipe in ("balanced", "fast")
+        has_values = verify or bool(adapters) or inputs_embeds or cache != "float" or recipe in ("balanced", "fast")
         is_needed = has_values or _is_directory(model, Path(out))
         loaded = load_language_model(
             model, tokenizer, plan.dtype, is_embedding, chat_template, check, with_weights=is_needed
@@ -188,10 +192,14 @@ def export(
             "recipe": recipe is not None,
             "cache": cache != "float",
             "hidden_states": hidden_states,
+            "inputs_embeds": inputs_embeds,
         }
         for argument, is_given in given.items():
             if is_given and loaded.family != "decoder":
                 raise ArgumentError(argument, "supported for decoder-only models only")
+        if inputs_embeds and (adapters or loaded.is_packed):
+            reason = "adapters are not supported" if adapters else "weights that the checkpoint has as integers are not"
+            raise ArgumentError("inputs_embeds", f"{reason} with it", hint='leave it out, or pass quantize="int4"')
         if recipe is not None and quantize is not None:
             plan = replace(plan, quantize=config_of_recipe(recipe, loaded.model, loaded.tokenizer))
         elif loaded.family == "decoder" and isinstance(plan.quantize, str):
@@ -211,6 +219,7 @@ def export(
             name=name,
             on_quality=on_quality,
             cache=cache,
+            inputs_embeds=inputs_embeds,
         )
         _EXPORTS[loaded.family](loaded, request)
         if request.checkpoint is not None:
@@ -248,7 +257,9 @@ def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, 
     config = genai_config(loaded.model, loaded.tokenizer, program.model.graph, request.device, _MODEL_FILE)
     request.announce("save")
     path = request.directory / _MODEL_FILE
-    if loaded.is_packed or not has_weights(loaded.model):
+    if request.inputs_embeds:
+        save_parts({"model": program, **export_parts({EMBEDDING: embedding_part(loaded.model)}, request)}, request)
+    elif loaded.is_packed or not has_weights(loaded.model):
         program.save(path, weights=loaded.stored_weights)
     else:
         save_beside_weights(program, path, request.checkpoint)
@@ -256,6 +267,10 @@ def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, 
     if not request.verify:
         return True
     request.announce("verify")
+    if request.inputs_embeds:
+        with rounded_weights(loaded.model, program):
+            compare_logits(loaded, request.directory, request.tolerance)
+        return True
     model, reference = open_exported(request.directory), reference_of(loaded)
     # The weights of a quantized checkpoint are not rounded again.
     try:
@@ -328,6 +343,8 @@ def _decoder(loaded: LanguageModel, adapters: Adapters, request: Request, *, has
     padding of a shorter prompt.
     """
     inputs = example_inputs(loaded.model) if has_batches else example_inputs(loaded.model, batch=1)
+    if request.inputs_embeds:
+        inputs = with_embeddings(inputs, loaded.model)
     if has_rotary_positions(loaded.model):
         positions = {"position_ids": inputs.pop("position_ids")} if "position_ids" in inputs else {}
         program = _exported(loaded, inputs, adapters, request)
@@ -346,12 +363,14 @@ def _exported(loaded: LanguageModel, inputs: Mapping[str, Any], adapters: Adapte
     with (
         ignoring_warnings("the model cannot be exported for all requested sizes"),
         selection,
-        returning_hidden_states(loaded.model) if request.hidden_states else nullcontext(),
         rotary,
         equal_head_sizes(loaded.model),
         attention_over_latents(loaded.model),
         states as output_names,
+        returning_hidden_states(loaded.model) if request.hidden_states else nullcontext(),
     ):
+        if output_names and request.hidden_states:
+            output_names = (*output_names, HIDDEN_STATES)
         program = export_model(
             loaded.model,
             kwargs=inputs,

@@ -10,7 +10,10 @@ import torch
 
 from ..errors import ArgumentError
 
-__all__ = ["returning_hidden_states"]
+__all__ = ["HIDDEN_STATES", "returning_hidden_states"]
+
+HIDDEN_STATES = "hidden_states"
+"""Name of the output."""
 
 
 @contextmanager
@@ -25,14 +28,16 @@ def returning_hidden_states(model: Any) -> Iterator[None]:
     """
     inner = model.base_model
     if inner is model:
-        raise ArgumentError("hidden_states", f"{type(model).__name__} has no model without an output embedding")
+        raise ArgumentError(HIDDEN_STATES, f"{type(model).__name__} has no model without an output embedding")
     found: list[torch.Tensor] = []
 
     def keep(_module: torch.nn.Module, _args: Any, output: Any) -> None:
         found[:] = [output[0]]
 
     def add(_module: torch.nn.Module, _args: Any, output: Any) -> Any:
-        output["hidden_states"] = found.pop()
+        if isinstance(output, tuple):  # with recurrent states, which are tensors
+            return (*output, found.pop())
+        output[HIDDEN_STATES] = found.pop()
         return output
 
     hooks = [inner.register_forward_hook(keep), model.register_forward_hook(add)]

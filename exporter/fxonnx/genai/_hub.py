@@ -65,7 +65,7 @@ def download(
     Args:
         model: Its id.
         revision: Branch, tag or commit.
-        token: Token of the Hub; None for that of ``hf auth login`` or the environment.
+        token: Token of the Hub; None for the one of ``hf auth login`` or the environment.
         argument: Name of the argument, for the error.
         trust_remote_code: Whether to download code as well.
 

@@ -69,6 +69,7 @@ class Request:
         name: The precision or recipe.
         on_quality: Called with the comparison of probabilities for a text.
         cache: Element type of the caches of a decoder.
+        inputs_embeds: Whether a decoder takes embeddings in place of tokens.
     """
 
     directory: Path
@@ -86,6 +87,7 @@ class Request:
     name: str = ""
     on_quality: Callable[[Quality], None] | None = None
     cache: Literal["float", "int8"] = "float"
+    inputs_embeds: bool = False
 
     def without_guards(self) -> Request:
         """The same arguments for a graph without guards, for models that are valid for every call of the runtime."""

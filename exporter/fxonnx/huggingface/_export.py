@@ -143,27 +143,13 @@ def export(
         SaveError: If ``out`` cannot be written.
         ExportError: If transformers is not installed, or the export fails.
     """
-    # Fail before the model is loaded.
-    choices: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
-        ("layout", layout, get_args(Layout)),
-        ("target", target, (None, *get_args(Target))),
-    )
-    for name, value, known in choices:
-        if value not in known:
-            problem = f"expected {', '.join(map(repr, known))}, got {value!r}"
-            raise ArgumentError(name, problem, hint=did_you_mean(value, filter(None, known)))
+    _check_choices(layout, target, vocoder=vocoder, attentions=attentions)
     if task is not None:
         task_by_name(task)
     variants = read_variants(dtype)
     check_directory(Path(out))
     announce = on_stage or _ignore
-    if layout == "genai" and vocoder is not None:
-        raise ArgumentError("vocoder", 'layout="genai" takes none', hint="only SpeechT5 does, in the other layouts")
-    if layout == "genai" and attentions:
-        raise ArgumentError("attentions", 'layout="genai" has none', hint="choose another layout")
     if layout == "genai":
-        if target is not None:
-            raise ArgumentError("target", 'layout="genai" has its own', hint="leave it out, or choose another layout")
         return _export_for_genai(
             model, Path(out), variants, (processor, revision, token, opset_version), verify, announce
         )
@@ -212,6 +198,30 @@ def export(
     return ExportedModel(
         Path(out), source.task.name, tuple(Path(out) / each for each in written), tuple(checks), limits
     )
+
+
+def _check_choices(layout: Any, target: Any, *, vocoder: Any, attentions: bool) -> None:
+    """Fail before the model is loaded.
+
+    Raises:
+        ArgumentError: If a choice does not exist, or excludes another one.
+    """
+    choices: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
+        ("layout", layout, get_args(Layout)),
+        ("target", target, (None, *get_args(Target))),
+    )
+    for name, value, known in choices:
+        if value not in known:
+            problem = f"expected {', '.join(map(repr, known))}, got {value!r}"
+            raise ArgumentError(name, problem, hint=did_you_mean(value, filter(None, known)))
+    if layout != "genai":
+        return
+    if vocoder is not None:
+        raise ArgumentError("vocoder", 'layout="genai" takes none', hint="only SpeechT5 does, in the other layouts")
+    if attentions:
+        raise ArgumentError("attentions", 'layout="genai" has none', hint="choose another layout")
+    if target is not None:
+        raise ArgumentError("target", 'layout="genai" has its own', hint="leave it out, or choose another layout")
 
 
 def _export_pipeline(

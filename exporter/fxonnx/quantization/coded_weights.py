@@ -94,7 +94,7 @@ def coded_weights(tensors: Mapping[str, LoadableTensor]) -> dict[str, CodedWeigh
 
 
 def _weight_of(name: str, tensors: Mapping[str, LoadableTensor]) -> Iterator[CodedWeight]:
-    """The weight of which a name is that of the part that only its form has."""
+    """The weight to which a part belongs that only its form has."""
     state = _STATE.fullmatch(name)
     module, _, last = name.rpartition(".")
     weight = state["name"] if state else f"{module}.weight"
@@ -149,7 +149,7 @@ def _of_table(parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
 def _of_rows(parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Integers, of which the largest one is the largest absolute value of its row."""
     if int(parts.get("format", torch.tensor(0)).max()) != 0:
-        raise ValueError("its weight_format is not that of rows")
+        raise ValueError("its weight_format is not 0, rows")
     return parts["codes"].float() * (parts["scales"].float() / _LARGEST_INT8)[:, None]
 
 

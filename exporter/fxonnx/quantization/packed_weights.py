@@ -424,7 +424,7 @@ def _has_blocks(groups: torch.Tensor, size: int) -> bool:
 
 def _modules(names: Iterable[str], packed_format: PackedFormat) -> list[str]:
     codes, scales, *_ = _PARTS[packed_format.method]
-    if packed_format.method == "int-quantized":  # names of other weights end like those of its codes
+    if packed_format.method == "int-quantized":  # other weights have names like its codes
         codes = scales
     suffix = f".{codes}"
     return [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
@@ -574,12 +574,17 @@ def _compressed_parts(weight: PackedWeight, codes: bool) -> _Parts:
 def _byte_parts(weight: PackedWeight, codes: bool) -> _Parts:
     """Signed integers of 8 bits, whose scales may be one for all."""
     found = (weight.load("weight").to(torch.int16) + 128).to(torch.uint8) if codes else _NO_CODES
-    scales = weight.load("weight_scale")
-    points = weight.load("weight_zero_point") if "weight_zero_point" in weight.parts else None
-    parts = [part if part is None or part.ndim == 2 else part.reshape(-1, 1) for part in (scales, points)]
-    rows = weight.shape[0]
-    scales, points = (part if part is None or len(part) != 1 else part.expand(rows, -1) for part in parts)
-    return found, scales, None if points is None else (points.to(torch.int16) + 128).to(torch.uint8)
+    scales = _of_each_row(weight.load("weight_scale"), weight.shape[0])
+    if "weight_zero_point" not in weight.parts:
+        return found, scales, None
+    points = _of_each_row(weight.load("weight_zero_point"), weight.shape[0])
+    return found, scales, (points.to(torch.int16) + 128).to(torch.uint8)
+
+
+def _of_each_row(values: torch.Tensor, rows: int) -> torch.Tensor:
+    """Scales or zero points, [rows, blocks]."""
+    values = values if values.ndim == 2 else values.reshape(-1, 1)
+    return values.expand(rows, -1) if len(values) == 1 else values
 
 
 _READERS: Mapping[str, Callable[[PackedWeight, bool], _Parts]] = MappingProxyType(
