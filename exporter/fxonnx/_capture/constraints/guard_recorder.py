@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import FrameType, MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
@@ -40,6 +40,9 @@ from ..evaluating_code import (
     relaxed,
 )
 from .constraint_solver import normal_forms
+
+if TYPE_CHECKING:
+    from ..data_edges import DataEdge
 
 __all__ = [
     "COMPARISONS",
@@ -113,6 +116,7 @@ class GuardLog:
         converted: Files in which truth values of sizes become numbers.
         asked: Conditions on sizes that the model's code asks for, with the place of the last one.
         edges: Conditions that the capture assumes, with the lines that ask; see ``answered_beside_edges``.
+        data_edges: Conditions on sizes that depend on data; see ``answered_beside_data_edges``.
         observer: Called with each new guard.
     """
 
@@ -123,6 +127,7 @@ class GuardLog:
     converted: set[str] = field(default_factory=set)
     asked: dict[sympy.Basic, Asking] = field(default_factory=dict)
     edges: dict[sympy.Basic, SourceLine | None] = field(default_factory=dict)
+    data_edges: list[DataEdge] = field(default_factory=list)
     observer: Callable[[GuardLog, Guard], None] | None = None
     _recorded: set[sympy.Basic] = field(default_factory=set)
     _divisors: dict[sympy.Expr, int] = field(default_factory=dict)
@@ -145,7 +150,15 @@ class GuardLog:
 
     def clear(self) -> None:
         """Forget the guards of an attempt that is repeated."""
-        for recorded in (self.guards, self.sources, self.nonzero, self.layouts, self.asked, self.edges):
+        for recorded in (
+            self.guards,
+            self.sources,
+            self.nonzero,
+            self.layouts,
+            self.asked,
+            self.edges,
+            self.data_edges,
+        ):
             recorded.clear()
         for noted in (self.converted, self._recorded):
             noted.clear()

@@ -105,7 +105,10 @@ ARGUMENT_PATCHES: tuple[Patch, ...] = (
     ),
     *(
         FunctionPatch(
-            f"torch:{name}_indices", partial(_triangle_indices, name == "triu"), "it specializes the sizes", strict=False
+            f"torch:{name}_indices",
+            partial(_triangle_indices, name == "triu"),
+            "it specializes the sizes",
+            strict=False,
         )
         for name in ("tril", "triu")
     ),
