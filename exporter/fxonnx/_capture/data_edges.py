@@ -1,8 +1,8 @@
 """Edges of sizes that depend on data: single sizes at which a model skips what does nothing for them.
 
-``if index.numel() > 0: y.index_add_(0, index, x)`` skips an addition of nothing. If control flow on it cannot be captured,
-such as beside gradients, the condition is answered as for all other sizes. The proof shows whether the program is right at
-the edge as well; otherwise the graph checks that no input is there.
+``if index.numel() > 0: y.index_add_(0, index, x)`` skips an addition of nothing. If control flow on it cannot be
+captured, such as beside gradients, the condition is answered as for all other sizes. The proof shows whether the
+program is right at the edge as well; otherwise the graph checks that no input is there.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from traceback import StackSummary
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import sympy
 import torch
@@ -25,7 +26,7 @@ from torch.fx.node import has_side_effect
 from fxonnx_translations._torch_compat import ValueRanges, int_oo
 
 from .._own_operators import define_operator
-from .._user_files import is_user_frame
+from .._user_files import is_user_file, is_user_frame
 from .constraints.guard_recorder import GuardLog, SourceLine, user_line
 from .data_dependence.checks import answer_at
 from .data_dependence.concrete_values import active_values
@@ -76,13 +77,26 @@ def answered_beside_data_edges(log: GuardLog, *, is_applied: bool) -> Iterator[N
         log: Receives the edges.
         is_applied: Whether they are answered.
     """
-    patch = Patch(
-        "torch.fx.experimental.sym_node:SymNode.guard_bool",
-        partial(_guard_bool, log),
-        "a model branches on single sizes that depend on data",
+    patches = (
+        Patch(
+            "torch.fx.experimental.sym_node:SymNode.guard_bool",
+            partial(_guard_bool, log),
+            "a model branches on single sizes that depend on data",
+        ),
+        Patch(
+            "torch.fx.proxy:TracerBase._filter_traceback_frames",
+            _keep_user_frames,
+            "it keeps only frames of functions with the name forward",
+        ),
     )
-    with applied((patch,)) if is_applied else nullcontext():
+    with applied(patches) if is_applied else nullcontext():
         yield
+
+
+def _keep_user_frames(original: Callable[..., StackSummary], tracer: Any, stack: StackSummary) -> StackSummary:
+    """``_filter_traceback_frames``, which also keeps the functions that forward calls."""
+    kept = {id(frame) for frame in original(tracer, stack)}
+    return StackSummary.from_list([frame for frame in stack if id(frame) in kept or is_user_file(frame.filename)])
 
 
 def _guard_bool(log: GuardLog, original: Callable[..., bool], self: SymNode, file: str, line: int) -> bool:
@@ -106,15 +120,20 @@ def _guard_bool(log: GuardLog, original: Callable[..., bool], self: SymNode, fil
         file_name, text = frame.f_code.co_filename, f"{_TEXT}{len(log.data_edges)}"
         body = _body(frame, answer=found)
         log.data_edges.append(DataEdge(text, self.expr, found, user_line(frame), file_name, body))
-        condition = torch.SymBool(self)
+        make_condition: Any = torch.SymBool if found else _negated
         # Passes that trace the program anew give its sizes other symbols, but keep the text.
-        torch.ops.fxonnx.beside_edge(condition if found else torch.sym_not(condition), text)
+        torch.ops.fxonnx.beside_edge(make_condition(self), text)
         return found
+
+
+def _negated(node: SymNode) -> Any:
+    negate, condition = cast(Any, torch.sym_not), cast(Any, torch.SymBool)(node)
+    return negate(condition)
 
 
 def _found_answer(node: SymNode) -> bool | None:
     """The answer beside the edge of a condition; None without an edge."""
-    known = node.shape_env.var_to_range
+    known = {} if node.shape_env is None else node.shape_env.var_to_range
     found = edge_of(node.expr, {one: known.get(one, ValueRanges(0, int_oo)) for one in node.expr.free_symbols})
     return None if found is None else found[1]
 

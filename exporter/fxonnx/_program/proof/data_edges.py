@@ -140,7 +140,7 @@ def _edges_at(
     copies = pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, placeholder_values(program, call.inputs, {}))
     with torch.no_grad():
         interpreter.run(*copies, enable_io_processing=False)
-    return {edge: edge not in interpreter.active for edge in interpreter.reached}
+    return {edge: interpreter.is_harmless(edge) for edge in interpreter.reached}
 
 
 class _EdgeInterpreter(ProgramInterpreter):
@@ -155,8 +155,13 @@ class _EdgeInterpreter(ProgramInterpreter):
         super().__init__(module, {}, None, filler=0)
         self.reached: set[DataEdge] = set()
         self.active: set[DataEdge] = set()
+        self._seen: set[DataEdge] = set()
         self._last: dict[Any, DataEdge] = {}
         self._asserted = {node: edge for edge, nodes in asserted.items() for node in nodes}
+
+    def is_harmless(self, edge: DataEdge) -> bool:
+        """Whether operators beside an edge are known, and compute nothing."""
+        return edge in self._seen and edge not in self.active
 
     def run_node(self, n: Node) -> Any:
         """Run a node, and note what it does."""
@@ -168,6 +173,7 @@ class _EdgeInterpreter(ProgramInterpreter):
             if not self.fetch_args_kwargs_from_env(n)[0][0]:
                 self.reached.add(edge)
         beside = [one for one in self._last.values() if one not in self.active and _is_in_body(n, one)]
+        self._seen.update(beside)
         if beside and not _is_harmless(n, (self.fetch_args_kwargs_from_env(n), result)):
             self.active.update(beside)
         return result

@@ -77,7 +77,8 @@ def _triangle_indices(
     count = _sum_of_positive(row, below) - _sum_of_positive(row, below - col)
     count = row * col - count if is_upper else count
     check(found.shape[0] == count)
-    return found.T.to(dtype)
+    indices: Tensor = found.T.to(dtype)
+    return indices
 
 
 def _sum_of_positive(count: Any, offset: Any) -> Any:
