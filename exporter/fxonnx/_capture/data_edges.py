@@ -1,4 +1,4 @@
-"""Edges of sizes that depend on data: single sizes at which a model skips what does nothing for them.
+"""Edges of sizes that depend on data: single sizes for which a model skips operators that do nothing.
 
 ``if index.numel() > 0: y.index_add_(0, index, x)`` skips an addition of nothing. If control flow on it cannot be
 captured, such as beside gradients, the condition is answered as for all other sizes. The proof shows whether the
@@ -11,13 +11,12 @@ import ast
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from traceback import StackSummary
 from types import FrameType
 from typing import Any, cast
 
-import sympy
 import torch
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -27,7 +26,7 @@ from fxonnx_translations._torch_compat import ValueRanges, int_oo
 
 from .._own_operators import define_operator
 from .._user_files import is_user_file, is_user_frame
-from .constraints.guard_recorder import GuardLog, SourceLine, user_line
+from .constraints.guard_recorder import DataEdge, GuardLog, user_line
 from .data_dependence.checks import answer_at
 from .data_dependence.concrete_values import active_values
 from .edges import edge_of
@@ -35,7 +34,7 @@ from .evaluating_code import evaluating_frame
 from .patches.patch import Patch, applied
 from .source_code import function_source
 
-__all__ = ["DataEdge", "answered_beside_data_edges"]
+__all__ = ["answered_beside_data_edges"]
 
 
 def _hold(condition: Any, text: str) -> None:
@@ -46,27 +45,6 @@ _OPERATOR = define_operator("fxonnx::beside_edge(Scalar condition, str text) -> 
 has_side_effect(torch.ops.fxonnx.beside_edge.default)
 
 _TEXT = "edge "
-
-
-@dataclass(frozen=True)
-class DataEdge:
-    """A condition that is answered as for all sizes but one.
-
-    Attributes:
-        text: The text of its node in the program.
-        condition: The condition, in the symbols of the capture.
-        answer: The answer.
-        line: The line that asks.
-        file: Its file.
-        body: The first and the last line of the statements that run beside the edge; None if others run at the edge.
-    """
-
-    text: str
-    condition: sympy.Basic
-    answer: bool
-    line: SourceLine | None
-    file: str
-    body: tuple[int, int] | None
 
 
 @contextmanager
@@ -111,7 +89,7 @@ def _guard_bool(log: GuardLog, original: Callable[..., bool], self: SymNode, fil
             known = next((at for at, edge in enumerate(log.data_edges) if edge.condition == self.expr), None)
             if known is None:
                 raise
-            # What torch computes at the edge is not known.
+            # Nothing is known about the code of torch at the edge.
             log.data_edges[known] = replace(log.data_edges[known], body=None)
             return log.data_edges[known].answer
         found = _found_answer(self)

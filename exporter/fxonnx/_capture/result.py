@@ -17,9 +17,9 @@ from .attempts import Attempt
 from .attribute_changes import AttributeChange
 from .autograd_functions import FunctionCall
 from .constraints.constraint import SizeLimits
+from .constraints.guard_recorder import DataEdge
 from .data_dependence.assumption import Assumption
 from .data_dependence.weight_reads import WeightReads
-from .data_edges import DataEdge
 from .departures import Departure
 from .inputs.input_table import InputTable
 from .rewriting import Rewrite

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import FrameType, MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy
 import torch
@@ -41,11 +41,9 @@ from ..evaluating_code import (
 )
 from .constraint_solver import normal_forms
 
-if TYPE_CHECKING:
-    from ..data_edges import DataEdge
-
 __all__ = [
     "COMPARISONS",
+    "DataEdge",
     "Guard",
     "GuardLog",
     "SourceLine",
@@ -101,6 +99,27 @@ class Guard:
 
     expression: sympy.Basic
     line: SourceLine | None
+
+
+@dataclass(frozen=True)
+class DataEdge:
+    """A condition that is answered as for all sizes but one.
+
+    Attributes:
+        text: The text of its node in the program.
+        condition: The condition, in the symbols of the capture.
+        answer: The answer.
+        line: The line that asks.
+        file: Its file.
+        body: The first and the last line of the statements that run beside the edge; None if others run at the edge.
+    """
+
+    text: str
+    condition: sympy.Basic
+    answer: bool
+    line: SourceLine | None
+    file: str
+    body: tuple[int, int] | None
 
 
 @dataclass

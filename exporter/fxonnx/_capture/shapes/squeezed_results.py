@@ -59,7 +59,7 @@ def squeeze_results(program: ExportedProgram, squeezes: Iterable[DynamicSqueeze]
         squeezes: Its squeezes of dynamic axes.
 
     Returns:
-        The new nodes; whether the program then computes what the model computes is for the proof.
+        The new nodes, which the proof confirms.
     """
     axes = _remaining_axes(program, {one.node: one.axes for one in squeezes})
     output = program.graph.output_node()

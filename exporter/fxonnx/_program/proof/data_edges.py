@@ -15,7 +15,7 @@ from torch.fx import Node
 from fxonnx_translations._torch_compat import OpOverload, pytree
 
 from ..._capture import Assumption, AssumptionKind, Capture
-from ..._capture.data_edges import DataEdge
+from ..._capture.constraints.guard_recorder import DataEdge
 from ..._capture.departures import Departure, DepartureKind
 from ..._warnings import warn_user
 from ...errors import CaptureError
@@ -37,8 +37,8 @@ _HARMLESS = MOVES | _FILLS | _FILLS_LIKE | {"index_select", "select_scatter"}
 def confirm_data_edges(capture: Capture, model: Any) -> Capture:
     """Drop the conditions whose edges the program is right at; the graph checks the others.
 
-    An edge is confirmed if program and model return the same there, and if what the model skips computes nothing: only
-    operators on empty tensors, or that move values.
+    An edge is confirmed if program and model return the same there, and if all operators that the model skips have
+    empty tensors, or move values.
 
     Args:
         capture: The captured program, from which the assertions of confirmed conditions are removed.
@@ -132,7 +132,7 @@ def _runs(
 def _edges_at(
     capture: Capture, variation: Variation, asserted: Mapping[DataEdge, Sequence[Node]]
 ) -> dict[DataEdge, bool]:
-    """The edges that a call is at, and whether what the program computes beside each of them is harmless there."""
+    """The edges that a call is at, and whether the operators beside each of them are harmless there."""
     program = capture.exported_program
     args, kwargs = variation.calls[0]
     call = bind_call(program, args, kwargs, None, capture.inputs.frozen)
@@ -164,7 +164,7 @@ class _EdgeInterpreter(ProgramInterpreter):
         return edge in self._seen and edge not in self.active
 
     def run_node(self, n: Node) -> Any:
-        """Run a node, and note what it does."""
+        """Run a node, and record edges."""
         result = super().run_node(n)
         edge = self._asserted.get(n)
         if edge is not None:
