@@ -52,7 +52,7 @@ from ._prepare import (
 from ._program import ONNXProgram
 from ._program.call_binding import bind_call
 from ._program.external_data import ExternalData
-from ._program.proof import confirm_assumed_limits, confirmed_limits, prove, unproved_for_untested
+from ._program.proof import confirm_assumed_limits, confirm_data_edges, confirmed_limits, prove, unproved_for_untested
 from ._program.read_weights import reads_metadata
 from ._program.record import ExportRecord
 from ._program.saving import check_file
@@ -298,7 +298,8 @@ def _capture(
         )
         with unset_fake_temporarily():
             captured = replace(captured, exported_program=unwrap_subclasses(captured.exported_program))
-            return confirm_assumed_limits(captured, model, strict=options.strict_shapes)
+            captured = confirm_assumed_limits(captured, model, strict=options.strict_shapes)
+            return confirm_data_edges(captured, model)
 
 
 def _convert(captured: Capture, options: Options, timer: Timer, model: Any, *, prints: bool) -> ONNXProgram:

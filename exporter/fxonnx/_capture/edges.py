@@ -23,7 +23,7 @@ from .data_dependence.checks import answer_at
 from .evaluating_code import Asking, evaluating_frame
 from .patches.patch import Patch, applied
 
-__all__ = ["answered_beside_edges", "has_edges"]
+__all__ = ["answered_beside_edges", "edge_of", "has_edges"]
 
 
 def has_edges(conditions: Mapping[sympy.Basic, Asking]) -> bool:
@@ -33,7 +33,7 @@ def has_edges(conditions: Mapping[sympy.Basic, Asking]) -> bool:
         conditions: The conditions with their places.
     """
     return any(
-        _edge_of(condition, dict.fromkeys(condition.free_symbols, ValueRanges(1, int_oo))) and answer_at(asking) is None
+        edge_of(condition, dict.fromkeys(condition.free_symbols, ValueRanges(1, int_oo))) and answer_at(asking) is None
         for condition, asking in conditions.items()
     )
 
@@ -70,7 +70,7 @@ def _guard_bool(
     symbols = condition.free_symbols
     if environment is None or not symbols or not symbols <= environment.backed_var_to_val.keys():
         return original(self, file, line)
-    edge = _edge_of(condition, {symbol: environment.var_to_range[symbol] for symbol in symbols})
+    edge = edge_of(condition, {symbol: environment.var_to_range[symbol] for symbol in symbols})
     if edge is None or environment._maybe_evaluate_static(condition) is not None:
         return original(self, file, line)
     assumed, answer = edge
@@ -82,7 +82,7 @@ def _guard_bool(
     return answer
 
 
-def _edge_of(condition: sympy.Basic, ranges: Mapping[sympy.Symbol, Any]) -> tuple[sympy.Basic, bool] | None:
+def edge_of(condition: sympy.Basic, ranges: Mapping[sympy.Symbol, Any]) -> tuple[sympy.Basic, bool] | None:
     """The sizes beside the edge of a condition as a relation, and the answer there; None without an edge."""
     if not isinstance(condition, sympy.Rel) or not all(side.is_integer for side in condition.args):
         return None

@@ -30,7 +30,7 @@ __all__ = [
 
 # Code that implements symbolic numbers; the first frame outside of it is the one that evaluates a condition.
 _RECORDER = OWN + "_capture/constraints/guard_recorder.py"
-_PATCHES = (OWN + "_capture/patches/patch.py", OWN + "_capture/edges.py")
+_PATCHES = tuple(OWN + "_capture/" + name for name in ("patches/patch.py", "edges.py", "data_edges.py"))
 _DATA_DEPENDENCE = OWN + "_capture/data_dependence/"
 # They evaluate the conditions of rewritten functions.
 _HELPERS = OWN + "_capture/rewriting/operators/helpers.py"

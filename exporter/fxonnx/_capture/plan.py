@@ -96,6 +96,7 @@ class CapturePlan:
         loops: The loops that are rewritten since they limit the inputs.
         integers: The files in which ``int``, ``float`` and ``len`` keep sizes symbolic.
         resolves_guards: Whether data-dependent guards are resolved by concrete values and by checks that only raise.
+        beside: The failure before those on single sizes were answered as for all other sizes.
         follows_example: Whether they are resolved by the example.
         guard: The failure at a data-dependent guard for which control flow is rewritten.
         rewriting: The functions with this control flow.
@@ -123,6 +124,7 @@ class CapturePlan:
     loops: LoopRewriting | None = None
     integers: SymbolicIntegers = SymbolicIntegers()
     resolves_guards: bool = False
+    beside: Failure | None = None
     follows_example: bool = False
     guard: Failure | None = None
     rewriting: Rewriting | None = None

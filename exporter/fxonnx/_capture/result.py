@@ -17,6 +17,7 @@ from .attempts import Attempt
 from .attribute_changes import AttributeChange
 from .autograd_functions import FunctionCall
 from .constraints.constraint import SizeLimits
+from .constraints.guard_recorder import DataEdge
 from .data_dependence.assumption import Assumption
 from .data_dependence.weight_reads import WeightReads
 from .departures import Departure
@@ -59,8 +60,9 @@ class Capture:
         attribute_changes: The Python attributes whose changes in one call affect the next.
         reassigned: The buffers that forward replaces by tensors of another kind, whose updates the program lacks.
         attempts: The calls of torch.export, of which the last one that captured the model gave the program.
-        refusal: The error of the other attempts, if plain torch.export captured the model after them: it is raised
-            unless the program is proved.
+        refusal: The error of the other attempts, if plain torch.export captured the model after them, or an attempt
+            with ``data_edges``: it is raised unless the program is proved.
+        data_edges: The conditions that were answered as for all sizes but one, until the proof confirms them.
     """
 
     exported_program: ExportedProgram
@@ -85,6 +87,7 @@ class Capture:
     reassigned: tuple[Reassignment, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     refusal: CaptureError | None = None
+    data_edges: tuple[DataEdge, ...] = ()
 
     @property
     def source(self) -> torch.nn.Module | None:

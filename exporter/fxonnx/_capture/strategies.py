@@ -240,6 +240,20 @@ def _is_at_guard(outcome: Outcome, plan: CapturePlan) -> bool:
     return isinstance(outcome, Failure) and not plan.has_concrete_values and may_be_data_dependent(outcome.error)
 
 
+def _may_have_data_edges(outcome: Outcome, plan: CapturePlan) -> bool:
+    if not isinstance(outcome, Failure) or not plan.has_concrete_values or plan.loops is not None:
+        return False
+    return plan.beside is not None or plan.guard is not None or may_be_data_dependent(outcome.error)
+
+
+def _beside_data_edges(failure: Failure, plan: CapturePlan) -> Decision:
+    """Answer conditions on single sizes as for the other ones; report the failure before it, or dims of one size."""
+    if plan.beside is None:
+        return plan.changed(beside=failure)
+    is_new = isinstance(failure.error, SpecializedDimsError) and not isinstance(plan.beside.error, SpecializedDimsError)
+    return failure if is_new else plan.beside
+
+
 def _is_unresolved(outcome: Outcome, plan: CapturePlan) -> bool:
     return isinstance(outcome, Failure) and outcome.guard is not None
 
@@ -324,6 +338,7 @@ STRATEGIES = (
         _is_at_guard,
         lambda failure, plan: plan.changed(resolves_guards=True),
     ),
+    Strategy("branches for single sizes that depend on data are left out", _may_have_data_edges, _beside_data_edges),
     Strategy("branches on data follow the example", _is_unresolved, _followed_example),
     Strategy("control flow is rewritten to `torch.cond` and loops", _has_control_flow, _rewritten_control_flow),
     Strategy("strict mode (TorchDynamo)", _fails_in_export, _strict_mode),

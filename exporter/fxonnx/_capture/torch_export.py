@@ -37,6 +37,7 @@ from .constraints.size_forms import canonical_sizes
 from .constraints.specialized_dims import specialized_dims_error
 from .data_dependence.data_dependent_guards import is_data_dependent
 from .data_dependence.handled_errors import HandledErrors, recorded_errors, unexplained
+from .data_edges import answered_beside_data_edges
 from .departures import DepartureKind, record_departure
 from .eager_failures import eager_failure, handled_in_eager_mode, user_line
 from .edges import answered_beside_edges
@@ -239,6 +240,7 @@ def _run_torch_export(
         tracing(model),
         capture_patches(strict=strict, plain=plan.plain),
         answered_beside_edges(plan.edges, plan.log),
+        answered_beside_data_edges(plan.log, is_applied=plan.beside is not None),
         hooks_for_model_only(model),
         nullcontext() if strict or plan.plain else held_weights(model),
         value_patches(model, dict(zip(labels, inputs.leaves, strict=True)), plan.states.names),

@@ -168,6 +168,8 @@ class CaptureTask:
             rewrites=() if plan.rewritten is None else tuple(plan.rewritten.log.constructs),
             departures=(*seen.departures, *truth_values(program), *(one.departure for one in assumptions), *rewritten),
             output_lists=seen.lists.positions,
+            refusal=None if plan.beside is None else plan.beside.error,
+            data_edges=tuple(plan.log.data_edges),
         )
 
     def _failure(self, error: Exception, plan: CapturePlan, seen: _Observations) -> Failure:

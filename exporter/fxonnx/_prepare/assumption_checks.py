@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -66,12 +67,20 @@ def insert_checks(graph: torch.fx.Graph) -> list[Check]:
                 return insert(_OPERATORS[number.target], *map(as_tensor, number.args))
         return insert(aten.scalar_tensor.default, number)
 
-    return [Check(as_tensor(node.args[0]), _text_of(node.args[0])) for node in asserted]
+    return [
+        Check(as_tensor(node.args[0]), _text_of(node.args[0])) for node in asserted if not _is_unlimited(node.args[0])
+    ]
 
 
 def replaced_check(check: Check, node: torch.fx.Node) -> Check:
     """A check whose tensor another node computes, after passes."""
     return replace(check, node=node)
+
+
+def _is_unlimited(condition: Any) -> bool:
+    """Whether a condition compares a number with the end of a range that has none."""
+    arguments = condition.args if isinstance(condition, torch.fx.Node) else ()
+    return any(isinstance(one, int) and abs(one) >= sys.maxsize for one in arguments)
 
 
 def _text_of(condition: Any) -> str:

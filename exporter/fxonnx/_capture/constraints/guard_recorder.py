@@ -43,6 +43,7 @@ from .constraint_solver import normal_forms
 
 __all__ = [
     "COMPARISONS",
+    "DataEdge",
     "Guard",
     "GuardLog",
     "SourceLine",
@@ -100,6 +101,27 @@ class Guard:
     line: SourceLine | None
 
 
+@dataclass(frozen=True)
+class DataEdge:
+    """A condition that is answered as for all sizes but one.
+
+    Attributes:
+        text: The text of its node in the program.
+        condition: The condition, in the symbols of the capture.
+        answer: The answer.
+        line: The line that asks.
+        file: Its file.
+        body: The first and the last line of the statements that run beside the edge; None if others run at the edge.
+    """
+
+    text: str
+    condition: sympy.Basic
+    answer: bool
+    line: SourceLine | None
+    file: str
+    body: tuple[int, int] | None
+
+
 @dataclass
 class GuardLog:
     """All guards of one capture.
@@ -113,6 +135,7 @@ class GuardLog:
         converted: Files in which truth values of sizes become numbers.
         asked: Conditions on sizes that the model's code asks for, with the place of the last one.
         edges: Conditions that the capture assumes, with the lines that ask; see ``answered_beside_edges``.
+        data_edges: Conditions on sizes that depend on data; see ``answered_beside_data_edges``.
         observer: Called with each new guard.
     """
 
@@ -123,6 +146,7 @@ class GuardLog:
     converted: set[str] = field(default_factory=set)
     asked: dict[sympy.Basic, Asking] = field(default_factory=dict)
     edges: dict[sympy.Basic, SourceLine | None] = field(default_factory=dict)
+    data_edges: list[DataEdge] = field(default_factory=list)
     observer: Callable[[GuardLog, Guard], None] | None = None
     _recorded: set[sympy.Basic] = field(default_factory=set)
     _divisors: dict[sympy.Expr, int] = field(default_factory=dict)
@@ -145,7 +169,15 @@ class GuardLog:
 
     def clear(self) -> None:
         """Forget the guards of an attempt that is repeated."""
-        for recorded in (self.guards, self.sources, self.nonzero, self.layouts, self.asked, self.edges):
+        for recorded in (
+            self.guards,
+            self.sources,
+            self.nonzero,
+            self.layouts,
+            self.asked,
+            self.edges,
+            self.data_edges,
+        ):
             recorded.clear()
         for noted in (self.converted, self._recorded):
             noted.clear()

@@ -59,11 +59,11 @@ def squeeze_results(program: ExportedProgram, squeezes: Iterable[DynamicSqueeze]
         squeezes: Its squeezes of dynamic axes.
 
     Returns:
-        The new nodes; whether the program then computes what the model computes is for the proof.
+        The new nodes, which the proof confirms.
     """
     axes = _remaining_axes(program, {one.node: one.axes for one in squeezes})
     output = program.graph.output_node()
-    results, added = list(output.args[0]), []  # type: ignore[arg-type]
+    results, added = list(output.args[0]), []
     for position, spec in enumerate(program.graph_signature.output_specs):
         result = results[position]
         if spec.kind != OutputKind.USER_OUTPUT or not isinstance(result, Node) or not axes.get(result):

@@ -13,10 +13,10 @@ import torch
 
 from fxonnx_translations._torch_compat import OpOverload, TorchDispatchMode
 
-__all__ = ["CodePath"]
+__all__ = ["MOVES", "CodePath"]
 
 # Resizing to the same size is exact in all modes.
-_MOVES = frozenset(
+MOVES = frozenset(
     {
         *("view", "_unsafe_view", "_reshape_alias", "alias", "detach", "clone", "contiguous", "as_strided", "copy_"),
         *(
@@ -71,7 +71,7 @@ class _Recorder(TorchDispatchMode):
         self, func: OpOverload[Any, Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         name = func._schema.name.partition("::")[2]
-        if name not in _MOVES:
+        if name not in MOVES:
             self.calls.append((str(func), () if name in _RANGES else _numbers(func, args, kwargs or {})))
         return func(*args, **(kwargs or {}))
 

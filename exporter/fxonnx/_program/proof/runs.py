@@ -40,7 +40,7 @@ from ..assumption_checks import check_assumptions, placeholder_values
 from ..call_binding import bind_call
 from ..calls_in_a_row import Calls, run_in_a_row
 
-__all__ = ["CapturedRunner", "ModelRunner", "Outcome", "TooManyCalls"]
+__all__ = ["CapturedRunner", "ModelRunner", "Outcome", "ProgramInterpreter", "TooManyCalls"]
 
 _SEED = 0
 _aten = torch.ops.aten
@@ -294,7 +294,7 @@ class CapturedRunner:
         # The answers of the example may depend on the state.
         check_assumptions(self._capture, call.inputs, weights)
         # The interpreter needs no code of the graph, whose generation takes most of the time of a small model.
-        interpreter = _Interpreter(program.graph_module, self.calls, limit, filler=0 if is_seeded else 1)
+        interpreter = ProgramInterpreter(program.graph_module, self.calls, limit, filler=0 if is_seeded else 1)
         functions = recorded_function_calls(self._capture.functions)
         # A failure inside of vmap must not leave the level of vmap to the caller.
         with torch.no_grad(), _random_numbers(is_seeded), functions, unwound_transforms():
@@ -313,7 +313,7 @@ class CapturedRunner:
         return isinstance(tensor, torch.Tensor) and is_plain(tensor)
 
 
-class _Interpreter(torch.fx.Interpreter):
+class ProgramInterpreter(torch.fx.Interpreter):
     """Runs a graph and its subgraphs without assertions, which the ONNX model does not have either.
 
     Args:
@@ -341,7 +341,7 @@ class _Interpreter(torch.fx.Interpreter):
             self._calls[path] = self._calls.get(path, 0) + 1
             if self._limit is not None and self._calls[path] > self._limit:
                 raise TooManyCalls(f"a loop has more than {self._limit} iterations")
-            interpreter = _Interpreter(value, self._calls, self._limit, f"{path}.", filler=self._filler)
+            interpreter = ProgramInterpreter(value, self._calls, self._limit, f"{path}.", filler=self._filler)
             return interpreter.run(*args, enable_io_processing=False)
 
         return run

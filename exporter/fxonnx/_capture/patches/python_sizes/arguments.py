@@ -77,7 +77,8 @@ def _triangle_indices(
     count = _sum_of_positive(row, below) - _sum_of_positive(row, below - col)
     count = row * col - count if is_upper else count
     check(found.shape[0] == count)
-    return found.T.to(dtype)
+    indices: Tensor = found.T.to(dtype)
+    return indices
 
 
 def _sum_of_positive(count: Any, offset: Any) -> Any:
@@ -105,7 +106,10 @@ ARGUMENT_PATCHES: tuple[Patch, ...] = (
     ),
     *(
         FunctionPatch(
-            f"torch:{name}_indices", partial(_triangle_indices, name == "triu"), "it specializes the sizes", strict=False
+            f"torch:{name}_indices",
+            partial(_triangle_indices, name == "triu"),
+            "it specializes the sizes",
+            strict=False,
         )
         for name in ("tril", "triu")
     ),
