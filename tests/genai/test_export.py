@@ -81,7 +81,9 @@ def test_the_command_writes_the_same_files(checkpoint: Path, tmp_path: Path) -> 
     assert done.exit_code == 0, done.output
     assert "verify ..." not in done.output
     assert "Loading weights" not in done.output
-    assert re.search(r"^wrote .*out: [\d.]+ KiB, verified$", done.output, re.MULTILINE)
+    assert re.search(
+        r"^wrote .*out: [\d.]+ KiB, verified: KL divergence .* nats, 100% equal", done.output, re.MULTILINE
+    )
     fxonnx.genai.export(checkpoint, tmp_path / "again", verify=False)
     for path in (tmp_path / "again").iterdir():
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
@@ -89,7 +91,8 @@ def test_the_command_writes_the_same_files(checkpoint: Path, tmp_path: Path) -> 
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
-    assert list(found) == ["output", "bytes", "files", "verified"]
+    assert list(found) == ["output", "bytes", "files", "verified", "quality"]
+    assert found["quality"] is None
     assert str(tmp_path / "out" / "genai_config.json") in found["files"]
     assert found["bytes"] == sum(Path(path).stat().st_size for path in found["files"])
 

@@ -84,5 +84,6 @@ def tokens_of(text: str, model: Any, tokenizer: Any, most: int) -> torch.Tensor:
     """
     config = model.config.get_text_config(decoder=True)
     longest = min(most, getattr(config, "max_position_embeddings", None) or most)
-    tokens = torch.tensor([list(tokenizer(text).input_ids)[:longest]], dtype=torch.int64, device=model.device)
+    ids = tokenizer(text, truncation=True, max_length=longest).input_ids
+    tokens = torch.tensor([list(ids)], dtype=torch.int64, device=model.device)
     return tokens.clamp(max=config.vocab_size - 1)

@@ -42,7 +42,7 @@ from ._runner import load
 from ._samples import Sizes
 from ._source import Source, find_checkpoint, load_source
 from ._tasks import task_by_name
-from ._variants import Variant, read_variants
+from ._variants import Variant, importance_of, read_variants
 
 __all__ = ["ExportedModel", "Layout", "export"]
 
@@ -165,7 +165,8 @@ def export(
         if vocoder is not None:
             raise ArgumentError("vocoder", f"{type(pipeline).__name__} takes none", hint="only SpeechT5 does")
         return _export_pipeline(pipeline, Path(out), layout, variants, (opset_version, target), verify, announce)
-    source = load_source(model, task, processor, revision, token, trust_remote_code, with_weights=verify)
+    is_needed = verify or any(variant.searches for variant in variants)
+    source = load_source(model, task, processor, revision, token, trust_remote_code, with_weights=is_needed)
     source = replace(source, vocoder=vocoder)
     checks: list[FileCheck] = []
     limits: dict[str, tuple[str, ...]] = {}
@@ -176,6 +177,7 @@ def export(
         for number, variant in enumerate(variants):
             suffix = "" if layout == "optimum" and len(variants) == 1 else variant.suffix
             served = _in_dtype(source, variant.dtype)
+            variant = variant.for_inputs(importance_of(served) if variant.searches else {})
             components = components_of(served)
             generates = verify and any(component.generates for component in components)
             tokens = generated_tokens(served) if generates else None
