@@ -165,8 +165,7 @@ def export(
         if vocoder is not None:
             raise ArgumentError("vocoder", f"{type(pipeline).__name__} takes none", hint="only SpeechT5 does")
         return _export_pipeline(pipeline, Path(out), layout, variants, (opset_version, target), verify, announce)
-    is_needed = verify or any(variant.searches for variant in variants)
-    source = load_source(model, task, processor, revision, token, trust_remote_code, with_weights=is_needed)
+    source = load_source(model, task, processor, revision, token, trust_remote_code, with_weights=verify)
     source = replace(source, vocoder=vocoder)
     checks: list[FileCheck] = []
     limits: dict[str, tuple[str, ...]] = {}
