@@ -158,7 +158,7 @@ def export(
                 raise ArgumentError(argument, "supported for decoder-only models only")
         if recipe is not None and quantize is not None:
             plan = replace(plan, quantize=config_of_recipe(recipe, loaded.model, loaded.tokenizer))
-        elif loaded.family == "decoder" and isinstance(plan.quantize, str):
+        elif loaded.family == "decoder" and plan.quantize in ("int4", "int8"):
             plan = replace(plan, quantize=config_of_precision(plan.quantize))
         _write_tokenizer(loaded, staging)
         options = {
