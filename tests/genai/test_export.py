@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import fxonnx.genai
+from fxonnx import QuantizeConfig
 from fxonnx import ArgumentError, ExportError, SaveError
 from fxonnx._cli.commands import app
 from fxonnx.genai._chat_template import with_chat_template
@@ -373,7 +374,9 @@ def test_windows_and_positions_without_padding(model_type: str, sizes: Any, prec
     """They are not fused; in a padded batch, each row has the tokens of its prompt alone."""
     model = make_model(model_type, **sizes)
     model.generation_config.forced_eos_token_id = None
-    fxonnx.genai.export(model, tmp_path, tokenizer=make_tokenizer(), precision=precision, verify=precision == "int4")
+    # Activations that are rounded as well may change the tokens of random weights.
+    options: Any = {"quantize": QuantizeConfig("int4", accuracy_level=1)} if precision == "int4" else {"verify": False}
+    fxonnx.genai.export(model, tmp_path, tokenizer=make_tokenizer(), **options)
     if precision == "fp32":
         rows = zip(padded(left=True).split(1), PADDING, strict=True)
         expected = [generated_by_transformers(model, row[:, count:])[0] for row, count in rows]
