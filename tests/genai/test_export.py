@@ -17,8 +17,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import fxonnx.genai
-from fxonnx import QuantizeConfig
-from fxonnx import ArgumentError, ExportError, SaveError
+from fxonnx import ArgumentError, ExportError, QuantizeConfig, SaveError
 from fxonnx._cli.commands import app
 from fxonnx.genai._chat_template import with_chat_template
 from fxonnx.genai._config import INPUT_KEYS, genai_keys
