@@ -83,17 +83,17 @@ def export_ours(model: Any, path: Path, precision: Any = "fp32", **options: Any)
     """Export with fxonnx, with the logits of all tokens as the builder does."""
     from tests.genai.small_models import make_tokenizer
 
-    options |= {"tokenizer": make_tokenizer(), "last_logits": False, "verify": False}
+    options = {"tokenizer": make_tokenizer(), "last_logits": False, "verify": False, **options}
     genai.export(model, path.parent, precision=precision, **options)
 
 
-def export_builder(model: Any, path: Path, precision: str, *options: str) -> None:
+def export_builder(model: Any, path: Path, precision: str, *options: str, tokenizer: Any = None) -> None:
     """Build with onnxruntime-genai's model builder, with options for ``--extra_options``."""
     from tests.genai.small_models import make_tokenizer
 
     source = path.parent / "transformers"
     model.save_pretrained(source)
-    make_tokenizer().save_pretrained(source)
+    (tokenizer or make_tokenizer()).save_pretrained(source)
     arguments = ["-i", source, "-o", path.parent, "-p", precision, "-e", "cpu", "-c", path.parent / "cache"]
     arguments += ["--extra_options", *options] if options else []
     # In this process, where import_torchvision() has repaired an incomplete torchvision.
@@ -139,9 +139,10 @@ class Runner:
         shared: Whether past and present are one buffer.
         new: Number of new tokens.
         past: Number of tokens before them.
+        heads: Number of heads of the keys.
     """
 
-    def __init__(self, path: Path, *, shared: bool, new: int, past: int) -> None:
+    def __init__(self, path: Path, *, shared: bool, new: int, past: int, heads: int = 4) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -160,8 +161,8 @@ class Runner:
             number = position if place is None else 2 * int(place[1]) + (place[2] == "value")
             present = output if place is None else f"present.{place[0]}"
             random = np.random.default_rng(number)
-            cached = np.zeros((1, 4, BUFFER if shared else past, 64), np.float32)
-            cached[:, :, :past] = random.standard_normal((1, 4, past, 64)) * 0.1
+            cached = np.zeros((1, heads, BUFFER if shared else past, 64), np.float32)
+            cached[:, :, :past] = random.standard_normal((1, heads, past, 64)) * 0.1
             buffer = self._bind(name, cached)
             if shared:
                 self._binding.bind_ortvalue_output(present, buffer)
@@ -187,13 +188,15 @@ class Runner:
         return self._binding.get_outputs()[-1].numpy()  # type: ignore[no-any-return]
 
 
-def _runner(name: str, path: Path, new: int, past: int) -> Runner | OpenVinoRunner:
+def _runner(name: str, path: Path, new: int, past: int, heads: int) -> Runner | OpenVinoRunner:
     if path.suffix == ".xml":
         return OpenVinoRunner(path, new=new, past=past)
-    return Runner(path, shared=name != "torch.onnx", new=new, past=past)
+    return Runner(path, shared=name != "torch.onnx", new=new, past=past, heads=heads)
 
 
-def seconds_of(graphs: Mapping[str, Path], new: int, past: int, runs: int) -> tuple[dict[str, list[float]], Any]:
+def seconds_of(
+    graphs: Mapping[str, Path], new: int, past: int, runs: int, heads: int = 4
+) -> tuple[dict[str, list[float]], Any]:
     """Run one step of all graphs alternately, in sessions that are made several times.
 
     Returns:
@@ -202,7 +205,7 @@ def seconds_of(graphs: Mapping[str, Path], new: int, past: int, runs: int) -> tu
     seconds: dict[str, list[float]] = {name: [] for name in graphs}
     for turn in range(_SESSIONS):
         names = [*graphs][turn % len(graphs) :] + [*graphs][: turn % len(graphs)]
-        runners = {name: _runner(name, graphs[name], new, past) for name in names}
+        runners = {name: _runner(name, graphs[name], new, past, heads) for name in names}
         for runner in runners.values():
             runner.seconds()  # allocates
         for index in range(-(-runs // _SESSIONS)):

@@ -176,6 +176,45 @@ def test_dynamic(tmp_path: Path) -> None:
     assert report.quantized_bytes < 0.4 * report.float_bytes
 
 
+@pytest.mark.parametrize("target", [None, "onnxruntime-genai"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_rows_of_dynamic_activations_have_their_own_scale(target: Any, bias: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 48, bias=bias), nn.GELU(), nn.Linear(48, 32, bias=bias)).eval()
+    config = QuantizeConfig("int8", activations="dynamic")
+    path = tmp_path / "model.onnx"
+    example, shapes = torch.randn(2, 5, 64), ({0: "batch", 1: "length"},)
+    fxonnx.export(model, (example,), path, dynamic_shapes=shapes, quantize=config, target=target)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+    def run(rows: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(session.run(None, {session.get_inputs()[0].name: rows.numpy()})[0])
+
+    rows = torch.randn(3, 7, 64)
+    # A token with massive values, one of equal ones, one of zeros, and one that is not a number.
+    rows[0, 0, 5], rows[0, 1], rows[0, 2], rows[1, 3, 0] = 3e4, 2.5, 0.0, float("nan")
+    found, expected = run(rows), model(rows).detach()
+    assert bool(found[1, 3].isnan().all())
+    is_close = (found - expected).norm(dim=-1) <= 0.04 * expected.norm(dim=-1)
+    is_close[1, 3] = True
+    assert bool(is_close.all())
+    # The other rows of a batch change nothing.
+    assert torch.equal(run(rows[2:, 4:])[0], found[2, 4:])
+
+
+@pytest.mark.parametrize("target", [None, "onnxruntime-genai"])
+def test_layers_of_which_only_weights_are_quantized(target: Any) -> None:
+    torch.manual_seed(0)
+    model = Attention().eval()
+    config = QuantizeConfig("int8", activations="dynamic", weights_only=["query", "he*"], block_size=32)
+    shapes = {name: {0: "batch", 1: "length"} for name in TOKENS}
+    program = fxonnx.export(model, kwargs=TOKENS, dynamic_shapes=shapes, quantize=config, target=target, verify="auto")
+    operators = collections.Counter(node.op_type for node in program.model.graph)
+    assert operators["DequantizeLinear" if target is None else "MatMulNBits"] == 2
+    assert operators["MatMulInteger" if target is None else "MatMulIntegerToFloat"] == 3
+    assert relative_error(program(**TOKENS)[0], model(**TOKENS)) < 0.03
+
+
 def test_recurrent_layers_and_bodies_stay_floating_point_numbers() -> None:
     class Recurrent(nn.Module):
         def __init__(self) -> None:
@@ -373,6 +412,8 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "embeddings": ({"calibration": IMAGES, "embeddings": "int4"}, {}, 'got embeddings="int4"'),
     "blocks": ({"calibration": IMAGES, "block_size": 32}, {}, "block_size=32: with 8-bit activations"),
     "some_blocks": ({"calibration": IMAGES, "block_sizes": {"0": 32}}, {}, "block_sizes: with 8-bit activations"),
+    "some_bits": ({"calibration": IMAGES, "bits": {"0": 8}}, {}, "bits: with 8-bit activations"),
+    "weights_only": ({"calibration": IMAGES, "weights_only": ["0"]}, {}, "weights_only: constant scales do not use"),
     "asymmetric": ({"calibration": IMAGES, "symmetric": False}, {}, "symmetric=False: with 8-bit activations"),
     "no_calibration": ({"activations": "static"}, {}, 'activations="static" requires calibration'),
     "unused": ({"activations": "dynamic", "calibration": IMAGES}, {}, "activations='dynamic' does not use it"),

@@ -205,6 +205,16 @@ INVALID: list[tuple[Any, dict[str, Any], str]] = [
     ),
     (QuantizeConfig(block_sizes=32), {}, "block_sizes: expected names with sizes, got an int"),  # type: ignore[arg-type]
     (QuantizeConfig("int8", block_sizes={"inner": 32}), {"opset_version": 20}, "weights in blocks require opset 21"),
+    (QuantizeConfig(bits=8), {}, "bits: expected names with bits, got an int"),  # type: ignore[arg-type]
+    (QuantizeConfig(bits={"inner": 3}), {}, r"bits\['inner'\]: expected 4 or 8, got 3"),
+    (QuantizeConfig(bits={"iner": 8}), {}, "bits: 'iner' matches no linear layer or embedding\n.*'inner'"),
+    (QuantizeConfig("int8", bits={"inner": 4}), {"opset_version": 20}, "4-bit weights require opset 21"),
+    (
+        QuantizeConfig(importance={"inner.weight": [1.0]}),
+        {},
+        r"importance\['inner.weight'\]: expected a tensor of one axis",
+    ),
+    (QuantizeConfig(weights_only=["inner"]), {}, 'weights_only: activations="float" does not use it'),
     (QuantizeConfig(accuracy_level=5), {}, "accuracy_level: expected one of 0, 1, 2, 3, 4, got 5"),
     (QuantizeConfig(symmetric=None), {}, "symmetric: expected one of True, False"),  # type: ignore[arg-type]
     (QuantizeConfig(rounding="serach"), {}, "rounding: expected one of 'nearest', 'search', got 'serach'"),  # type: ignore[arg-type]
@@ -332,6 +342,48 @@ def test_blocks_of_some_layers_have_another_size(target: Any) -> None:
     program = fxonnx.export(Language(tied=False).eval(), (IDS,), quantize=config, target=target, verify=True)
     sizes = [node.attributes["block_size"].as_int() for node in program.model.graph if "block_size" in node.attributes]
     assert sizes == [16, 32]
+
+
+@pytest.mark.parametrize("target", [None, "onnxruntime-genai"])
+def test_some_layers_have_other_bits(target: Any) -> None:
+    config = QuantizeConfig("int4", bits={"*inner": 8, "*": 4}, lm_head="int8", embeddings="tied")
+    program = fxonnx.export(Language(tied=True).eval(), (IDS,), quantize=config, target=target, verify=True)
+    assert program.quantization is not None
+    layers = {(layer.name, layer.op_type): layer.dtype for layer in program.quantization.report().layers}
+    assert {dtype for (_, kind), dtype in layers.items() if kind == "Gather"} == {"int8"}
+    assert set(layers.values()) == {"int8"}
+
+
+@pytest.mark.parametrize("width", [48, 96, 100, 576])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_tables_whose_rows_are_no_whole_blocks(width: int, bits: int, is_tied: bool, tmp_path: Path) -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.lm_head = nn.Embedding(50, width), nn.Linear(width, 50, bias=False)
+            if is_tied:
+                self.lm_head.weight = self.table.weight
+
+        def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            rows = self.table(ids)
+            return rows, self.lm_head(rows)
+
+    torch.manual_seed(0)
+    model = Table().eval()
+    element: Any = f"int{bits}"
+    config = QuantizeConfig(element, block_size=128, embeddings=element)
+    shapes = ({0: "batch", 1: "length"},)
+    fxonnx.export(
+        model, (IDS,), tmp_path / "m.onnx", dynamic_shapes=shapes, quantize=config, target="onnxruntime-genai"
+    )
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    for ids in (torch.tensor([[49]]), torch.arange(12).reshape(2, 6)):
+        found = session.run(None, {session.get_inputs()[0].name: ids.numpy()})
+        for ours, expected in zip(found, model(ids), strict=True):
+            assert ours.shape == tuple(expected.shape)
+            error = float((torch.from_numpy(ours) - expected).norm() / expected.norm())
+            assert error < (0.2 if bits == 4 else 0.02)
 
 
 def test_the_same_bytes_as_onnxruntimes_own_quantization(tmp_path: Path) -> None:

@@ -111,3 +111,17 @@ def test_exported_layers_have_the_smaller_error(symmetric: bool, target: str | N
         program = fxonnx.export(model, (x,), quantize=config, target=target, verify=True)  # type: ignore[arg-type]
         found[rounding] = float((program.quantization.call_in_float(x)[0] - model(x)).norm())
     assert found["search"] < 0.99 * found["nearest"]
+
+
+def test_important_features_have_the_smaller_error() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(256, 96, bias=False).eval(), torch.randn(64, 256)
+    x[:, ::16] *= 20
+    errors = []
+    for importance in ({}, {"weight": x.square().mean(0)}, {"weight": torch.ones(7)}):
+        config = QuantizeConfig(rounding="search", symmetric=False, importance=importance)
+        program = fxonnx.export(model, (x,), quantize=config, verify=True)
+        assert program.quantization is not None
+        errors.append(float((program.quantization.call_in_float(x)[0] - model(x)).norm()))
+    assert errors[1] < 0.8 * errors[0]
+    assert errors[2] == errors[0]

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import fxonnx.genai
-from fxonnx import ArgumentError, ExportError, SaveError
+from fxonnx import ArgumentError, ExportError, QuantizeConfig, SaveError
 from fxonnx._cli.commands import app
 from fxonnx.genai._chat_template import with_chat_template
 from fxonnx.genai._config import INPUT_KEYS, genai_keys
@@ -81,7 +81,9 @@ def test_the_command_writes_the_same_files(checkpoint: Path, tmp_path: Path) -> 
     assert done.exit_code == 0, done.output
     assert "verify ..." not in done.output
     assert "Loading weights" not in done.output
-    assert re.search(r"^wrote .*out: \d+ files, [\d.]+ KiB, verified$", done.output, re.MULTILINE)
+    report = re.search(r"^wrote .*out: \d+ files, [\d.]+ KiB, verified: KL divergence .*$", done.output, re.MULTILINE)
+    assert report is not None
+    assert "100% equal" in report[0]
     for path in (tmp_path / "out").iterdir():
         assert re.search(rf"^  {re.escape(path.name)} +[\d.]+ KiB$", done.output, re.MULTILINE)
     assert done.output.endswith(
@@ -97,7 +99,8 @@ def test_the_command_writes_the_same_files(checkpoint: Path, tmp_path: Path) -> 
     done = CliRunner().invoke(app, [*command, "--force"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
-    assert list(found) == ["output", "bytes", "files", "verified"]
+    assert list(found) == ["output", "bytes", "files", "verified", "quality"]
+    assert found["quality"] is None
     assert str(tmp_path / "out" / "genai_config.json") in found["files"]
     assert found["bytes"] == sum(Path(path).stat().st_size for path in found["files"])
 
@@ -378,7 +381,9 @@ def test_windows_and_positions_without_padding(model_type: str, sizes: Any, prec
     """They are not fused; in a padded batch, each row has the tokens of its prompt alone."""
     model = make_model(model_type, **sizes)
     model.generation_config.forced_eos_token_id = None
-    fxonnx.genai.export(model, tmp_path, tokenizer=make_tokenizer(), precision=precision, verify=precision == "int4")
+    # Activations that are rounded as well may change the tokens of random weights.
+    options: Any = {"quantize": QuantizeConfig("int4", accuracy_level=1)} if precision == "int4" else {"verify": False}
+    fxonnx.genai.export(model, tmp_path, tokenizer=make_tokenizer(), **options)
     if precision == "fp32":
         rows = zip(padded(left=True).split(1), PADDING, strict=True)
         expected = [generated_by_transformers(model, row[:, count:])[0] for row, count in rows]

@@ -202,7 +202,7 @@ def export(
             raise ArgumentError("inputs_embeds", f"{reason} with it", hint='leave it out, or pass quantize="int4"')
         if recipe is not None and quantize is not None:
             plan = replace(plan, quantize=config_of_recipe(recipe, loaded.model, loaded.tokenizer))
-        elif loaded.family == "decoder" and isinstance(plan.quantize, str):
+        elif loaded.family == "decoder" and plan.quantize in ("int4", "int8"):
             plan = replace(plan, quantize=config_of_precision(plan.quantize))
         if accuracy_level is not None:
             plan = with_accuracy_level(plan, accuracy_level)

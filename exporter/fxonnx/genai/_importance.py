@@ -16,7 +16,7 @@ _TOKENS = 640
 
 
 def measured_importance(model: Any, tokenizer: Any) -> dict[str, torch.Tensor]:
-    """Run a language model on a text, and return the mean square of each input feature of its layers.
+    """Run a model of one text on a text, and return the mean square of each input feature of its layers.
 
     Args:
         model: The model, with its weights.
@@ -45,5 +45,5 @@ def measured_importance(model: Any, tokenizer: Any) -> dict[str, torch.Tensor]:
         for name, module in model.named_modules():
             if isinstance(getattr(module, "weight", None), torch.nn.Parameter) and module.weight.dim() == 2:
                 hooks.callback(module.register_forward_pre_hook(recording(name)).remove)
-        model(tokens_of(MEASURED, model, tokenizer, _TOKENS), use_cache=False)
+        model(tokens_of(MEASURED, model, tokenizer, _TOKENS))
     return found

@@ -25,14 +25,16 @@ def rounded_weights(model: Any, program: ONNXProgram) -> Iterator[None]:
     values = dequantized_weights(program.model, program.weights)
     replaced: list[tuple[torch.nn.Module, str, torch.nn.Parameter | None]] = []
     try:
-        for found, is_table in ((values.products, False), (values.tables, True)):
-            for name, value in found.items():
-                path, _, parameter = name.rpartition(".")
-                module = model.get_submodule(path)
-                # A tied weight may have one value in the embedding and another in the linear layer.
-                if isinstance(module, torch.nn.Embedding) == is_table:
-                    replaced.append((module, parameter, module._parameters[parameter]))
-                    module._parameters[parameter] = torch.nn.Parameter(value, requires_grad=False)
+        for name in dict.fromkeys((*values.products, *values.tables)):
+            path, _, parameter = name.rpartition(".")
+            module = model.get_submodule(path)
+            # A tied weight may have one value in the embedding and another in the linear layer, or one in both.
+            is_table = isinstance(module, torch.nn.Embedding)
+            value = values.tables.get(name) if is_table else None
+            value = values.products.get(name) if value is None else value
+            if value is not None:
+                replaced.append((module, parameter, module._parameters[parameter]))
+                module._parameters[parameter] = torch.nn.Parameter(value, requires_grad=False)
         yield
     finally:
         for module, parameter, before in replaced:

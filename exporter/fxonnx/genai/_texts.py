@@ -1,4 +1,4 @@
-"""Texts of which the tokens are representative of what language models read."""
+"""Texts with the kinds of tokens that language models read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def average(values):
 
 The treaty of 1648 ended thirty years of war in central Europe. Historians disagree about the number of dead, \
 but in some regions more than half of the population had been lost to battle, hunger and disease. Trade \
-recovered slowly; Amsterdam and London gained what the cities of the Rhine had lost.
+recovered slowly; Amsterdam and London took the trade of the cities of the Rhine.
 
 User: I would like to learn to play the guitar. How should I begin?
 Assistant: That is a great idea! Here are some steps to get started:
@@ -65,7 +65,7 @@ that the government could not pay the difference for ever. A teacher asked him w
 islands in winter. He had not. She told him that eleven of her pupils crossed the water every day, that the \
 only doctor lived on the mainland, and that the last time the ferry had failed for a week, a woman had given \
 birth in a fishing boat. The man wrote this down. After the meeting a group of fishermen, two nurses and the \
-owner of the bakery stayed behind to talk. They had an idea which seemed simple at first: if each of the nine \
+owner of the bakery stayed to talk. They had an idea which seemed simple at first: if each of the nine \
 hundred households paid a small sum every month, they could buy a second-hand boat and run it themselves. The \
 baker, who had studied economics before she took over the shop from her father, did the calculation on the \
 back of an envelope. The fuel alone would cost more than they could collect. But if the boat also carried the \
@@ -84,5 +84,6 @@ def tokens_of(text: str, model: Any, tokenizer: Any, most: int) -> torch.Tensor:
     """
     config = model.config.get_text_config(decoder=True)
     longest = min(most, getattr(config, "max_position_embeddings", None) or most)
-    tokens = torch.tensor([list(tokenizer(text).input_ids)[:longest]], dtype=torch.int64, device=model.device)
+    ids = tokenizer(text, truncation=True, max_length=longest).input_ids
+    tokens = torch.tensor([list(ids)], dtype=torch.int64, device=model.device)
     return tokens.clamp(max=config.vocab_size - 1)

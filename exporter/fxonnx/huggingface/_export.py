@@ -45,7 +45,7 @@ from ._runner import load
 from ._samples import Sizes
 from ._source import Source, find_checkpoint, load_source
 from ._tasks import task_by_name
-from ._variants import Variant, read_variants
+from ._variants import Variant, importance_of, read_variants
 
 __all__ = ["ExportedModel", "Layout", "export"]
 
@@ -174,6 +174,7 @@ def export(
         for number, variant in enumerate(variants):
             suffix = "" if layout == "optimum" and len(variants) == 1 else variant.suffix
             served = _in_dtype(source, variant.dtype)
+            variant = variant.for_inputs(importance_of(served) if variant.searches else {})
             components = components_of(served)
             generates = verify and any(component.generates for component in components)
             tokens = generated_tokens(served) if generates else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -11,8 +11,11 @@ import torch
 
 from .. import QuantizeConfig
 from ..errors import ArgumentError, did_you_mean
+from ..genai._importance import measured_importance
+from ..genai._meta import has_weights
+from ._source import Source
 
-__all__ = ["VARIANTS", "Variant", "read_variants"]
+__all__ = ["VARIANTS", "Variant", "importance_of", "read_variants"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,23 @@ class Variant:
     dtype: torch.dtype = torch.float32
     quantize: QuantizeConfig | None = None
     tolerance: float | None = None
+
+    @property
+    def searches(self) -> bool:
+        """Whether the rounding of the weights depends on their importance."""
+        return self.quantize is not None and self.quantize.rounding == "search"
+
+    def for_inputs(self, importance: Mapping[str, torch.Tensor]) -> Variant:
+        """Return the same element types with the importance of the input features of weights."""
+        return self if self.quantize is None else replace(self, quantize=replace(self.quantize, importance=importance))
+
+
+def importance_of(source: Source) -> dict[str, torch.Tensor]:
+    """Measure the importance of features in a model of one text; nothing of other models."""
+    model = source.model
+    tokenizer = next((each for each in source.processors if hasattr(each, "convert_ids_to_tokens")), None)
+    is_text = getattr(model, "main_input_name", "") == "input_ids" and not model.config.is_encoder_decoder
+    return measured_importance(model, tokenizer) if tokenizer is not None and is_text and has_weights(model) else {}
 
 
 _INT4 = QuantizeConfig("int4", symmetric=False, rounding="search", embeddings="int8")

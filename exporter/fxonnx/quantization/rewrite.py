@@ -446,8 +446,8 @@ class WeightQuantizer:
         if dtype == data.dtype and not is_padded:
             self._become(node, "GatherBlockQuantized", inputs, attributes)
             return
-        shape = node.outputs[0].shape
-        padded = None if shape is None else [*shape[:-1], count * size]
+        dims = node.outputs[0].shape
+        padded = None if dims is None else [*dims[:-1], count * size]
         rows = self._insert(node, "GatherBlockQuantized", inputs, attributes, dtype, padded, MICROSOFT)
         if is_padded:
             # The last block of a row is completed with bytes without a meaning.
@@ -455,7 +455,7 @@ class WeightQuantizer:
             if dtype == data.dtype:
                 self._become(node, "Slice", [rows, *ends], {}, "")
                 return
-            rows = self._insert(node, "Slice", [rows, *ends], {}, dtype, shape)
+            rows = self._insert(node, "Slice", [rows, *ends], {}, dtype, dims)
         self._become(node, "Cast", [rows], {"to": data.dtype.value}, "")
 
     def _gather_rows(self, node: ir.Node, weight: Weight, dtype: ir.DataType) -> None:
