@@ -125,8 +125,8 @@ PARTS: Mapping[str, Part] = MappingProxyType(
             "Recipes of `fxonnx genai`",
             "Forms of the weights of SmolLM2-135M-Instruct, over the int4 graph of onnxruntime-genai's model builder, "
             "on one thread. Against float32, for texts that Python ships: the increase of the perplexity, the KL "
-            "divergence of the probabilities in nats, and the share of equal most probable tokens. OpenVINO's files are "
-            "optimum-intel's, in OpenVINO's runtime with its defaults.",
+            "divergence of the probabilities in nats, and the share of equal most probable tokens. OpenVINO's files "
+            "are optimum-intel's, in OpenVINO's runtime with its defaults.",
             ("language_model_recipes",),
             (
                 *("model", "MB", "decode at 32, ms", "decode at 32, /builder"),

@@ -203,3 +203,15 @@ def test_recipes_are_for_decoders(tmp_path: Path) -> None:
     )
     with pytest.raises(ArgumentError, match="recipe: supported for decoder-only models only"):
         fxonnx.genai.export(model, tmp_path / "out", tokenizer=make_tokenizer(), recipe="fast", pooling="mean")
+
+
+def test_the_probabilities_for_a_text_are_reported(tmp_path: Path) -> None:
+    found: list[Any] = []
+    model = make_model("llama", hidden_size=64)
+    options: Any = {"tokenizer": make_tokenizer(), "on_quality": found.append}
+    fxonnx.genai.export(model, tmp_path / "exact", **options, recipe="exact")
+    assert found[0].kl < 1e-6
+    assert found[0].top1 == 1
+    with pytest.warns(UserWarning, match="'fast' changes this model more than most: for a text of 127 tokens, KL"):
+        fxonnx.genai.export(model, tmp_path / "fast", **options, recipe="fast")
+    assert found[1].kl > 0.35
