@@ -22,7 +22,7 @@ from ._directory import LAST, staged_directory, write_json
 from ._embedding import export_embedding, export_reranker
 from ._encoder_decoder import export_encoder_decoder
 from ._example import dynamic_shapes, example_inputs, has_rotary_positions, input_names, state_names
-from ._families import Family, check_modalities
+from ._families import Family, check_modalities, has_image_tokens, without_image_tokens
 from ._head_sizes import equal_head_sizes
 from ._hidden_states import HIDDEN_STATES, returning_hidden_states
 from ._hub import download, is_hub_id
@@ -330,6 +330,9 @@ def _program(loaded: LanguageModel, adapters: Adapters, request: Request, *, has
     """Export a decoder, with guards if onnxruntime-genai calls it with sizes for which it is not valid."""
     program = _decoder(loaded, adapters, request.without_guards(), has_batches=has_batches)
     narrowing = narrowing_constraints(program.record.constraints, decoder_calls(context_length(loaded.config)))
+    if has_image_tokens(loaded.model):
+        # Without such tokens, the branch for later steps is the one for the first.
+        narrowing = [one for one in narrowing if one.dims != ("past",)]
     if narrowing:
         warn_user(f"the exported model is valid only for: {'; '.join(map(str, narrowing))}")
         program = _decoder(loaded, adapters, request, has_batches=has_batches)
@@ -365,6 +368,7 @@ def _exported(loaded: LanguageModel, inputs: Mapping[str, Any], adapters: Adapte
         selection,
         rotary,
         equal_head_sizes(loaded.model),
+        without_image_tokens(loaded.model),
         attention_over_latents(loaded.model),
         states as output_names,
         returning_hidden_states(loaded.model) if request.hidden_states else nullcontext(),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -12,7 +13,15 @@ from ..errors import ArgumentError
 from ._sentence_modules import has_sentence_modules
 from ._sources import IMAGE_SOURCES, SPEECH_SOURCES
 
-__all__ = ["AUTO_CLASSES", "Family", "check_modalities", "family_of", "other_modalities"]
+__all__ = [
+    "AUTO_CLASSES",
+    "Family",
+    "check_modalities",
+    "family_of",
+    "has_image_tokens",
+    "other_modalities",
+    "without_image_tokens",
+]
 
 Family = Literal["decoder", "embedding", "encoder-decoder", "image", "reranker", "speech", "vision-language", "whisper"]
 
@@ -116,3 +125,22 @@ def check_modalities(family: Family, model: Any, *, text_only: bool) -> None:
             f"{name} also takes {', '.join(others)}, which the files of its family do not have",
             hint="export it with fxonnx.export, or pass text_only=True (--text-only) for a model of text",
         )
+
+
+def has_image_tokens(model: Any) -> bool:
+    """Whether a model keeps the tokens of images in its cache, as GIT, which widens masks by them."""
+    return any("image_patch_tokens" in vars(module) for module in model.modules())
+
+
+@contextmanager
+def without_image_tokens(model: Any) -> Iterator[None]:
+    """A model of text has no tokens of images in its cache: masks are those of the text."""
+    modules = [module for module in model.modules() if "image_patch_tokens" in vars(module)]
+    before = [module.image_patch_tokens for module in modules]
+    try:
+        for module in modules:
+            module.image_patch_tokens = 0
+        yield
+    finally:
+        for module, tokens in zip(modules, before, strict=True):
+            module.image_patch_tokens = tokens
