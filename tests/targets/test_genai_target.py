@@ -194,9 +194,9 @@ def test_past_and_present_are_one_buffer() -> None:
 
 def test_residual_connections_and_projections() -> None:
     operators = Counter(node.op_type for node in case("llama")[1].model.graph)
-    # The first norm follows no residual connection; one addition is of lengths, one of the guard of the mask's length.
+    # The first norm follows no residual connection; one addition is of lengths.
     assert operators["SkipSimplifiedLayerNormalization"] == 4
-    assert (operators["RMSNormalization"], operators["Add"]) == (1, 2)
+    assert (operators["RMSNormalization"], operators["Add"]) == (1, 1)
     # In each layer: queries, keys and values, the attention's output, and three of the feedforward part.
     assert operators["MatMul"] == 2 * 5 + 1
     assert Counter(node.op_type for node in case("qwen3")[1].model.graph)["Split"] == 2

@@ -1,4 +1,4 @@
-"""How far the probabilities of an exported model are from those of the original, for a text."""
+"""How far the probabilities of an exported model are from the original's, for a text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STEPS = 32
 
 @dataclass(frozen=True)
 class Quality:
-    """The probabilities of the next token of an exported model, over those of the model of transformers.
+    """The probabilities of the next token of an exported model, over transformers'.
 
     Attributes:
         kl: The mean Kullback-Leibler divergence, in nats.

@@ -33,7 +33,7 @@ def dynamic_factor(config: Any) -> float:
 
 
 def warn_about_long_sequences(config: Any) -> None:
-    """Warn if tokens differ from those of transformers where a sequence exceeds the original length.
+    """Warn if tokens differ from transformers' where a sequence exceeds the original length.
 
     Args:
         config: The configuration of the language model.

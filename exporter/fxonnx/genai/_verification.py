@@ -138,7 +138,7 @@ def _is_right_if_padded(loaded: LanguageModel, run: _Run, tolerance: float, adap
 def _compare_batch(
     loaded: LanguageModel, run: _Run, lengths: tuple[int, ...], tolerance: float, adapter: str | None
 ) -> None:
-    """Compare the tokens of a batch with those of each prompt alone."""
+    """Compare the tokens of a batch with each prompt's alone."""
     prompts = _prompts(loaded, lengths)
     where = f"batch {len(prompts)}" if adapter is None else f"batch {len(prompts)} with the adapter {adapter!r}"
     for row, (ours, theirs) in enumerate(zip(run(prompts), _expected(loaded, prompts), strict=True)):

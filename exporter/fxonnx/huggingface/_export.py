@@ -391,7 +391,7 @@ def _write_configuration(source: Source, directory: Path, *, has_own_processor: 
 def _name_class(path: Path, name: str) -> None:
     """Write the class of the exported model into a copied configuration; the task may have chosen another one.
 
-    The quantization of the checkpoint is not that of the files.
+    The files have another quantization than the checkpoint.
     """
     config = json.loads(path.read_text(encoding="utf-8"))
     is_quantized = config.pop("quantization_config", None) is not None

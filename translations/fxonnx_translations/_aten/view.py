@@ -72,7 +72,7 @@ def squeeze(op: Op, self: ir.Value, dim: int | Sequence[int] | None = None) -> i
 def squeeze_result(op: Op, x: ir.Value, axes: Sequence[int]) -> ir.Value:
     """fxonnx::squeeze_result(Tensor x, int[] axes) -> Tensor
 
-    The tensor is reshaped to the sizes that remain. onnx's checker requires a shape of each output: that of other sizes.
+    The tensor is reshaped to the sizes that remain. onnx's checker requires a shape of each output: the one for other sizes.
     """
     sizes = op.Shape(x)
     is_asked = [axis in axes for axis in range(op.rank_of(x))]

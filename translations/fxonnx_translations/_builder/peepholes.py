@@ -369,7 +369,7 @@ def _without_expanded_operands(op_type: str, rule: Peephole | None = None) -> Pe
 def _broadcast_dims(builder: BuilderProtocol, inputs: Sequence[ir.Value]) -> tuple[Dim, ...] | None:
     """The shape of an elementwise result; None if two sizes are different expressions, of which one may be 1.
 
-    No guard requires that they are equal where a translation broadcasts, as that of ``masked_select``.
+    No guard requires that they are equal where a translation broadcasts, as in ``masked_select``.
     """
     shapes = [builder.dims(value) for value in inputs]
     dims = broadcast(builder, shapes)

@@ -109,7 +109,7 @@ def diagonal_of(op: Op, value: ir.Value, axes: Sequence[int], length: Dim, offse
     Args:
         op: The op object.
         value: The tensor.
-        axes: The axis of the rows, and that of the columns.
+        axes: The axis of the rows, and the one of the columns.
         length: The number of elements of the diagonal.
         offset: The number of columns after the main diagonal, or of rows if it is negative.
     """
