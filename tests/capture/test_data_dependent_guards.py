@@ -456,3 +456,17 @@ def test_keys_of_dictionaries() -> None:
     torch.testing.assert_close(program(x + 1)[0], model(x + 1))
     with pytest.raises(fxonnx.CaptureError, match=r"unhashable(?s:.*)\nhint: .* convert it with int\(\.\.\.\)"):
         fxonnx.export(Function(_looks_up_a_size).eval(), (x,), dynamic_shapes=({0: "n"},))
+
+
+def _slices_in_a_branch(x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 0:
+        x = x[:, -2:]
+    return x * 2
+
+
+def test_branches_return_slices_of_dynamic_tensors() -> None:
+    x, model = torch.ones(1, 5, 4), Function(_slices_in_a_branch).eval()
+    program = fxonnx.export(model, (x,), dynamic_shapes=({1: "n"},))
+    for size, sign in ((5, 1), (3, -1), (4, 1)):
+        x = torch.ones(1, size, 4) * sign
+        torch.testing.assert_close(program(x)[0], model(x))

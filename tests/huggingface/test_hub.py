@@ -163,6 +163,7 @@ def test_genai_without_a_connection_afterwards(hub: Hub, branches: dict[str, Pat
     assert (tmp_path / "out" / "model.onnx").is_file()
 
 
+@pytest.mark.nightly
 def test_modules_in_folders(hub: Hub, embedding: Path, tmp_path: Path) -> None:
     hub.cut.add("model.safetensors")
     code, *arguments = command("genai", "org/embedding", "-o", str(tmp_path / "out"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -596,17 +595,3 @@ def test_without_state_inputs_each_call_starts_from_the_exported_state(build: An
         expected = [own(given), *(own.state_dict()[pair.name] for pair in program.interface.states)]
         for result, value in zip(program(given), expected, strict=True):
             torch.testing.assert_close(result, value, rtol=1e-4, atol=1e-5)
-
-
-def unit(m: Any, x: Tensor) -> Tensor:
-    if x.sum() > 0:
-        x = x[:, -2:]
-    return x * math.tau
-
-
-def test_branches_return_slices_of_dynamic_tensors() -> None:
-    x = torch.ones(1, 5, 4)
-    program = fxonnx.export(Program(unit).eval(), (x,), dynamic_shapes=({1: "n"},))
-    for size, sign in ((5, 1), (3, -1), (4, 1)):
-        x = torch.ones(1, size, 4) * sign
-        torch.testing.assert_close(program(x)[0], Program(unit)(x))

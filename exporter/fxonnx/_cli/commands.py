@@ -75,6 +75,24 @@ DataDependent = Annotated[
 ]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")]
 Token = Annotated[str | None, typer.Option(help="Token of the Hub.")]
+ChatTemplate = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A file with a chat template in place of the tokenizer's.")
+]
+BlockSize = Annotated[
+    int | None, typer.Option(metavar="N", help="With int4 or int8, the number of weights that share a scale.")
+]
+Embeddings = Annotated[str | None, choice("embeddings", "With int4 or int8, the element type of embedding tables: {}.")]
+Head = Annotated[
+    str | None, choice("lm_head", "With int4 or int8, the element type of the layer that computes logits: {}.")
+]
+AccuracyLevel = Annotated[
+    int | None,
+    typer.Option(help="Of quantized weights: 4 rounds activations to 8 bits, the default; 1 computes in float32."),
+]
+Adapters = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=DIR", help="A LoRA adapter of PEFT, and its directory; may be repeated."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")]
 
@@ -267,36 +285,22 @@ def hf_command(
 def genai_command(
     model: Annotated[str, typer.Argument(help="A model of transformers: directory, id of the Hub or GGUF file.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The directory to write.")],
-    chat_template: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A file with a chat template in place of the tokenizer's.")
-    ] = None,
+    chat_template: ChatTemplate = None,
     no_chat_template: Annotated[
         bool, typer.Option("--no-chat-template", help="Write no chat template: the model does not chat.")
     ] = False,
     precision: Annotated[str, choice("precision", "fp32, fp16, bf16, or for the weights only int4 or int8.")] = "fp32",
     recipe: Annotated[str | None, choice("recipe", "In place of --precision and its details: {}.")] = None,
-    block_size: Annotated[
-        int | None, typer.Option(metavar="N", help="With int4 or int8, the number of weights that share a scale.")
-    ] = None,
-    embeddings: Annotated[
-        str | None, choice("embeddings", "With int4 or int8, the element type of embedding tables: {}.")
-    ] = None,
-    lm_head: Annotated[
-        str | None, choice("lm_head", "With int4 or int8, the element type of the layer that computes logits: {}.")
-    ] = None,
-    accuracy_level: Annotated[
-        int | None,
-        typer.Option(help="Of quantized weights: 4 rounds activations to 8 bits, the default; 1 computes in float32."),
-    ] = None,
+    block_size: BlockSize = None,
+    embeddings: Embeddings = None,
+    lm_head: Head = None,
+    accuracy_level: AccuracyLevel = None,
     cache: Annotated[str, choice("cache", "Element type of the keys and values of earlier tokens: {}.")] = "float",
     target: Annotated[str, choice("device", "The device: {}.")] = "cpu",
     last_logits: Annotated[
         bool, typer.Option("--last-logits/--all-logits", help="Compute the logits of the last position only.")
     ] = True,
-    adapter: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=DIR", help="A LoRA adapter of PEFT, and its directory; may be repeated."),
-    ] = None,
+    adapter: Adapters = None,
     pooling: Annotated[str | None, choice("pooling", "Export an embedding model with this pooling: {}.")] = None,
     normalize: Annotated[
         bool | None, typer.Option("--normalize/--no-normalize", help="Normalize the embeddings.")

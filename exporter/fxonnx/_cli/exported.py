@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 
@@ -15,9 +15,6 @@ from .._program.references import reference_of
 from .._program.saving import check_destination
 from ..errors import SaveError
 from .messages import size_text
-
-if TYPE_CHECKING:
-    from ..genai import Quality
 
 __all__ = ["Exported", "WrittenDirectory", "check_destinations", "check_directory"]
 
@@ -109,7 +106,7 @@ class WrittenDirectory:
 
     path: Path
     is_verified: bool
-    quality: Quality | None = None
+    quality: Any = None  # a fxonnx.genai.Quality, whose import takes 0.2 seconds
 
     def _files(self) -> list[Path]:
         return sorted(path for path in self.path.iterdir() if path.is_file())

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -53,6 +53,7 @@ from .model import (
     new_model,
     report_renamed_parameters,
 )
+from .nested_results import is_nested, leaves_of, nest_like, nesting
 from .outlining import outline
 from .regions import REGIONS, SCOPES, Scope
 from .versions import NEWEST_OPSET, ir_versions
@@ -197,7 +198,7 @@ class _GraphLowering:
     def _lower_control_flow(self, node: torch.fx.Node, val: Any) -> None:
         """Lower an operator with subgraphs; its results may be numbers."""
         mark = len(self.builder.created)
-        leaves = _leaves(val)
+        leaves = leaves_of(val)
         tensors = self._results(node, val)
         remaining = iter(tensors)
         # A number is a 0-dim tensor in the model.
@@ -432,7 +433,7 @@ class _GraphLowering:
         try:
             return tuple(
                 ResultSpec(dtypes.from_torch(item.dtype), self.builder.symbols.dims(item.shape), item.dtype)
-                for item in _leaves(val)
+                for item in leaves_of(val)
                 if isinstance(item, torch.Tensor)
             )
         except dtypes.NoElementTypeError as error:
@@ -442,17 +443,15 @@ class _GraphLowering:
         self, node: torch.fx.Node, returned: Any, results: Sequence[ResultSpec], val: Any
     ) -> LoweredValue:
         """Compare number, dtypes and shapes of the outputs with torch's, then record torch's shapes."""
-        values = _leaves(returned)
+        values = leaves_of(returned)
         if len(values) != len(results):
             raise self._error(
                 node, f"the translation returned {len(values)} values, torch returns {len(results)}", _call_hint(node)
             )
         several = isinstance(val, (list, tuple))
-        if _is_nested(returned) and _nesting(returned) != _nesting(val):
+        if is_nested(returned) and nesting(returned) != nesting(val):
             hint = "nest the values as the schema of the operator does"
-            raise self._error(
-                node, f"the translation returned {_nesting(returned)}, torch returns {_nesting(val)}", hint
-            )
+            raise self._error(node, f"the translation returned {nesting(returned)}, torch returns {nesting(val)}", hint)
         if values == [None] and not several:
             raise self._error(node, "the translation returned None, torch returns a tensor", _RETURN_HINT)
         for position, (value, result) in enumerate(zip(values, results, strict=True)):
@@ -469,8 +468,8 @@ class _GraphLowering:
             for value, result in zip(values, results, strict=True):
                 if value is not None:
                     self.builder.symbols.define(value, result.shape)
-        if _is_nested(val):
-            return _nest_like(val, iter(values))
+        if is_nested(val):
+            return nest_like(val, iter(values))
         return values if several else values[0]
 
     def _check_result(self, node: torch.fx.Node, value: ir.Value, result: ResultSpec) -> None:
@@ -554,7 +553,7 @@ class _GraphLowering:
             self.builder.set_dims(value, (*result.shape, 2) if result.torch_dtype.is_complex else result.shape)
             self.builder.symbols.define(value, result.shape)
             undefined.append(value)
-        self.env[node] = _nest_like(val, iter(undefined))
+        self.env[node] = nest_like(val, iter(undefined))
 
     def unsupported_rows(self) -> list[UnsupportedOperator]:
         """One row for each unsupported operator."""
@@ -594,27 +593,6 @@ def _name(function: Any) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     return str(getattr(function, "__name__", type(function).__name__))
-
-
-def _nest_like(val: Any, values: Iterator[ir.Value]) -> LoweredValue:
-    """Nest the values, one for each tensor, like torch's results."""
-    if isinstance(val, (list, tuple)):
-        return [_nest_like(item, values) for item in val]
-    return next(values) if isinstance(val, torch.Tensor) else None
-
-
-def _leaves(val: Any) -> list[Any]:
-    return [leaf for item in val for leaf in _leaves(item)] if isinstance(val, (list, tuple)) else [val]
-
-
-def _is_nested(returned: Any) -> bool:
-    """Whether it is a list that has lists."""
-    return isinstance(returned, (list, tuple)) and any(isinstance(item, (list, tuple)) for item in returned)
-
-
-def _nesting(returned: Any) -> str:
-    """The lists of a result, for messages: ``[value, [value, value]]``."""
-    return f"[{', '.join(map(_nesting, returned))}]" if isinstance(returned, (list, tuple)) else "value"
 
 
 def _symbols(dims: Sequence[Dim]) -> set[sympy.Symbol]:

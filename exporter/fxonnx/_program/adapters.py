@@ -202,7 +202,7 @@ def _default_value(value: ir.Value) -> torch.Tensor:
 def _set(values: dict[str, torch.Tensor], graph_input: ir.Value, tensor: torch.Tensor, what: str) -> None:
     """Add the value of a graph input, in its dtype; tied weights must be equal."""
     name = str(graph_input.name)
-    shape, dtype = _shape(graph_input), to_torch_dtype(graph_input.dtype)  # type: ignore[arg-type]
+    shape, dtype = _form(graph_input)
     if tuple(tensor.shape) != shape or (
         tensor.dtype != dtype and not (tensor.is_floating_point() and dtype.is_floating_point)
     ):
@@ -219,10 +219,13 @@ def _set(values: dict[str, torch.Tensor], graph_input: ir.Value, tensor: torch.T
 
 def _zeros(graph_inputs: Iterable[ir.Value]) -> dict[str, torch.Tensor]:
     """The values of layers that an adapter leaves as they are."""
-    return {
-        str(value.name): torch.zeros(_shape(value), dtype=to_torch_dtype(value.dtype))  # type: ignore[arg-type]
-        for value in graph_inputs
-    }
+    forms = {str(value.name): _form(value) for value in graph_inputs}
+    return {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in forms.items()}
+
+
+def _form(value: ir.Value) -> tuple[tuple[int, ...], torch.dtype]:
+    """The shape and dtype of the input for a weight."""
+    return _shape(value), to_torch_dtype(value.dtype)  # type: ignore[arg-type]
 
 
 def _shape(value: ir.Value) -> tuple[int, ...]:

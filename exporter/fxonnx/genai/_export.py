@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -153,16 +153,14 @@ def export(
         SaveError: If ``out`` cannot be written.
         ExportError: If transformers or onnxruntime-genai is not installed, or the export fails.
     """
-    for argument, value, known in (("target", target, _TARGETS), ("pooling", pooling, POOLINGS)):
-        if value not in known and (argument, value) != ("pooling", None):
-            expected = ", ".join(map(repr, known))
-            raise ArgumentError(argument, f"expected {expected}, got {value!r}", hint=did_you_mean(value, known))
+    _check_choice("target", target, _TARGETS)
+    _check_choice("pooling", pooling, (None, *POOLINGS))
+    check_cache_type(cache, target)
     name = recipe or ("" if quantize is not None else precision)
     if recipe is not None:
         check_recipe(recipe, precision, quantize)
         quantize = RECIPES[recipe]
         precision = "fp32" if quantize is None else "int4"
-    check_cache_type(cache, target)
     plan = read_precision(precision, quantize, target)
     if cache != "float":
         plan = with_integer_caches(plan)
@@ -187,25 +185,9 @@ def export(
         loaded = replace(loaded, is_packed=loaded.is_packed and quantize is None)
         if loaded.is_packed:
             plan, name = _plan_of_checkpoint(loaded, plan, bool(adapters)), ""
-        given = {
-            "adapters": bool(adapters),
-            "recipe": recipe is not None,
-            "cache": cache != "float",
-            "hidden_states": hidden_states,
-            "inputs_embeds": inputs_embeds,
-        }
-        for argument, is_given in given.items():
-            if is_given and loaded.family != "decoder":
-                raise ArgumentError(argument, "supported for decoder-only models only")
-        if inputs_embeds and (adapters or loaded.is_packed):
-            reason = "adapters are not supported" if adapters else "weights that the checkpoint has as integers are not"
-            raise ArgumentError("inputs_embeds", f"{reason} with it", hint='leave it out, or pass quantize="int4"')
-        if recipe is not None and quantize is not None:
-            plan = replace(plan, quantize=config_of_recipe(recipe, loaded.model, loaded.tokenizer))
-        elif loaded.family == "decoder" and plan.quantize in ("int4", "int8"):
-            plan = replace(plan, quantize=config_of_precision(plan.quantize))
-        if accuracy_level is not None:
-            plan = with_accuracy_level(plan, accuracy_level)
+        given = {"adapters": adapters, "recipe": recipe, "hidden_states": hidden_states, "inputs_embeds": inputs_embeds}
+        _check_family(loaded, {**given, "cache": cache != "float"})
+        plan = _plan_of_model(loaded, plan, recipe, accuracy_level)
         _write_tokenizer(loaded, staging)
         options = {
             "target": (_PLAIN_TARGETS if loaded.family in _PLAIN else _TARGETS)[target],
@@ -225,6 +207,36 @@ def export(
         if request.checkpoint is not None:
             keep_checkpoint_files(staging, request.checkpoint, _WRITTEN)
     return Path(out)
+
+
+def _check_choice(argument: str, value: Any, known: Iterable[str | None]) -> None:
+    """Check an argument that is one of some names, or None where that is among them."""
+    names = [name for name in known if name is not None]
+    if value not in [*known]:
+        expected = ", ".join(map(repr, names))
+        raise ArgumentError(argument, f"expected {expected}, got {value!r}", hint=did_you_mean(value, names))
+
+
+def _check_family(loaded: LanguageModel, given: Mapping[str, Any]) -> None:
+    """Check arguments that are for decoder-only models."""
+    for argument, value in given.items():
+        if value and loaded.family != "decoder":
+            raise ArgumentError(argument, "supported for decoder-only models only")
+    adapters = given["adapters"]
+    if given["inputs_embeds"] and (adapters or loaded.is_packed):
+        reason = "adapters are not supported" if adapters else "weights that the checkpoint has as integers are not"
+        raise ArgumentError("inputs_embeds", f"{reason} with it", hint='leave it out, or pass quantize="int4"')
+
+
+def _plan_of_model(
+    loaded: LanguageModel, plan: PrecisionPlan, recipe: Recipe | None, accuracy_level: int | None
+) -> PrecisionPlan:
+    """The precision with the quantization that a recipe, "int4" or "int8" implies for a model."""
+    if recipe is not None and RECIPES[recipe] is not None:
+        plan = replace(plan, quantize=config_of_recipe(recipe, loaded.model, loaded.tokenizer))
+    elif loaded.family == "decoder" and plan.quantize in ("int4", "int8"):
+        plan = replace(plan, quantize=config_of_precision(plan.quantize))
+    return plan if accuracy_level is None else with_accuracy_level(plan, accuracy_level)
 
 
 def _export_decoder(loaded: LanguageModel, request: Request) -> None:
