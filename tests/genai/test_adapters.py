@@ -41,7 +41,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_adapters_over_one_base(directory: Path, tmp_path: Path) -> None:
     adapters = {name: directory / name for name in ("english", "german")}
-    fxonnx.genai.export(directory / "base", tmp_path, adapters=adapters)
+    qualities: list[Any] = []
+    fxonnx.genai.export(directory / "base", tmp_path, adapters=adapters, on_quality=qualities.append)
     found = {name: generated(tmp_path, prompt(3), adapter=name) for name in (None, *adapters)}
     expected: dict[str | None, Any] = {None: generated_by_transformers(make_model("llama"), prompt(3))}
     for name in adapters:
@@ -49,8 +50,10 @@ def test_adapters_over_one_base(directory: Path, tmp_path: Path) -> None:
         expected[name] = generated_by_transformers(model, prompt(3))
     assert found == expected
     assert len({str(tokens) for tokens in expected.values()}) == 3
+    assert qualities[0].kl < 1e-5
 
 
+@pytest.mark.filterwarnings("ignore:`lora_bias=True` was passed", "ignore:Adapter 'default'")
 def test_adapters_of_different_layers(directory: Path, tmp_path: Path) -> None:
     """Layers that an adapter does not have are those of the base model; ranks and scalings differ by layer."""
     configs: dict[str, dict[str, Any]] = {

@@ -283,7 +283,9 @@ def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, 
         with rounded_weights(loaded.model, program):
             compare_logits(loaded, request.directory, request.tolerance)
         return True
-    model, reference = open_exported(request.directory), reference_of(loaded)
+    model = open_exported(request.directory)
+    with adapters.active(None):
+        reference = reference_of(loaded)
     # The weights of a quantized checkpoint are not rounded again.
     try:
         with nullcontext() if loaded.is_packed else rounded_weights(loaded.model, program):
