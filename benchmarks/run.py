@@ -130,11 +130,10 @@ PARTS: Mapping[str, Part] = MappingProxyType(
             ("language_model_recipes",),
             (
                 *("model", "MB", "decode at 32, ms", "decode at 32, /builder"),
-                *("decode at 1024, ms", "decode at 1024, /builder"),
-                *("prefill 128, /builder", "prefill 512, ms", "prefill 512, /builder"),
+                *("decode at 512, ms", "decode at 512, /builder", "prefill 512, ms", "prefill 512, /builder"),
                 *("perplexity, %", "KL, nats", "top-1, %"),
             ),
-            ("decode at 32, /builder", "decode at 1024, /builder", "prefill 512, /builder"),
+            ("decode at 32, /builder", "decode at 512, /builder", "prefill 512, /builder"),
         ),
         "huggingface_exports": Part(
             "Checkpoints of transformers",

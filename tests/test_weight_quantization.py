@@ -222,7 +222,7 @@ INVALID: list[tuple[Any, dict[str, Any], str]] = [
     (QuantizeConfig(exclude=["iner"]), {}, "exclude: 'iner' matches no linear layer or embedding\n.*'inner'"),
     (QuantizeConfig(embeddings="int4"), {}, 'embeddings="int4" requires an operator of ONNX Runtime'),
     (QuantizeConfig(embeddings="int4"), {"target": "onnxruntime-web"}, 'embeddings="int4" requires an operator'),
-    (QuantizeConfig(embeddings="half"), {}, "embeddings: expected one of 'float'"),  # type: ignore[arg-type]
+    (QuantizeConfig(embeddings="half"), {}, "embeddings: expected one of None, 'float'"),  # type: ignore[arg-type]
     ("int4", {"opset_version": 20}, "4-bit weights require opset 21, got opset_version=20"),
     (QuantizeConfig("int8", block_size=32), {"opset_version": 20}, "weights in blocks require opset 21"),
     (QuantizeConfig("int8", lm_head="int4"), {"opset_version": 20}, "4-bit weights require opset 21"),

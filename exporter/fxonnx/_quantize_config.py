@@ -55,7 +55,8 @@ class QuantizeConfig:
         exclude: As ``include``, for weights that are left as they are.
         embeddings: Element type of embedding tables; "int4" requires a target with GatherBlockQuantized. "tied": of a
             table that the layer of the logits shares, the type of that layer, of which the file then has one copy;
-            "int8" of others.
+            "int8" of others. None: "float"; in `fxonnx.genai.export` of a decoder with a precision of "int4" or
+            "int8": "tied".
         lm_head: Element type of the layer that computes the logits; None for ``dtype``. The layer is recognized by its
             name (``lm_head``, ``embed_out``, ``output_layer``, ``proj_out``), or by the weight of an embedding.
         activations: "float": weights only. "dynamic": the inputs of linear layers become uint8 with a scale and a zero
@@ -83,7 +84,7 @@ class QuantizeConfig:
     accuracy_level: int = 4
     include: Collection[str] = ("*",)
     exclude: Collection[str] = ()
-    embeddings: _Table = "float"
+    embeddings: _Table | None = None
     lm_head: _Choice | None = None
     activations: Activations | None = None
     weights_only: Collection[str] = ()

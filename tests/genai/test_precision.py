@@ -89,6 +89,33 @@ def test_the_command_quantizes_in_detail(models: dict[str, Any], tmp_path: Path)
     assert "GatherBlockQuantized" in operators
 
 
+DETAILS: tuple[tuple[list[str], dict[str, Any]], ...] = (
+    (["int8", "--lm-head", "int8"], {}),
+    (["int4", "--block-size", "32"], {}),
+    (["int4", "--block-size", "64"], {"block_size": 64, "embeddings": "tied"}),
+    (["int8", "--block-size", "64"], {"block_size": 64, "embeddings": "tied"}),
+    (["int4", "--block-size", "64", "--embeddings", "float"], {"block_size": 64, "embeddings": "float"}),
+    (["int4", "--lm-head", "int8"], {"block_size": 32, "embeddings": "tied", "lm_head": "int8"}),
+)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("arguments", "config"), DETAILS)
+def test_details_change_nothing_else_of_the_precision(
+    arguments: list[str], config: dict[str, Any], tied: bool, tmp_path: Path
+) -> None:
+    make_model("llama", tie_word_embeddings=tied).save_pretrained(tmp_path / "llama")
+    make_tokenizer().save_pretrained(tmp_path / "llama")
+    command = ["genai", str(tmp_path / "llama"), "-o", str(tmp_path / "command"), "--no-verify", "--precision"]
+    done = CliRunner().invoke(app, [*command, *arguments])
+    assert done.exit_code == 0, done.output
+    precision: Any = arguments[0]
+    options: dict[str, Any] = {"quantize": QuantizeConfig(precision, **config)} if config else {"precision": precision}
+    fxonnx.genai.export(tmp_path / "llama", tmp_path / "expected", verify=False, **options)
+    # The products' weights, the embedding and their blocks.
+    assert (tmp_path / "command" / "model.onnx").read_bytes() == (tmp_path / "expected" / "model.onnx").read_bytes()
+
+
 def test_the_comparison_uses_the_rounded_weights(
     models: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

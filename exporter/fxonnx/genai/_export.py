@@ -62,6 +62,7 @@ _PLAIN_TARGETS: Mapping[str, Target] = MappingProxyType({"cpu": "onnxruntime", "
 _PLAIN = frozenset({"embedding", "encoder-decoder", "image", "reranker", "speech"})
 """Families that ONNX Runtime runs without onnxruntime-genai."""
 _MODEL_FILE = "model.onnx"
+_INTEGERS = ("int4", "int8")
 _ROUTERS = frozenset({"MoE", "QMoE", "TopK"})
 _HINT = (
     "activations rounded to 8 bits can make a router choose another expert where two are almost equally good; if the "
@@ -187,7 +188,7 @@ def export(
             plan, name = _plan_of_checkpoint(loaded, plan, bool(adapters)), ""
         given = {"adapters": adapters, "recipe": recipe, "hidden_states": hidden_states, "inputs_embeds": inputs_embeds}
         _check_family(loaded, {**given, "cache": cache != "float"})
-        plan = _plan_of_model(loaded, plan, recipe, accuracy_level)
+        plan = _plan_of_model(loaded, plan, recipe, precision, accuracy_level)
         _write_tokenizer(loaded, staging)
         options = {
             "target": (_PLAIN_TARGETS if loaded.family in _PLAIN else _TARGETS)[target],
@@ -229,12 +230,12 @@ def _check_family(loaded: LanguageModel, given: Mapping[str, Any]) -> None:
 
 
 def _plan_of_model(
-    loaded: LanguageModel, plan: PrecisionPlan, recipe: Recipe | None, accuracy_level: int | None
+    loaded: LanguageModel, plan: PrecisionPlan, recipe: Recipe | None, precision: Precision, accuracy_level: int | None
 ) -> PrecisionPlan:
     """The precision with the quantization that a recipe, "int4" or "int8" implies for a model."""
     if recipe is not None and RECIPES[recipe] is not None:
         plan = replace(plan, quantize=config_of_recipe(recipe, loaded.model, loaded.tokenizer))
-    elif loaded.family == "decoder" and plan.quantize in ("int4", "int8"):
+    elif not loaded.is_packed and loaded.family == "decoder" and (precision in _INTEGERS or plan.quantize in _INTEGERS):
         plan = replace(plan, quantize=config_of_precision(plan.quantize))
     return plan if accuracy_level is None else with_accuracy_level(plan, accuracy_level)
 

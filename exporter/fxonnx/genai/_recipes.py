@@ -74,13 +74,20 @@ def config_of_recipe(recipe: Recipe, model: Any, tokenizer: Any) -> QuantizeConf
     return replace(config, bits=bits, importance=importance, lm_head=lm_head)
 
 
-def config_of_precision(precision: str) -> QuantizeConfig:
+def config_of_precision(quantize: Any) -> QuantizeConfig:
     """Return the quantization of a decoder that "int4" or "int8" implies.
 
     Args:
-        precision: The precision.
+        quantize: The precision, or a configuration with it, of which the attributes that are None are completed.
     """
-    return QuantizeConfig("int4" if precision == "int4" else "int8", block_size=32, embeddings="tied")
+    config = quantize if isinstance(quantize, QuantizeConfig) else QuantizeConfig(quantize)
+    # Integer products have no blocks.
+    is_blocked = config.block_size is None and config.activation_mode == "float"
+    return replace(
+        config,
+        block_size=32 if is_blocked else config.block_size,
+        embeddings="tied" if config.embeddings is None else config.embeddings,
+    )
 
 
 def _head_of(model: Any) -> str | None:

@@ -108,7 +108,7 @@ def _check(config: QuantizeConfig) -> None:
     choices = get_args(WeightDtype)
     for name, value, allowed in (
         ("dtype", config.dtype, choices),
-        ("embeddings", config.embeddings, ("float", *choices, "tied")),
+        ("embeddings", config.embeddings, (None, "float", *choices, "tied")),
         ("lm_head", config.lm_head, (None, "float", *choices)),
         ("accuracy_level", config.accuracy_level, (0, 1, 2, 3, 4)),
         ("symmetric", config.symmetric, (True, False)),

@@ -171,7 +171,7 @@ class WeightQuantizer:
 
     def _element_of_table(self, weight: Weight, heads: Collection[Any]) -> Choice:
         if self.config.embeddings != "tied":
-            return self.config.embeddings
+            return self.config.embeddings or "float"
         return self._choice(weight, is_head=True) if weight.key in heads else "int8"
 
     def _dtype(self, weight: Weight) -> Literal["int4", "int8"]:
