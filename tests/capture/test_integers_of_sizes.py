@@ -7,13 +7,16 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from torch import Tensor, nn
 from transformers.utils import torch_float, torch_int
 
@@ -208,6 +211,22 @@ def test_rounded_binary_logarithms_are_exact_at_powers_of_two(opset: int) -> Non
             torch.testing.assert_close(program(torch.zeros(size, 0))[0], rounded(torch.zeros(size, 0)))
 
 
+def test_a_limit_on_a_logarithm_is_checked_by_the_file(tmp_path: Path) -> None:
+    def summed(x: Tensor) -> Tensor:
+        return x * sum(2**bit for bit in range(math.ceil(math.log2(x.shape[0]))))
+
+    with pytest.warns(UserWarning, match=r"only for:\n  ceil\(log2\(n\)\) == 3"):
+        program = fxonnx.export(Function(summed).eval(), (torch.ones(7, 2),), dynamic_shapes=({0: "n"},))
+    program.save(tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    for size in (7, 5, 8):
+        x = np.ones((size, 2), np.float32)
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], summed(torch.from_numpy(x)))
+    for size in (4, 9):
+        with pytest.raises(Fail, match=r"requires ceil\(log2\(n\)\) == 3"):
+            session.run(None, {"x": np.ones((size, 2), np.float32)})
+
+
 def test_rows_padded_to_a_power_of_two() -> None:
     def halves(x: Tensor) -> Tensor:
         size = 2 ** math.ceil(math.log2(x.shape[0]))
@@ -228,7 +247,9 @@ def test_rows_padded_to_a_power_of_two() -> None:
 )
 def test_rounded_logarithms_that_are_exact_in_python_only(compute: Callable[[int], int]) -> None:
     model = Function(lambda x: x + compute(x.shape[0])).eval()
-    with pytest.raises(fxonnx.TranslationError, match=r"rounds a logarithm that is exact in Python only; math\.log2 of"):
+    with pytest.raises(
+        fxonnx.TranslationError, match=r"rounds a logarithm that is exact in Python only; math\.log2 of"
+    ):
         fxonnx.export(model, (torch.zeros(7, 2),), dynamic_shapes=({0: "n"},))
 
 

@@ -12,6 +12,7 @@ import torch
 from torch.fx import Node, map_arg
 
 from ..._nodes import function_of, operator_of
+from ..graph_utils import fake_mode_of
 from .emit import Emitter, arguments_with_defaults, refuse
 
 __all__ = ["MultiOutputView", "OperatorView", "Span", "View", "ViewBase", "disjoint"]
@@ -393,12 +394,13 @@ def _narrow(write: _ViewWrite) -> Node:
 
 
 def _narrow_from_tensor(write: _ViewWrite, dim: int, start: Node, length: int | Node) -> Node:
-    """The inverse of ``narrow`` whose start is a tensor: a write at positions, which fails beyond the end as torch does."""
-    options = {"dtype": torch.int64, "device": write.base.val.device}
+    """The inverse of ``narrow`` whose start is a tensor: a write at positions, which fails beyond the end as in torch."""
+    dtype, device = torch.int64, write.base.val.device
     size = length.meta["val"] if isinstance(length, Node) else length
-    with write.base.val.fake_mode:  # type: ignore[attr-defined]
-        val = torch.arange(size, **options)
-    offsets = write.emitter.call(aten.arange.default, (length,), kwargs=options, val=val, origin=write.view)
+    with fake_mode_of((write.base.val,)):
+        val = torch.arange(size, dtype=dtype, device=device)
+    kwargs = {"dtype": dtype, "device": device}
+    offsets = write.emitter.call(aten.arange.default, (length,), kwargs=kwargs, val=val, origin=write.view)
     positions = write.emitter.call(aten.add.Tensor, (offsets, start), val=val, origin=write.view)
     return write.emit(aten.index_copy.default, write.base.before(), dim, positions, write.value)
 

@@ -81,7 +81,9 @@ SPARSE_PATCHES = (
     _SparseShapePatch("aten::mm", _mm, _REASON),
     _SparseShapePatch("aten::bmm", _bmm, _REASON),
     _SparseShapePatch("aten::mv", _mv, _REASON),
-    DecompositionPatch("aten::mv", _mv_of_sizes, "its decomposition multiplies by strides, which CSR tensors do not have"),
+    DecompositionPatch(
+        "aten::mv", _mv_of_sizes, "its decomposition multiplies by strides, which CSR tensors do not have"
+    ),
     _SparseShapePatch("aten::addmm", _addmm, _REASON),
     _SparseShapePatch("aten::_sparse_addmm", _addmm, _REASON),
     KernelPatch("aten::_sparse_mm", _sparse_mm, _REASON),
