@@ -394,7 +394,7 @@ def _narrow(write: _ViewWrite) -> Node:
 
 
 def _narrow_from_tensor(write: _ViewWrite, dim: int, start: Node, length: int | Node) -> Node:
-    """The inverse of ``narrow`` whose start is a tensor: a write at positions, which fails beyond the end as in torch."""
+    """The inverse of ``narrow`` whose start is a tensor: a write at positions, which fails beyond the end."""
     dtype, device = torch.int64, write.base.val.device
     size = length.meta["val"] if isinstance(length, Node) else length
     with fake_mode_of((write.base.val,)):
