@@ -41,10 +41,6 @@ def _bmm(original: Callable[..., Any], self: Tensor, mat2: Tensor) -> Any:
 
 
 def _mv(original: Callable[..., Any], self: Tensor, vec: Tensor) -> Any:
-    return vec.new_empty(self.shape[:1])
-
-
-def _mv_of_sizes(original: Callable[..., Any], self: Tensor, vec: Tensor) -> Any:
     """The decomposition of ``mv``: torch's multiplies the elements, which compressed sparse tensors do not have."""
     return original(self, vec) if _is_dense(self) else vec.new_empty(self.shape[:1])
 
@@ -80,10 +76,7 @@ def _is_dense(tensor: Tensor) -> bool:
 SPARSE_PATCHES = (
     _SparseShapePatch("aten::mm", _mm, _REASON),
     _SparseShapePatch("aten::bmm", _bmm, _REASON),
-    _SparseShapePatch("aten::mv", _mv, _REASON),
-    DecompositionPatch(
-        "aten::mv", _mv_of_sizes, "its decomposition multiplies by strides, which CSR tensors do not have"
-    ),
+    DecompositionPatch("aten::mv", _mv, "its decomposition multiplies by strides, which CSR tensors do not have"),
     _SparseShapePatch("aten::addmm", _addmm, _REASON),
     _SparseShapePatch("aten::_sparse_addmm", _addmm, _REASON),
     KernelPatch("aten::_sparse_mm", _sparse_mm, _REASON),
