@@ -10,7 +10,7 @@ import torch
 
 from fxonnx_translations._torch_compat import sym_int, sym_log2, sym_min, sym_sqrt
 
-from ..patch import Patch
+from ..patch import FunctionPatch, Patch
 
 __all__ = ["MATH_PATCHES"]
 
@@ -108,6 +108,12 @@ MATH_PATCHES: tuple[Patch, ...] = (
             ("sqrt", _square_root),
             ("isqrt", _integer_root),
             ("gcd", _greatest_common_divisor),
+        )
+    ),
+    # Modules that are imported during an export, such as one of sympy, may take the functions by name.
+    *(
+        FunctionPatch(f"math:{name}", replacement, "it converts a size to a number, which specializes it", strict=False)
+        for name, replacement in (
             ("log2", _binary_logarithm),
             ("log", _logarithm),
             ("log10", _decimal_logarithm),
