@@ -108,17 +108,12 @@ MATH_PATCHES: tuple[Patch, ...] = (
             ("sqrt", _square_root),
             ("isqrt", _integer_root),
             ("gcd", _greatest_common_divisor),
-        )
-    ),
-    # Modules that are imported during an export, such as one of sympy, may take the functions by name.
-    *(
-        FunctionPatch(f"math:{name}", replacement, "it converts a size to a number, which specializes it", strict=False)
-        for name, replacement in (
             ("log2", _binary_logarithm),
-            ("log", _logarithm),
             ("log10", _decimal_logarithm),
         )
     ),
+    # A module of sympy that is imported during an export takes it by name.
+    FunctionPatch("math:log", _logarithm, "it converts a size to a number, which specializes it", strict=False),
     Patch("torch:SymInt.bit_length", _bit_length, "it converts a size to a number, which specializes it", strict=False),
     Patch(
         "torch._export.verifier:Verifier.allowed_op_types",
