@@ -7,13 +7,16 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from torch import Tensor, nn
 from transformers.utils import torch_float, torch_int
 
@@ -157,6 +160,20 @@ EXPRESSIONS: Mapping[str, Callable[[int], float]] = MappingProxyType(
         "n & -n": lambda n: n & -n,
         "(n + 7) & ~7": lambda n: (n + 7) & ~7,
         "n | 1": lambda n: n | 1,
+        "math.ceil(math.log2(n))": lambda n: math.ceil(math.log2(n)),
+        "2 ** math.ceil(math.log2(n))": lambda n: 2 ** math.ceil(math.log2(n)),
+        "int(math.log2(n / 3) * 2.5)": lambda n: int(math.log2(n / 3) * 2.5),
+        "1 << (n - 1).bit_length()": lambda n: 1 << (n - 1).bit_length(),
+        "(3 - n).bit_length()": lambda n: (3 - n).bit_length(),
+    }
+)
+LOGARITHMS: Mapping[str, Callable[[int], float]] = MappingProxyType(
+    {
+        "math.log(n) / math.log(512)": lambda n: math.log(n) / math.log(512),
+        "math.log(n, 3)": lambda n: math.log(n, 3),
+        "math.log(100, n + 1)": lambda n: math.log(100, n + 1),
+        "math.log10(n)": lambda n: math.log10(n),
+        "math.log2(n) ** 2": lambda n: math.log2(n) ** 2,
     }
 )
 
@@ -168,6 +185,72 @@ def test_numbers_of_sizes_are_exact(name: str) -> None:
     program = fxonnx.export(model, (torch.zeros(7, 2),), dynamic_shapes=({0: "n"},), strict_shapes=True)
     for size in (7, 1, 3, 31, 64, 100):
         assert program(torch.zeros(size, 2))[0].item() == compute(size)
+
+
+@pytest.mark.parametrize("name", LOGARITHMS)
+def test_logarithms_of_sizes(name: str) -> None:
+    compute = LOGARITHMS[name]
+    model = Function(lambda x: x.new_zeros(()).double() + compute(x.shape[0])).eval()
+    program = fxonnx.export(model, (torch.zeros(7, 2),), dynamic_shapes=({0: "n"},), strict_shapes=True)
+    run_from_file(program)
+    for size in (7, 1, 3, 64, 1000):
+        assert program(torch.zeros(size, 2))[0].item() == pytest.approx(compute(size), rel=1e-15)
+
+
+@pytest.mark.parametrize("opset", [11, 20])
+def test_rounded_binary_logarithms_are_exact_at_powers_of_two(opset: int) -> None:
+    def rounded(x: Tensor) -> Tensor:
+        n = x.shape[0]
+        return torch.tensor([math.ceil(math.log2(n)), math.floor(math.log2(n)), (n - 1).bit_length()]) + x.long().sum()
+
+    model = Function(rounded).eval()
+    program = fxonnx.export(model, (torch.zeros(7, 0),), dynamic_shapes=({0: "n"},), opset_version=opset)
+    run_from_file(program)
+    for power in (*range(1, 12), 29, 31, 40):
+        for size in (2**power - 1, 2**power, 2**power + 1):
+            torch.testing.assert_close(program(torch.zeros(size, 0))[0], rounded(torch.zeros(size, 0)))
+
+
+def test_a_limit_on_a_logarithm_is_checked_by_the_file(tmp_path: Path) -> None:
+    def summed(x: Tensor) -> Tensor:
+        return x * sum(2**bit for bit in range(math.ceil(math.log2(x.shape[0]))))
+
+    with pytest.warns(UserWarning, match=r"only for:\n  ceil\(log2\(n\)\) == 3"):
+        program = fxonnx.export(Function(summed).eval(), (torch.ones(7, 2),), dynamic_shapes=({0: "n"},))
+    program.save(tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    for size in (7, 5, 8):
+        x = np.ones((size, 2), np.float32)
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], summed(torch.from_numpy(x)))
+    for size in (4, 9):
+        with pytest.raises(Fail, match=r"requires ceil\(log2\(n\)\) == 3"):
+            session.run(None, {"x": np.ones((size, 2), np.float32)})
+
+
+def test_rows_padded_to_a_power_of_two() -> None:
+    def halves(x: Tensor) -> Tensor:
+        size = 2 ** math.ceil(math.log2(x.shape[0]))
+        return F.pad(x, (0, 0, 0, size - x.shape[0])).view(2, -1).flip(0)
+
+    model = Function(halves).eval()
+    program = fxonnx.export(model, (torch.randn(7, 2),), dynamic_shapes=({0: "n"},), strict_shapes=True)
+    run_from_file(program)
+    for size in (7, 2, 3, 8, 9, 33):
+        x = torch.randn(size, 2)
+        torch.testing.assert_close(program(x)[0], model(x))
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [lambda n: math.ceil(math.log(n, 2)), lambda n: int(math.log10(n)), lambda n: int(math.log2(n) / math.log2(n + 1))],
+    ids=["base 2", "log10", "quotient"],
+)
+def test_rounded_logarithms_that_are_exact_in_python_only(compute: Callable[[int], int]) -> None:
+    model = Function(lambda x: x + compute(x.shape[0])).eval()
+    with pytest.raises(
+        fxonnx.TranslationError, match=r"rounds a logarithm that is exact in Python only; math\.log2 of"
+    ):
+        fxonnx.export(model, (torch.zeros(7, 2),), dynamic_shapes=({0: "n"},))
 
 
 def test_bitwise_sizes_require_opset_18() -> None:

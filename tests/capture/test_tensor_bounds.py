@@ -61,6 +61,9 @@ AS_SIZES = (
     "y = F.pad(x, (a, 1))",
     "y = torch.roll(x, a, 1)",
     "y = x.narrow(1, a, 2) + 1",
+    "y.narrow(1, a, 2).zero_(); y.narrow(1, a - 2, 3).copy_(x[:, :3])",
+    "v = y.narrow(1, a, 3); v += x[:, :3]; v[0] = 7; y = y * v.sum()",
+    "b = a.clone(); v = torch.narrow(y, -1, b, 2); b += 1; v.mul_(2); y.narrow(1, b - 9, 1).t()[0] = 3",
     "y = x.repeat(a, 1)",
     "y = x.view(a, 48 // a) + 1",
     "y = x.split([a, 12 - a], 1)[1] + 1",
@@ -189,9 +192,17 @@ class Cache(nn.Module):
         return c
 
 
-def test_a_window_of_a_cache(tmp_path: Path) -> None:
+class NarrowedCache(nn.Module):
+    def forward(self, x: torch.Tensor, cache: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        c = cache.clone()
+        c.narrow(1, position, x.shape[1]).copy_(x)
+        return c
+
+
+@pytest.mark.parametrize("model", [Cache(), NarrowedCache()])
+def test_a_window_of_a_cache(model: nn.Module, tmp_path: Path) -> None:
     calls = [(torch.randn(1, t, 4), torch.randn(1, 9, 4), torch.tensor(at)) for t, at in ((2, 3), (3, 5), (1, 0))]
-    check(Cache(), calls, tmp_path / "m.onnx", ({1: "t"}, {}, {}))
+    check(model, calls, tmp_path / "m.onnx", ({1: "t"}, {}, {}))
 
 
 def test_lambdas_and_classes_made_by_type(tmp_path: Path) -> None:

@@ -249,7 +249,6 @@ def _out_with_view(m: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
         (_out_with_view, r"the out tensor of shape \(0,\), whose memory is used elsewhere, would be resized"),
         (lambda m, x: torch.add(x, 1, out=x[:0, 0]), r"the out tensor of shape \(0,\), .* would be resized"),
         (lambda m, x: torch.einsum("ij->ji", x).add_(1), r"aten\.einsum\.default: .*writing through this view"),
-        (lambda m, x: x.narrow(0, torch.tensor(1), 2).add_(1), "narrow with a tensor as start"),
         (lambda m, x: scramble(x), r"fxonnx_tests\.scramble\.default: .*writes to its arguments"),
     ],
     ids=[
@@ -263,7 +262,6 @@ def _out_with_view(m: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
         "resized-out-with-view",
         "resized-out-of-input",
         "einsum",
-        "narrow",
         "custom",
     ],
 )

@@ -39,6 +39,9 @@ PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sparse.mm": torch.sparse.mm,
     "addmm": lambda s, x: torch.sparse.addmm(x, s, x, beta=0.5, alpha=2.0),
     "scaled": lambda s, x: torch.sparse.mm(s * 2, x),
+    "mv": lambda s, x: torch.mv(s, x[:, 0]) @ x,
+    "@ vector": lambda s, x: (s @ x[:, -1]) @ x,
+    "linear": lambda s, x: torch.nn.functional.linear(x.t(), s),
 }
 
 FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -101,6 +104,12 @@ def test_products(place: str, layout: str, product: str) -> None:
 def test_functions(place: str, function: str) -> None:
     model = Holder(_coo(), FUNCTIONS[function], place)
     check(model, (torch.randn(3, 5),), (torch.randn(3, 4),), dynamic=({1: "n"},))
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc"])
+def test_products_of_two_sparse_tensors(layout: str) -> None:
+    model = Holder(LAYOUTS[layout](), lambda s, x: torch.sparse.mm(s, s).to_dense() @ x, "buffer")
+    check(model, (torch.randn(3, 5),), (torch.randn(3, 2),), dynamic=({1: "n"},))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.int64, torch.bool])

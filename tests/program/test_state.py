@@ -262,3 +262,49 @@ def test_tensors_created_in_forward_are_no_state() -> None:
         x = torch.rand(3)
         torch.testing.assert_close(program(x)[0], Constants()(x))
     assert "Div" not in {node.op_type for node in program.model.graph}
+
+
+class Growing(nn.Module):
+    """Appends each input to a buffer, and returns a function of what it held before."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+        self.register_buffer("k", torch.arange(12.0).reshape(4, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.function(self.k) + x.sum()
+        self.k = torch.cat([self.k, x])
+        return y
+
+
+def doubled_if_even(k: torch.Tensor) -> torch.Tensor:
+    if k.shape[0] % 2:
+        return k.sum()
+    return k.sum() * 2
+
+
+def test_a_branch_on_whether_the_length_of_a_growing_state_is_even(tmp_path: Path) -> None:
+    model = Growing(doubled_if_even)
+    fxonnx.export(model, (torch.randn(1, 3),), tmp_path / "m.onnx", state="io")
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    state: dict[str, Any] = {}
+    for _ in range(4):
+        x = torch.randn(1, 3)
+        y, after = session.run(None, {"x": x.numpy(), **state})
+        state = {"k.in": after}
+        torch.testing.assert_close(torch.from_numpy(y), model(x))
+
+
+@pytest.mark.parametrize(
+    ("function", "condition"),
+    [
+        (lambda k: k.view(2, -1, 3).sum(), r"\(3\*k_0\) % 6 == 0"),
+        (lambda k: k.unflatten(0, (-1, 4)).sum(), "k_0 % 4 == 0"),
+        (lambda k: k.view(4, 3).sum(), r"3\*k_0 == 12"),
+    ],
+    ids=["view", "unflatten", "number"],
+)
+def test_a_size_of_a_growing_state_that_has_to_be_a_multiple(function: Any, condition: str) -> None:
+    with pytest.raises(StateError, match=f"changes the shape of 'k', and the program is valid for {condition}"):
+        fxonnx.export(Growing(function), (torch.randn(1, 3),), state="io")

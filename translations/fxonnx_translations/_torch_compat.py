@@ -56,6 +56,7 @@ scalar_tensor: Callable[..., torch.Tensor] = torch.scalar_tensor
 sym_float: Callable[[Any], Any] = torch.sym_float
 sym_int: Callable[[Any], Any] = torch.sym_int
 sym_ite: Callable[[Any, Any, Any], Any] = torch.sym_ite
+sym_log2: Callable[[Any], Any] = vars(torch)["_sym_log2"]
 sym_max: Callable[[Any, Any], Any] = torch.sym_max
 sym_min: Callable[[Any, Any], Any] = torch.sym_min
 sym_not: Callable[[Any], Any] = torch.sym_not
@@ -263,6 +264,7 @@ __all__ = [
     "sym_float",
     "sym_int",
     "sym_ite",
+    "sym_log2",
     "sym_max",
     "sym_min",
     "sym_not",

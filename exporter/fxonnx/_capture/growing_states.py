@@ -79,9 +79,28 @@ def growing_dims(model: torch.nn.Module, states: UnknownStates) -> AbstractConte
                 partial(_with_dynamic_axes, axes, kind),
                 "the sizes of buffers are constants of the program",
                 needs=(ConstantSource,),
-            )
+            ),
+            Patch(
+                "torch.fx.experimental.symbolic_shapes:DimConstraints.solve",
+                _with_names_of_all_sizes,
+                "it raises an IndexError for conditions on sizes that are not those of inputs",
+                needs=(ConstantSource,),
+            ),
         ]
     )
+
+
+def _with_names_of_all_sizes(original: Callable[[Any], None], constraints: Any) -> None:
+    """``DimConstraints.solve`` with a name for each symbol; the conditions on states are checked after the capture."""
+    names = constraints._dcp.symbol_to_source
+    conditions = [
+        *constraints._multivariate_inequalities,
+        *constraints._univariate_inequalities,
+        *constraints._congruences,
+    ]
+    for symbol in {symbol for condition in conditions for symbol in condition.free_symbols}:
+        names[symbol] = names.get(symbol) or [ConstantSource(str(symbol))]
+    original(constraints)
 
 
 def _with_dynamic_axes(

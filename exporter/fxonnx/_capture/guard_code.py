@@ -181,6 +181,8 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "ceil": lambda value: sympy_functions.CeilToInt(value),
         "trunc": lambda value: sympy_functions.TruncToInt(value),
         "sqrt": lambda value: sympy_functions.OpaqueUnaryFn_sqrt(value),
+        "log2": lambda value: sympy_functions.OpaqueUnaryFn_log2(value),
+        "_sym_log2": lambda value: sympy_functions.OpaqueUnaryFn_log2(value),
         "_sym_sqrt": lambda value: sympy_functions.OpaqueUnaryFn_sqrt(value),
     }
 )

@@ -128,6 +128,10 @@ class _Densifier:
         function = _FUNCTIONS.get(node.target)
         if function is None and (_writes(node) or node.target._schema.name not in _SAME):
             refuse(node, "ONNX has no such operator for a sparse tensor that depends on an input", hint=_HINT)
+        if function is None and isinstance(node.meta.get("val"), torch.Tensor):
+            # The operator for dense tensors is the same one.
+            _make_value_dense(node)
+            return
         try:
             traced = trace_call(node, function or node.target, check=False)
         except TraceError as error:

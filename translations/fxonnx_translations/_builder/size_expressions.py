@@ -6,6 +6,7 @@ symbols; an expression is computed from its symbols. Both are INT64 tensors of s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -184,6 +185,15 @@ class _Emitter:
     def square_root(self, expr: sympy.Expr) -> ir.Value:
         return self._op("Sqrt", self.double(self.emit(expr.args[0])))
 
+    def binary_logarithm(self, expr: sympy.Expr) -> ir.Value:
+        value = self.double(self.emit(expr.args[0]))
+        found = self._op("Div", self._op("Log", value), [math.log(2)])
+        # Of powers of two, whose logarithms models round to integers, it is exact in Python; the quotient is not.
+        nearest = self._op("Round", found)
+        two = self.builder.constant([2.0], ir.DataType.DOUBLE)
+        is_power = self._op("Equal", self._op("Pow", two, nearest), value)
+        return self._op("Where", is_power, nearest, found)
+
     def to_float(self, expr: sympy.Expr) -> ir.Value:
         return self.double(self.emit(expr.args[0]))
 
@@ -193,7 +203,12 @@ class _Emitter:
             sympy_functions.FloorToInt: "Floor",
             sympy_functions.RoundToInt: "Round",
         }.get(type(expr))
-        value = self.emit(expr.args[0])
+        (number,) = expr.args
+        if _has_inexact_logarithm(number):
+            raise TypeError(
+                f"the size expression {expr} rounds a logarithm that is exact in Python only; math.log2 of a size is exact"
+            )
+        value = self.emit(number)
         if value.dtype == ir.DataType.INT64:
             return value
         # Cast truncates, as TruncToInt does.
@@ -279,6 +294,18 @@ class _Emitter:
         return result
 
 
+def _has_inexact_logarithm(number: sympy.Expr) -> bool:
+    """Whether a number has logarithms that may be integers in Python, and differ from them by the last bit in ONNX.
+
+    Those to base 2 are integers at powers of two only, where they are exact; so are their products with short factors.
+    """
+    logarithms = number.atoms(sympy_functions.OpaqueUnaryFn_log2)
+    if not logarithms:
+        return False
+    factors = (float(factor).as_integer_ratio()[1] for factor in number.atoms(sympy.Float))
+    return len(logarithms) > 1 or any(denominator > 2**20 for denominator in factors)
+
+
 _MOST_DIGITS = 22
 """Powers of 10 up to this one are exact in float64."""
 _SPLITTER = 2.0**27 + 1
@@ -314,6 +341,7 @@ _FUNCTIONS: Mapping[type, Callable[[_Emitter, sympy.Expr], ir.Value]] = {
     sympy_functions.IntTrueDiv: _Emitter.true_div,
     sympy_functions.FloatTrueDiv: _Emitter.true_div,
     sympy_functions.OpaqueUnaryFn_sqrt: _Emitter.square_root,
+    sympy_functions.OpaqueUnaryFn_log2: _Emitter.binary_logarithm,
     sympy_functions.ToFloat: _Emitter.to_float,
     sympy_functions.CeilToInt: _Emitter.to_int,
     sympy_functions.FloorToInt: _Emitter.to_int,

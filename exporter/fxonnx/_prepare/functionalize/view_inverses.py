@@ -12,6 +12,7 @@ import torch
 from torch.fx import Node, map_arg
 
 from ..._nodes import function_of, operator_of
+from ..graph_utils import fake_mode_of
 from .emit import Emitter, arguments_with_defaults, refuse
 
 __all__ = ["MultiOutputView", "OperatorView", "Span", "View", "ViewBase", "disjoint"]
@@ -385,11 +386,23 @@ def _narrow(write: _ViewWrite) -> Node:
     arguments = arguments_with_defaults(write.view)
     dim, start, length = arguments["dim"], arguments["start"], arguments["length"]
     if write.view.target is aten.narrow.Tensor:
-        refuse(write.view, "a write through narrow with a tensor as start has no functional form")
+        return _narrow_from_tensor(write, dim, start, length)
     if isinstance(start, int) and start < 0:
         start = _sum(write.emitter, write.emitter.shape(write.base.val, write.base.witness)[dim], start, write.view)
     stop = _sum(write.emitter, start, length, write.view)
     return write.emit(aten.slice_scatter.default, write.base.before(), write.value, dim, start, stop)
+
+
+def _narrow_from_tensor(write: _ViewWrite, dim: int, start: Node, length: int | Node) -> Node:
+    """The inverse of ``narrow`` whose start is a tensor: a write at positions, which fails beyond the end."""
+    dtype, device = torch.int64, write.base.val.device
+    size = length.meta["val"] if isinstance(length, Node) else length
+    with fake_mode_of((write.base.val,)):
+        val = torch.arange(size, dtype=dtype, device=device)
+    kwargs = {"dtype": dtype, "device": device}
+    offsets = write.emitter.call(aten.arange.default, (length,), kwargs=kwargs, val=val, origin=write.view)
+    positions = write.emitter.call(aten.add.Tensor, (offsets, start), val=val, origin=write.view)
+    return write.emit(aten.index_copy.default, write.base.before(), dim, positions, write.value)
 
 
 def _diagonal(write: _ViewWrite) -> Node:

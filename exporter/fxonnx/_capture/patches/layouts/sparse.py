@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fxonnx_translations._torch_compat import DispatchKey
 
-from ..patch import KernelPatch
+from ..patch import DecompositionPatch, KernelPatch
 
 __all__ = ["SPARSE_PATCHES"]
 
@@ -41,7 +41,8 @@ def _bmm(original: Callable[..., Any], self: Tensor, mat2: Tensor) -> Any:
 
 
 def _mv(original: Callable[..., Any], self: Tensor, vec: Tensor) -> Any:
-    return vec.new_empty(self.shape[:1])
+    """The decomposition of ``mv``: torch's multiplies the elements, which compressed sparse tensors do not have."""
+    return original(self, vec) if _is_dense(self) else vec.new_empty(self.shape[:1])
 
 
 def _sparse_mm(original: Callable[..., Any], sparse: Tensor, dense: Tensor) -> Any:
@@ -50,7 +51,10 @@ def _sparse_mm(original: Callable[..., Any], sparse: Tensor, dense: Tensor) -> A
 
 def _addmm(original: Callable[..., Any], self: Tensor, mat1: Tensor, mat2: Tensor, **factors: Any) -> Any:
     if not (_is_dense(mat1) or _is_dense(mat2)):
-        return original(self, mat1, mat2, **factors)
+        if self.layout is torch.sparse_coo:
+            return original(self, mat1, mat2, **factors)
+        # torch's own kernel for shapes ends the process.
+        return torch.empty((mat1.shape[0], mat2.shape[1]), dtype=self.dtype, layout=self.layout, device=self.device)
     return _dense_one(mat1, mat2).new_empty((mat1.shape[0], mat2.shape[1]))
 
 
@@ -72,7 +76,7 @@ def _is_dense(tensor: Tensor) -> bool:
 SPARSE_PATCHES = (
     _SparseShapePatch("aten::mm", _mm, _REASON),
     _SparseShapePatch("aten::bmm", _bmm, _REASON),
-    _SparseShapePatch("aten::mv", _mv, _REASON),
+    DecompositionPatch("aten::mv", _mv, "its decomposition multiplies by strides, which CSR tensors do not have"),
     _SparseShapePatch("aten::addmm", _addmm, _REASON),
     _SparseShapePatch("aten::_sparse_addmm", _addmm, _REASON),
     KernelPatch("aten::_sparse_mm", _sparse_mm, _REASON),
