@@ -138,6 +138,7 @@ def test_hf(hub: Hub, branches: dict[str, Path], tmp_path: Path) -> None:
     assert {*hub.fetched} == SMALL | {"model.safetensors"}
 
 
+@pytest.mark.nightly
 def test_genai_without_a_connection_afterwards(hub: Hub, branches: dict[str, Path], tmp_path: Path) -> None:
     """A download that fails is continued by the next call; after it, the cache is enough."""
     shards = sorted(path.name for path in branches["main"].glob("model-*.safetensors"))
@@ -198,6 +199,7 @@ def test_failures(hub: Hub, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.nightly
 def test_without_a_connection(hub: Hub, tmp_path: Path) -> None:
     rows = [["org/model", {}, str(tmp_path / "out")]]
     expected = (

@@ -121,12 +121,12 @@ def read_dynamic(
 def _examples(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
     """Example inputs by name, those of ``*args`` and ``**kwargs`` of forward under the names of the graph inputs.
 
-    None for a traced module, whose forward has no signature; its inputs are checked by the export.
+    None for a scripted or traced module, whose forward has no signature; its inputs are checked by the export.
     """
-    try:
-        signature = inspect.signature(model.forward)
-    except ValueError:
+    # Without an import of torch; some versions of a script's method have a signature, (*args, **kwargs).
+    if type(model.forward).__name__ == "ScriptMethod":
         return None
+    signature = inspect.signature(model.forward)
     try:
         bound = signature.bind(*args, **kwargs).arguments
     except TypeError as error:
