@@ -91,7 +91,7 @@ def with_accuracy_level(plan: PrecisionPlan, level: int) -> PrecisionPlan:
     """Return the same precision with another accuracy level of the products with quantized weights.
 
     Raises:
-        ArgumentError: If the weights are not quantized, or it is no level.
+        ArgumentError: If the weights are not quantized, or the level is not a number from 0 to 4.
     """
     if plan.quantize is None:
         hint = "pass precision='int4' or 'int8'"

@@ -98,7 +98,7 @@ def quality_of(model: Any, reference: Reference) -> Quality:
 def warn_of_quality(quality: Quality, name: str, limit: float) -> None:
     """Warn if a model is further from the original than the documentation says.
 
-    It is no error: how much rounding changes depends on the model, and only its user can judge the result.
+    It is not an error: how much rounding changes depends on the model, and only its user can judge the result.
 
     Args:
         quality: The comparison.
