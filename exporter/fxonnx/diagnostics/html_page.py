@@ -162,7 +162,7 @@ def _interface(model: ir.Model) -> Iterator[dict[str, Any]]:
 
 
 def _conditions(program: ONNXProgram) -> Iterator[dict[str, Any]]:
-    """The constraints, assumptions, frozen arguments, rewrites and the proof, with their lines of source."""
+    """Constraints, assumptions, frozen arguments, rewrites and the proof; those of one line of source are together."""
     proof = program.record.proof
     entries = [
         *(("constraint", str(constraint)) for constraint in program.record.constraints),
@@ -175,8 +175,12 @@ def _conditions(program: ONNXProgram) -> Iterator[dict[str, Any]]:
         *([("not compared with the model", proof.skipped)] if proof.skipped else ()),
         *(("patch not applied", f"{one} ({one.kind.value})") for one in missing_targets()),
     ]
+    grouped: dict[str, dict[str, Any]] = {}
     for kind, text in entries:
-        yield {"kind": kind, "text": text, "excerpts": list(_excerpts(text))}
+        excerpts = list(_excerpts(text))
+        key = str([place["lines"] for place in excerpts]) if excerpts else text
+        grouped.setdefault(key, {"entries": [], "excerpts": excerpts})["entries"].append((kind, text))
+    yield from grouped.values()
 
 
 def _fusions(program: ONNXProgram) -> Iterator[dict[str, Any]]:
