@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from .._context_values import activated, active
 from .._progress import Counter
 from .eager_failures import user_line
 from .torch_log import held_torch_log
@@ -37,24 +38,22 @@ class Attempt:
         return f"{self.change or 'first attempt'}: {self.failure or 'captured'} ({self.seconds:.2f} s)"
 
 
-_attempts: ContextVar[list[Attempt] | None] = ContextVar("fxonnx_attempts", default=None)
-_shows_log: ContextVar[bool] = ContextVar("fxonnx_shows_log", default=False)
+@dataclass(frozen=True)
+class _Record:
+    """The attempts so far, and whether torch's log is shown instead of recorded."""
+
+    attempts: list[Attempt] = field(default_factory=list)
+    shows_log: bool = False
 
 
-@contextmanager
-def recorded_attempts(attempts: list[Attempt], *, shows_log: bool) -> Iterator[None]:
+def recorded_attempts(attempts: list[Attempt], *, shows_log: bool) -> AbstractContextManager[Any]:
     """Append the attempts inside the context to a list.
 
     Args:
         attempts: The list.
         shows_log: Let torch log its warnings and errors, instead of recording them.
     """
-    tokens = _attempts.set(attempts), _shows_log.set(shows_log)
-    try:
-        yield
-    finally:
-        _attempts.reset(tokens[0])
-        _shows_log.reset(tokens[1])
+    return activated(_Record(attempts, shows_log))
 
 
 @contextmanager
@@ -64,10 +63,10 @@ def timed_attempt(change: str) -> Iterator[None]:
     Args:
         change: The difference from the attempt before.
     """
-    attempts = _attempts.get()
-    Counter("attempts").add(1 if attempts is None else len(attempts) + 1)
+    record = active(_Record) or _Record()
+    Counter("attempts").add(len(record.attempts) + 1)
     failure, start = "", time.perf_counter()
-    with nullcontext(()) if _shows_log.get() else held_torch_log() as log:
+    with nullcontext(()) if record.shows_log else held_torch_log() as log:
         try:
             yield
         except BaseException as error:
@@ -78,5 +77,4 @@ def timed_attempt(change: str) -> Iterator[None]:
             failure += f" at {line}" if line else ""
             raise
         finally:
-            if attempts is not None:
-                attempts.append(Attempt(change, time.perf_counter() - start, failure, tuple(log)))
+            record.attempts.append(Attempt(change, time.perf_counter() - start, failure, tuple(log)))

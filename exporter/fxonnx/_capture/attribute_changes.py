@@ -8,7 +8,6 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from types import CellType, CodeType, FrameType
 from typing import Any
@@ -26,7 +25,7 @@ from fxonnx_translations._torch_compat import (
     pytree,
 )
 
-from .._context_values import assigned
+from .._context_values import activated, active
 from .._cost import bytes_of, export_seconds, forward_seconds
 from .._interrupts import interruptible
 from .._user_files import is_user_file
@@ -110,12 +109,13 @@ class _Named:
         return pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, found)
 
 
-_recorded: ContextVar[list[Change] | None] = ContextVar("fxonnx_attribute_changes", default=None)
+class _Changes(list[Change]):
+    """The changes of the last call of forward."""
 
 
 def recorded_changes() -> AbstractContextManager[list[Change]]:
     """Record the changes of attributes by the last successful call of torch.export inside the context."""
-    return assigned(_recorded, [])
+    return activated(_Changes())
 
 
 @contextmanager
@@ -126,7 +126,7 @@ def noted_changes(snapshot: Snapshot, inputs: Any) -> Iterator[None]:
         snapshot: The state of the model before the capture, which itself changes attributes.
         inputs: The traced inputs of the call.
     """
-    found = _recorded.get()
+    found = active(_Changes)
     if found is None:
         with snapshot.shown_marks():
             yield

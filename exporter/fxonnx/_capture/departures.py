@@ -5,11 +5,10 @@ from __future__ import annotations
 import enum
 import sys
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
 
-from .._context_values import assigned
+from .._context_values import activated, active
 from .._public import public
 from .constraints.guard_recorder import SourceLine, user_line
 
@@ -57,7 +56,8 @@ class Departure:
         return f"{self.kind.value}: {self.detail}" + (f" ({self.line})" if self.line else "")
 
 
-_departures: ContextVar[dict[Departure, None] | None] = ContextVar("fxonnx_departures", default=None)
+class _Departures(dict[Departure, None]):
+    """The departures of a capture, in order and without repetitions."""
 
 
 def recorded_departures() -> AbstractContextManager[dict[Departure, None]]:
@@ -66,12 +66,12 @@ def recorded_departures() -> AbstractContextManager[dict[Departure, None]]:
     Yields:
         The departures, in order and without repetitions; filled while the context is active.
     """
-    return assigned(_departures, dict(_departures.get() or {}))
+    return activated(_Departures(active(_Departures) or {}))
 
 
 def is_recording() -> bool:
     """Whether departures are recorded."""
-    return _departures.get() is not None
+    return active(_Departures) is not None
 
 
 def record_departure(
@@ -85,7 +85,7 @@ def record_departure(
         frame: The frame from which the line is searched; by default the caller's.
         line: The line, if it is known; "" if there is none.
     """
-    found = _departures.get()
+    found = active(_Departures)
     if found is not None:
         if line is None:
             line = user_line(sys._getframe(1) if frame is None else frame)

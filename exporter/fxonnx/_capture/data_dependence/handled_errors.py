@@ -12,7 +12,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, MappingProxyType
@@ -25,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 import fxonnx_translations
 from fxonnx_translations._torch_compat import FakeTensor
 
-from ..._context_values import assigned
+from ..._context_values import activated, active
 from ..._interrupts import interruption_point
 
 __all__ = [
@@ -85,12 +84,9 @@ class HandledErrors:
         return [error for error in self._errors.values() if _is_handled_by_model(error)]
 
 
-_recorded: ContextVar[HandledErrors | None] = ContextVar("fxonnx_handled_errors", default=None)
-
-
 def recorded_errors() -> AbstractContextManager[HandledErrors]:
     """Record errors inside the context, which requires that ``CAPTURE_PATCHES`` are applied."""
-    return assigned(_recorded, HandledErrors())
+    return activated(HandledErrors())
 
 
 @contextmanager
@@ -99,7 +95,7 @@ def recorded_as_conditional() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        errors = _recorded.get()
+        errors = active(HandledErrors)
         if errors is not None:
             errors.add_conditional(error)
         raise
@@ -108,7 +104,7 @@ def recorded_as_conditional() -> Iterator[None]:
 def record_error(original: Callable[..., None], self: BaseException, *args: Any, **kwargs: Any) -> None:
     """Replacement of the initializer of an error that tracing raises in code of the model."""
     original(self, *args, **kwargs)
-    errors = _recorded.get()
+    errors = active(HandledErrors)
     if errors is not None:
         errors.add(self)
 
@@ -123,7 +119,7 @@ def record_errors(original: Callable[..., Any]) -> Callable[..., Any]:
             # TorchDynamo traces this function, and cannot trace the record.
             return original(mode, func, types, args, kwargs)
         interruption_point()
-        errors = _recorded.get()
+        errors = active(HandledErrors)
         if errors is None:
             return original(mode, func, types, args, kwargs)
         errors.add_current()
@@ -149,7 +145,7 @@ def record_raised(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
     try:
         return original(*args, **kwargs)
     except Exception as error:
-        errors = _recorded.get()
+        errors = active(HandledErrors)
         if errors is not None:
             errors.add(error)
         raise
@@ -160,7 +156,7 @@ def refuse_pickling(original: Callable[..., Any], self: torch.Tensor, protocol: 
     if not isinstance(self, FakeTensor):
         return original(self, protocol)
     error = RuntimeError("tensors cannot be pickled or copied by copy.copy during the capture")
-    errors = _recorded.get()
+    errors = active(HandledErrors)
     if errors is not None:
         errors.add(error)
     raise error
