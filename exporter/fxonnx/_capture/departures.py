@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import ast
 import enum
+import linecache
+import re
 import sys
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 
 from .._context_values import activated, active
 from .._public import public
+from ..errors import CaptureError
 from .constraints.guard_recorder import SourceLine, user_line
 
-__all__ = ["Departure", "DepartureKind", "is_recording", "record_departure", "recorded_departures"]
+__all__ = [
+    "Departure",
+    "DepartureKind",
+    "Evidence",
+    "is_recording",
+    "record_departure",
+    "recorded_departures",
+    "sizes_in_source",
+]
+
+
+_MOST_SIZES = 6
+_LARGEST_SIZE = 4096
 
 
 @public
@@ -37,20 +54,39 @@ class DepartureKind(enum.Enum):
     """Code that asks for Python types, identities or modes, which may differ between the capture and eager torch."""
 
 
+class Evidence(enum.Enum):
+    """The runs of the proof, besides those at the example and at other sizes, that show what a departure changes."""
+
+    COVERAGE = "until each branch and each loop body has run"
+    VALUES = "all changes of the values of the inputs"
+    SIZES_IN_TEXTS = "these, and the sizes in the texts of the file"
+    SIZES_IN_CODE = "these, and the sizes among the integers of the file"
+
+
 @public
 @dataclass(frozen=True)
 class Departure:
-    """One place in which a capture departs from plain torch.export.
+    """One place in which a capture departs from plain torch.export, or is suspected to: the proof decides.
 
     Attributes:
         kind: The way in which it departs.
         detail: The construct or function.
         line: The line of user code, ``file.py:12 in forward: code``; "" if there is none.
+        evidence: The runs that decide.
+        refusal: The error if a run shows a difference, or if none shows that there is none at the example; by default,
+            the error shows the values that differ, and what was not compared is an assumption.
     """
 
     kind: DepartureKind
     detail: str
     line: str = ""
+    evidence: Evidence | None = field(default=None, compare=False, repr=False)
+    refusal: CaptureError | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def decided_by(self) -> Evidence:
+        """The runs that decide: without coverage, results may agree by accident."""
+        return self.evidence or (Evidence.VALUES if self.kind is DepartureKind.INTROSPECTION else Evidence.COVERAGE)
 
     def __str__(self) -> str:
         return f"{self.kind.value}: {self.detail}" + (f" ({self.line})" if self.line else "")
@@ -75,7 +111,12 @@ def is_recording() -> bool:
 
 
 def record_departure(
-    kind: DepartureKind, detail: str, frame: FrameType | None = None, line: SourceLine | str | None = None
+    kind: DepartureKind,
+    detail: str,
+    frame: FrameType | None = None,
+    line: SourceLine | str | None = None,
+    evidence: Evidence | None = None,
+    refusal: CaptureError | None = None,
 ) -> None:
     """Record a departure for the innermost line of user code; without effect outside of a capture.
 
@@ -84,9 +125,41 @@ def record_departure(
         detail: The construct or function.
         frame: The frame from which the line is searched; by default the caller's.
         line: The line, if it is known; "" if there is none.
+        evidence: The runs that decide, if they are not those of the kind.
+        refusal: The error if the program is not proved.
     """
     found = active(_Departures)
     if found is not None:
         if line is None:
             line = user_line(sys._getframe(1) if frame is None else frame)
-        found.setdefault(Departure(kind, detail, "" if line is None else str(line)))
+        found.setdefault(Departure(kind, detail, "" if line is None else str(line), evidence, refusal))
+
+
+def sizes_in_source(departures: Iterable[Departure]) -> list[int]:
+    """The sizes for which code may differ, by the numbers in its file: those next to the line of a departure first."""
+    distances: dict[int, int] = {}
+    for departure in departures:
+        place = re.match(r"(.+?):(\d+) in ", departure.line)
+        if place is None or departure.decided_by not in (Evidence.SIZES_IN_TEXTS, Evidence.SIZES_IN_CODE):
+            continue
+        for number, line in _numbers(place[1], are_texts=departure.decided_by is Evidence.SIZES_IN_TEXTS):
+            distance = abs(line - int(place[2]))
+            distances[number] = min(distance, distances.get(number, distance))
+    return sorted(distances, key=lambda number: (distances[number], number))[:_MOST_SIZES]
+
+
+def _numbers(file: str, *, are_texts: bool) -> list[tuple[int, int]]:
+    """The numbers of a file that may be sizes, with their lines: those in its string constants, or its integers."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:  # no file of Python
+        return []
+    constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    found = [
+        (int(number), node.lineno)
+        for node in constants
+        if (isinstance(node.value, str) if are_texts else type(node.value) is int)
+        for number in re.findall(r"[0-9]+", str(node.value))
+        if len(number) <= len(str(_LARGEST_SIZE))
+    ]
+    return [(number, line) for number, line in found if 1 <= number <= _LARGEST_SIZE]

@@ -1,10 +1,10 @@
-"""Errors of the model in eager mode, on copies of the example inputs: those it handles, and those it raises."""
+"""The error that the model itself raises in eager mode, on copies of the example inputs."""
 
 from __future__ import annotations
 
 import traceback
 from bdb import BdbQuit
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,12 @@ from ..errors import CaptureError
 from .constraints.guard_recorder import source_line_of
 from .constraints.specialized_dims import SpecializedDimsError
 from .data_dependence.data_dependent_guards import is_data_dependent
-from .data_dependence.handled_errors import HandledErrors, RecordedErrors
 from .eager_state import copies_of_inputs, preserved_random_states, preserved_state
 from .inputs.example_inputs import BoundInputs
 from .inputs.preserve import preserve_model
 from .patches import not_tracing
 
-__all__ = ["eager_failure", "handled_in_eager_mode", "user_line"]
+__all__ = ["eager_failure", "user_line"]
 
 # Parameters up to this size are copied for a call of the model.
 _MOST_BYTES = 2**29
@@ -40,24 +39,6 @@ def user_line(error: BaseException) -> str:
         if is_user_file(frame.filename):
             return str(source_line_of(frame.filename, frame.lineno or 0, frame.name))
     return ""
-
-
-def handled_in_eager_mode(
-    model: torch.nn.Module, inputs: BoundInputs, forward: Callable[..., Any]
-) -> Sequence[BaseException]:
-    """The errors of torch functions that the model handles when it runs on the example.
-
-    Args:
-        model: The model.
-        inputs: The example inputs.
-        forward: Its ``forward``, which takes them.
-    """
-    if not _has_values(model, inputs):
-        return ()
-    errors = HandledErrors()
-    with _preserved(model, inputs), RecordedErrors(errors):
-        _raised(model, inputs, forward)
-    return errors.handled()
 
 
 def eager_failure(

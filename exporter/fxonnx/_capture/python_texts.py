@@ -1,17 +1,14 @@
 """Texts of sizes and tensors in user code, which differ between a capture and eager torch, and are departures.
 
 Code that uses such a text as the key of a cache computes the same as in eager torch. Code that compares it with other
-texts, as in ``f"grid_{n}" == "grid_7"``, does not: ``sizes_in_source`` finds the sizes for which it may differ.
+texts, as in ``f"grid_{n}" == "grid_7"``, does not: it may differ at the sizes in these texts.
 """
 
 from __future__ import annotations
 
-import ast
 import dis
-import linecache
-import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,16 +18,11 @@ import torch
 from fxonnx_translations._torch_compat import FakeTensor, recording_mode
 
 from .._user_files import is_user_code
-from .departures import Departure, DepartureKind, record_departure
+from .departures import DepartureKind, Evidence, record_departure
 
-__all__ = ["UNHASHABLE_SIZE", "sizes_in_source", "text_of_number", "text_of_tensor"]
+__all__ = ["text_of_number", "text_of_tensor"]
 
-_TEXT_OF_SIZE = "the text of a size"
-UNHASHABLE_SIZE = "handled error of an unhashable size"
-"""The detail of a departure: the model looks up a size in a dictionary or set, and handles that it has no hash."""
 _OWN = str(Path(__file__).parents[1]) + "/"
-_MOST_SIZES = 6
-_LARGEST_SIZE = 4096
 
 _CHECKS = frozenset({"_assert", "_check"})
 """Functions of torch that take a message, which is computed even if the check passes."""
@@ -41,23 +33,23 @@ _UNKNOWN = ((0, 0), (0, 0))
 
 def text_of_number(original: Callable[..., str], self: Any) -> str:
     """``SymInt.__repr__`` and the like: the text of a size is an expression in symbols."""
-    _record_text(sys._getframe(2), _TEXT_OF_SIZE)
+    _record_text(sys._getframe(2), "the text of a size", Evidence.SIZES_IN_TEXTS)
     return original(self)
 
 
 def text_of_tensor(original: Callable[..., str], self: torch.Tensor, *args: Any, **kwargs: Any) -> str:
     """``Tensor.__repr__`` and ``__format__``: the text of a fake tensor has no values."""
     if isinstance(self, FakeTensor) and recording_mode() is not None:
-        _record_text(sys._getframe(2), "the text of a tensor")
+        _record_text(sys._getframe(2), "the text of a tensor", Evidence.VALUES)
     return original(self, *args, **kwargs)
 
 
-def _record_text(frame: FrameType, detail: str) -> None:
+def _record_text(frame: FrameType, detail: str, evidence: Evidence) -> None:
     """Record the text of a value if user code asks for it, except for the message of a check."""
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
         frame = frame.f_back  # other patches of the same method
     if is_user_code(frame.f_code, frame.f_globals) and not _is_message(frame):
-        record_departure(DepartureKind.INTROSPECTION, detail, frame)
+        record_departure(DepartureKind.INTROSPECTION, detail, frame, evidence=evidence)
 
 
 def _is_message(frame: FrameType) -> bool:
@@ -77,36 +69,3 @@ def _range(item: dis.Instruction) -> tuple[tuple[int, int], tuple[int, int]]:
     """First and last line and column of the expression that an instruction evaluates."""
     found = item.positions  # type: ignore[attr-defined,unused-ignore]  # since Python 3.11
     return (found.lineno or 0, found.col_offset or 0), (found.end_lineno or 0, found.end_col_offset or 0)
-
-
-def sizes_in_source(departures: Iterable[Departure]) -> list[int]:
-    """The sizes for which code may differ that asks for the text of a size, or looks one up in a dictionary or set.
-
-    They are the numbers in the texts of the asking files, or the numbers of the files: those next to the line first.
-    """
-    distances: dict[int, int] = {}
-    for departure in departures:
-        place = re.match(r"(.+?):(\d+) in ", departure.line)
-        if place is None or departure.detail not in (_TEXT_OF_SIZE, UNHASHABLE_SIZE):
-            continue
-        for number, line in _numbers(place[1], are_texts=departure.detail == _TEXT_OF_SIZE):
-            distance = abs(line - int(place[2]))
-            distances[number] = min(distance, distances.get(number, distance))
-    return sorted(distances, key=lambda number: (distances[number], number))[:_MOST_SIZES]
-
-
-def _numbers(file: str, *, are_texts: bool) -> list[tuple[int, int]]:
-    """The numbers of a file that may be sizes, with their lines: those in its string constants, or its integers."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:  # no file of Python
-        return []
-    constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-    found = [
-        (int(number), node.lineno)
-        for node in constants
-        if (isinstance(node.value, str) if are_texts else type(node.value) is int)
-        for number in re.findall(r"[0-9]+", str(node.value))
-        if len(number) <= len(str(_LARGEST_SIZE))
-    ]
-    return [(number, line) for number, line in found if 1 <= number <= _LARGEST_SIZE]

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,6 @@ from typing import Any
 
 import sympy
 import torch
-from torch.overrides import TorchFunctionMode
 
 import fxonnx_translations
 from fxonnx_translations._torch_compat import FakeTensor
@@ -29,7 +27,6 @@ from ..._interrupts import interruption_point
 
 __all__ = [
     "HandledErrors",
-    "RecordedErrors",
     "is_model_file",
     "record_error",
     "record_errors",
@@ -37,7 +34,6 @@ __all__ = [
     "recorded_as_conditional",
     "recorded_errors",
     "refuse_pickling",
-    "unexplained",
     "user_code_frame",
 ]
 
@@ -162,46 +158,9 @@ def refuse_pickling(original: Callable[..., Any], self: torch.Tensor, protocol: 
     raise error
 
 
-class RecordedErrors(TorchFunctionMode):
-    """Records the errors of torch functions in eager mode.
-
-    Args:
-        errors: Receives the errors.
-    """
-
-    def __init__(self, errors: HandledErrors) -> None:
-        super().__init__()
-        self._errors = errors
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call the function."""
-        self._errors.add_current()
-        try:
-            return func(*args, **(kwargs or {}))
-        except Exception as error:
-            self._errors.add(error)
-            raise
-
-
 def is_model_file(filename: str) -> bool:
     """Whether a file is code of the model or of a library, also of Python's, that it calls; not of torch."""
     return not filename.startswith(_OTHERS)
-
-
-def unexplained(traced: Sequence[BaseException], eager: Sequence[BaseException]) -> BaseException | None:
-    """The first handled error of a capture that the model does not also handle in eager mode; None without one.
-
-    Args:
-        traced: The errors that the model handled during the capture.
-        eager: The errors that it handled in eager mode, whose types and texts may differ.
-    """
-    left = Counter(map(_place, eager))
-    for error in traced:
-        place = _place(error)
-        if place is None or not left[place]:
-            return error
-        left[place] -= 1
-    return None
 
 
 def _is_handled_by_model(error: BaseException) -> bool:
@@ -209,11 +168,5 @@ def _is_handled_by_model(error: BaseException) -> bool:
 
     The model may also have removed the traceback: frames of torch do not.
     """
-    place = _place(error)
-    return place is None or is_model_file(place[0])
-
-
-def _place(error: BaseException) -> tuple[str, int] | None:
-    """File and line of the statement during which a handled error was raised, in the function that handled it."""
     traceback = error.__traceback__
-    return None if traceback is None else (traceback.tb_frame.f_code.co_filename, traceback.tb_lineno)
+    return traceback is None or is_model_file(traceback.tb_frame.f_code.co_filename)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -85,12 +85,12 @@ def prove(capture: Capture, model: Any, *, is_stateful: bool = False) -> Proof:
     is_large |= not departures and forward > _MAX_PLAIN_SHARE * whole
     if is_large and not is_stateful:
         return Proof()
-    reason = obstacle(capture, model)
-    if not reason and forward > whole and capture.refusal is None:
+    reason, refusal = obstacle(capture, model), _refusal(capture)
+    if not reason and forward > whole and refusal is None:
         reason = "a forward takes longer than the export"
     if reason:
-        if capture.refusal is not None:
-            raise capture.refusal
+        if refusal is not None:
+            raise refusal
         return Proof(
             departures, skipped=reason, unexercised=tuple(unproved(one.line, one.detail) for one in departures)
         )
@@ -105,13 +105,24 @@ def prove(capture: Capture, model: Any, *, is_stateful: bool = False) -> Proof:
             done = _skipped(variation) if is_long else prover.run(variation)
             if done is not None:
                 runs.append(done)
-    if capture.refusal is not None and not any(run.status == "equal" and run.inputs == "example" for run in runs):
-        raise capture.refusal
+    if refusal is not None and not any(run.status == "equal" and run.inputs == "example" for run in runs):
+        raise capture.refusal or _undecided(refusal, runs)
     sequence = _sequence(capture, prover, forward, whole) if is_stateful else None
     missing = prover.coverage.missing()
     if departures and not any(run.status == "equal" for run in runs):
         missing += tuple(unproved(one.line, one.detail) for one in departures)
     return Proof(departures, tuple(runs), missing, sequence=sequence)
+
+
+def _refusal(capture: Capture) -> CaptureError | None:
+    """The error if the program is not proved: that of the other attempts, or of a departure."""
+    return capture.refusal or next((one.refusal for one in capture.departures if one.refusal is not None), None)
+
+
+def _undecided(refusal: CaptureError, runs: Sequence[ProofRun]) -> CaptureError:
+    """The error of a departure with the reason for which the run at the example did not decide."""
+    reason = next((f"\n  at the example, {run.message}" for run in runs if run.inputs == "example"), "")
+    return CaptureError(f"{refusal.message}{reason}", hint=refusal.hint)
 
 
 def _has_state(capture: Capture, model: torch.nn.Module) -> bool:
@@ -221,7 +232,7 @@ class Prover:
             if not self._is_equal_in_export(variation, actual):
                 if self._is_unstable(variation, expected, actual):
                     return ProofRun(variation.label, "skipped", message=_UNSTABLE)
-                raise self._capture.refusal or self._error(variation, problem)
+                raise _refusal(self._capture) or self._error(variation, problem)
         self.coverage.add(self._program.calls)
         return ProofRun(variation.label, "equal", largest, calls=common)
 

@@ -14,8 +14,7 @@ import torch
 from fxonnx_translations._torch_compat import pytree
 
 from ..._capture import Capture
-from ..._capture.departures import DepartureKind
-from ..._capture.python_texts import sizes_in_source
+from ..._capture.departures import Evidence, sizes_in_source
 from ...errors import ArgumentError
 from ..call_binding import BoundCall
 from ..verification_inputs import SEED, auto_sizes, may_index_on_gpu, random_like, resize_inputs
@@ -71,8 +70,7 @@ def variations(capture: Capture, call: BoundCall) -> Iterator[Variation]:
         call: The example inputs.
     """
     yield Variation.of("example", call.args, call.kwargs, is_required=True)
-    # No coverage tells whether the capture has taken the same Python branches, and results may agree by accident.
-    asks_python = any(one.kind == DepartureKind.INTROSPECTION for one in capture.departures)
+    has_coverage = all(one.decided_by is Evidence.COVERAGE for one in capture.departures)
     on_gpu = may_index_on_gpu(pytree.tree_leaves((call.args, call.kwargs)))
     for index, label in enumerate(_CHANGES):
         if on_gpu and label.startswith("counts") and label != "counts of 0":
@@ -81,7 +79,7 @@ def variations(capture: Capture, call: BoundCall) -> Iterator[Variation]:
         if index == 1:
             yield from _sizes(capture, call)
         if changed is not None:
-            yield replace(changed, is_required=index == 0 or asks_python or label.startswith("counts"))
+            yield replace(changed, is_required=index == 0 or not has_coverage or label.startswith("counts"))
 
 
 def sequences(capture: Capture, call: BoundCall, *, other_sizes: bool = True) -> Iterator[Variation]:
@@ -120,7 +118,6 @@ def _sizes(capture: Capture, call: BoundCall) -> Iterator[Variation]:
     if is_open and not may_index_on_gpu(call.inputs):
         wanted.append(twos)
     wanted = sorted(wanted, key=lambda sizes: sum(sizes.values()))[:_SIZES]
-    # Code that compares the text of a size with others, or looks up a size, may differ at the sizes in its file only.
     for number in sizes_in_source(capture.departures):
         for name in (name for name in twos if name not in limits.shared_names):
             sizes = given | {name: number}
