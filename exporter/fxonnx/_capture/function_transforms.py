@@ -32,13 +32,15 @@ from fxonnx_translations._torch_compat import (
 )
 
 from .._context_values import activated, active
+from .._provenance import REGIONS_KEY
 from ..errors import CaptureError
-from .departures import DepartureKind, record_departure
+from .suspicions.departures import DepartureKind, record_departure
 
 __all__ = [
     "GRADIENTS",
     "RetryTransforms",
     "TransformTracing",
+    "call_region",
     "closed_transforms",
     "computes_gradients",
     "derivative",
@@ -49,7 +51,6 @@ __all__ = [
     "vector_jacobian_product",
     "vmap",
 ]
-
 
 GRADIENTS = "gradients of torch.autograd"
 """The departure of a forward that computes gradients."""
@@ -269,3 +270,27 @@ class _OrdinaryZeros(TorchDispatchMode):
         if func is torch.ops.aten._efficientzerotensor.default:
             return torch.zeros(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+
+def call_region(original: Callable[..., Any], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Replacement of ``invoke_subgraph_placeholder``: call the function, and mark the nodes that it records."""
+    mode = recording_mode()
+    if mode is None:
+        return original(function, *args, **kwargs)
+    graph = mode.tracer.graph
+    # The number of nodes recorded before identifies the call.
+    call = (str(len(graph.nodes)), _name(function))
+    before = next(iter(reversed(graph.nodes)))
+    result = function(*args, **kwargs)
+    node = before.next
+    while node.op != "root":
+        node.meta[REGIONS_KEY] = (call, *node.meta.get(REGIONS_KEY, ()))
+        node = node.next
+    return result
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """The name of the function; of its class for ``forward``."""
+    qualified = str(getattr(function, "__qualname__", type(function).__name__)).rpartition("<locals>.")[2]
+    owner, _, name = qualified.rpartition(".")
+    return owner or name if name == "forward" else name

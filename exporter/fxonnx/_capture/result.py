@@ -14,17 +14,17 @@ from .._callers_autocast import Autocast
 from ..errors import CaptureError
 from .assigned_buffers import Reassignment
 from .attempts import Attempt
-from .attribute_changes import AttributeChange
 from .autograd_functions import FunctionCall
 from .constraints.constraint import SizeLimits
 from .constraints.guard_recorder import DataEdge
 from .data_dependence.assumption import Assumption
 from .data_dependence.weight_reads import WeightReads
-from .departures import Departure
 from .inputs.input_table import InputTable
 from .rewriting import Rewrite
 from .shapes.dynamic_axes import AxisNames
 from .shapes.dynamic_dims import ExampleCall
+from .suspicions.attribute_changes import AttributeChange
+from .suspicions.departures import Departure
 
 __all__ = ["ALIASES_KEY", "Capture"]
 

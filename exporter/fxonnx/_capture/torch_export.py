@@ -31,17 +31,13 @@ from .._user_files import is_user_file
 from ..errors import CaptureError
 from .assigned_buffers import AssignedBuffers, Reassignment
 from .attempts import timed_attempt
-from .attribute_changes import noted_changes
 from .constraints.guard_recorder import recorded_guards
 from .constraints.size_forms import canonical_sizes
 from .constraints.specialized_dims import specialized_dims_error
 from .data_dependence.data_dependent_guards import is_data_dependent
-from .data_dependence.handled_errors import HandledErrors, recorded_errors
 from .data_edges import answered_beside_data_edges
-from .departures import DepartureKind, Evidence, record_departure
-from .eager_failures import eager_failure, user_line
+from .eager_runs import eager_failure, user_line
 from .edges import answered_beside_edges
-from .function_caches import uncached_sizes, without_traced_results
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms, recorded_forward
 from .global_hooks import hooks_for_model_only
 from .growing_states import growing_dims, held_in_buffers
@@ -61,6 +57,10 @@ from .reshaped_inputs import reshaped_error, with_reshaped_inputs
 from .shapes.dim_specs import DimHint, DimSpec
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
 from .shapes.shared_dim_names import add_equality_guards
+from .suspicions.attribute_changes import noted_changes
+from .suspicions.departures import DepartureKind, Evidence, record_departure
+from .suspicions.function_caches import uncached_sizes, without_traced_results
+from .suspicions.handled_errors import HandledErrors, recorded_errors
 from .tensor_lists import stacked_results, with_pieces
 
 __all__ = ["eager_error", "explained_error", "export_module", "is_limit", "refined_dims", "reject_tracing"]

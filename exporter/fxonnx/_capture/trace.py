@@ -25,12 +25,10 @@ from .data_dependence.assumption import AssumptionLog
 from .data_dependence.concrete_values import ConcreteValues, concrete_values
 from .data_dependence.data_dependent_guards import inputs_of_guard
 from .data_dependence.weight_reads import WeightReads
-from .departures import Departure, DepartureKind, record_departure, recorded_departures
 from .function_transforms import TransformTracing
 from .inputs.example_inputs import BoundInputs
 from .inputs.scalars import with_scalar_branch
 from .inputs.shared_memory import assumed_equal, reject_shared_writes, with_separate_inputs
-from .introspection import truth_values
 from .operand_types import state_default_dtypes
 from .patches.compiling_state import CompilingState, recorded_compiling_state
 from .patches.functional import FullMasks, recorded_full_masks
@@ -42,6 +40,8 @@ from .rewriting.operators.memory import SharedMemory
 from .shapes.dim_names import name_dims
 from .shapes.dynamic_axes import DynamicAxes, name_output_dims
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
+from .suspicions.departures import Departure, DepartureKind, record_departure, recorded_departures
+from .suspicions.introspection import truth_values
 from .tensor_lists import ListResults, recorded_list_results
 from .torch_export import explained_error, export_module
 

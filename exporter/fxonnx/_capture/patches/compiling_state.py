@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from ..._context_values import activated, active
-from ..departures import DepartureKind, record_departure
+from ..suspicions.departures import DepartureKind, record_departure
 
 __all__ = ["CompilingState", "answer_is_compiling", "recorded_compiling_state"]
 

@@ -30,8 +30,8 @@ from fxonnx_translations._torch_compat import FakeTensor, arange, check, pytree,
 
 from ..._context_values import activated, active
 from ..._user_files import is_user_code
-from ..data_dependence.handled_errors import record_raised
-from ..departures import DepartureKind, record_departure
+from ..suspicions.departures import DepartureKind, record_departure
+from ..suspicions.handled_errors import record_raised
 from .patch import Patch, PatchKind
 
 __all__ = [

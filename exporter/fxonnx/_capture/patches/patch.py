@@ -22,8 +22,8 @@ from fxonnx_translations._torch_compat import DispatchKey, ExportFunctions, OpOv
 
 from ..._context_values import activated, active
 from ..._turns import one_at_a_time, undone_in_forks
-from ..departures import DepartureKind, record_departure
 from ..function_transforms import computes_gradients
+from ..suspicions.departures import DepartureKind, record_departure
 from .installed.missing import MissingTarget, PatchKind, distribution_of, installed_version, is_newer, report_missing
 from .installed.signatures import ORIGINAL, parameters_of, recorded_parameters
 

@@ -13,16 +13,15 @@ from fxonnx_translations._builder.initializers import has_content
 from fxonnx_translations._torch_compat import pytree
 
 from ..._capture import Capture
-from ..._capture.departures import DepartureKind
 from ..._capture.patches import Patch, applied
+from ..._capture.suspicions.departures import DepartureKind
 from ..._comparison import OutputComparison, compare
 from ..._cost import export_seconds, forward_seconds
 from ..._written_parameters import written_parameters
 from ...errors import ArgumentError, CaptureError
 from ..call_binding import BoundCall, bind_call
 from ..random_outputs import can_perturb, is_smaller, perturbed, perturbed_weights
-from .code_paths import CodePath
-from .coverage import Coverage
+from .coverage import CodePath, Coverage
 from .record import CANNOT_RUN, Proof, ProofRun, unproved
 from .runs import CapturedRunner, ModelRunner, Outcome, TooManyCalls
 from .variations import Variation, sequences, variations

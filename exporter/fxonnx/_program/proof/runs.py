@@ -22,7 +22,7 @@ from ..._callers_autocast import in_autocast
 from ..._capture import Capture
 from ..._capture.autograd_functions import recorded_function_calls
 from ..._capture.data_dependence.concrete_values import UNINITIALIZED
-from ..._capture.eager_state import (
+from ..._capture.eager_runs import (
     call_with_weights,
     copies_of_inputs,
     has_same_bits,

@@ -14,7 +14,7 @@ import torch
 from fxonnx_translations._torch_compat import pytree
 
 from ..._capture import Capture
-from ..._capture.departures import Evidence, sizes_in_source
+from ..._capture.suspicions.departures import Evidence, sizes_in_source
 from ...errors import ArgumentError
 from ..call_binding import BoundCall
 from ..verification_inputs import SEED, auto_sizes, may_index_on_gpu, random_like, resize_inputs

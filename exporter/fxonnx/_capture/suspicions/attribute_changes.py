@@ -25,20 +25,19 @@ from fxonnx_translations._torch_compat import (
     pytree,
 )
 
-from .._context_values import activated, active
-from .._cost import bytes_of, export_seconds, forward_seconds
-from .._interrupts import interruptible
-from .._user_files import is_user_file
-from ..errors import CaptureError, kind_of
+from ..._context_values import activated, active
+from ..._cost import bytes_of, export_seconds, forward_seconds
+from ..._interrupts import interruptible
+from ..._user_files import is_user_file
+from ...errors import CaptureError, kind_of
+from ..constraints.guard_recorder import SourceLine, source_line_of
+from ..eager_runs import preserved_gradients, preserved_random_states
+from ..inputs.example_inputs import BoundInputs
+from ..inputs.preserve import Change, Snapshot, changed_attributes, preserve_model
+from ..inputs.pytree_objects import slot_names
+from ..inputs.tensor_values import TensorValues
 from .attribute_uses import SourceFiles, methods_of
-from .constraints.guard_recorder import SourceLine, source_line_of
-from .eager_state import preserved_gradients, preserved_random_states
-from .generators import GENERATORS, state_of
-from .inputs.example_inputs import BoundInputs
-from .inputs.preserve import Change, Snapshot, changed_attributes, preserve_model
-from .inputs.pytree_objects import slot_names
-from .inputs.tensor_values import TensorValues
-from .process_state import ABSENT
+from .process_state import ABSENT, GENERATORS, state_of
 
 __all__ = ["AttributeChange", "draws_values", "noted_changes", "recorded_changes", "state_changes"]
 

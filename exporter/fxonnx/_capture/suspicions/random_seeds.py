@@ -16,10 +16,10 @@ from torch.export import ExportedProgram
 
 from fxonnx_translations._torch_compat import DisableTorchFunction, OpOverload, no_dispatch, pytree
 
-from .._context_values import activated, active
-from .._warnings import warn_user
-from ..errors import CaptureError
-from .constraints.guard_recorder import line_of_node
+from ..._context_values import activated, active
+from ..._warnings import warn_user
+from ...errors import CaptureError
+from ..constraints.guard_recorder import line_of_node
 
 __all__ = ["draw", "draw_at_run_time", "manual_seed", "reject_generators", "unseeded"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -17,12 +16,11 @@ import torch
 
 from fxonnx_translations._torch_compat import FakeTensor, recording_mode
 
-from .._user_files import is_user_code
+from ..._user_files import OWN, is_user_code
 from .departures import DepartureKind, Evidence, record_departure
 
 __all__ = ["text_of_number", "text_of_tensor"]
 
-_OWN = str(Path(__file__).parents[1]) + "/"
 
 _CHECKS = frozenset({"_assert", "_check"})
 """Functions of torch that take a message, which is computed even if the check passes."""
@@ -46,7 +44,7 @@ def text_of_tensor(original: Callable[..., str], self: torch.Tensor, *args: Any,
 
 def _record_text(frame: FrameType, detail: str, evidence: Evidence) -> None:
     """Record the text of a value if user code asks for it, except for the message of a check."""
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(OWN):
         frame = frame.f_back  # other patches of the same method
     if is_user_code(frame.f_code, frame.f_globals) and not _is_message(frame):
         record_departure(DepartureKind.INTROSPECTION, detail, frame, evidence=evidence)

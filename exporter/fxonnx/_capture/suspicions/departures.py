@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import FrameType
 
-from .._context_values import activated, active
-from .._public import public
-from ..errors import CaptureError
-from .constraints.guard_recorder import SourceLine, user_line
+from ..._context_values import activated, active
+from ..._public import public
+from ...errors import CaptureError
+from ..constraints.guard_recorder import SourceLine, user_line
 
 __all__ = [
     "Departure",

@@ -17,12 +17,12 @@ from torch.export import ExportedProgram
 
 from fxonnx_translations._torch_compat import get_proxy_mode
 
-from .._context_values import activated, active
-from ..errors import CaptureError
+from ..._context_values import activated, active
+from ...errors import CaptureError
+from ..patches.patch import is_tracing
+from ..user_code import CachePlace
 from .attribute_changes import draws_values
 from .departures import DepartureKind, record_departure
-from .patches.patch import is_tracing
-from .reachable_code import CachePlace
 
 __all__ = ["known_caches", "reject_cached_random_values", "uncached_sizes", "without_traced_results"]
 
