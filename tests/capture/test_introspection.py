@@ -19,7 +19,7 @@ import fxonnx
 from fxonnx import CaptureError, PrepareError
 from fxonnx._capture.patches import applied
 from fxonnx._capture.suspicions.departures import DepartureKind, recorded_departures
-from fxonnx._capture.suspicions.introspection import eager_types, type_of
+from fxonnx._capture.suspicions.eager_types import eager_types, type_of
 
 from ..functions import Function
 
