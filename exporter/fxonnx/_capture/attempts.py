@@ -49,22 +49,13 @@ class _Record:
 
 
 def recorded_attempts(attempts: list[Attempt], *, shows_log: bool) -> AbstractContextManager[Any]:
-    """Append the attempts inside the context to a list.
-
-    Args:
-        attempts: The list.
-        shows_log: Let torch log its warnings and errors, instead of recording them.
-    """
+    """Append the attempts inside the context to a list."""
     return activated(_Record(attempts, shows_log))
 
 
 @contextmanager
 def timed_attempt(change: str) -> Iterator[None]:
-    """Record the body of the ``with`` statement as an attempt.
-
-    Args:
-        change: The difference from the attempt before.
-    """
+    """Record the body of the ``with`` statement as an attempt."""
     record = active(_Record) or _Record()
     Counter("attempts").add(len(record.attempts) + 1)
     failure, start = "", time.perf_counter()
@@ -107,9 +98,6 @@ def held_torch_log() -> Iterator[list[str]]:
     """Hold back the warnings and errors that torch prints; handlers of the user get them.
 
     The environment variable ``TORCH_LOGS`` asks for torch's log and disables this.
-
-    Yields:
-        The texts, filled inside the context.
     """
     held = _Held()
     handlers = [] if os.environ.get("TORCH_LOGS") else list(_handlers())

@@ -80,14 +80,7 @@ _OPERATOR = define_operator("fxonnx_functions::apply(Tensor[] tensors, str name,
 def record_function_call(
     original: Callable[..., Any], cls: type[torch.autograd.Function], *args: Any, **kwargs: Any
 ) -> Any:
-    """Replacement of ``Function.apply``: record a function with a ``symbolic`` as a single operator.
-
-    Args:
-        original: ``Function.apply``, for functions without a ``symbolic``.
-        cls: The function.
-        *args: Its arguments.
-        **kwargs: Its keyword arguments.
-    """
+    """Replacement of ``Function.apply``: record a function with a ``symbolic`` as a single operator."""
     calls: Any = (active(_Calls) or _Calls()).found
     positions = tuple(index for index, argument in enumerate(args) if isinstance(argument, Tensor))
     if calls is None or not callable(getattr(cls, "symbolic", None)) or not positions or kwargs:

@@ -243,14 +243,7 @@ def user_line(error: BaseException) -> str:
 def eager_failure(
     error: CaptureError, model: torch.nn.Module, inputs: BoundInputs, forward: Callable[..., Any]
 ) -> CaptureError | None:
-    """The error of the model itself, if it fails on the example; None otherwise, and where it cannot run.
-
-    Args:
-        error: The error of the capture.
-        model: The model.
-        inputs: The example inputs.
-        forward: Its ``forward``, which takes them.
-    """
+    """The error of the model itself, if it fails on the example; None otherwise, and where it cannot run."""
     cause = error.__cause__
     if cause is None and not isinstance(error, SpecializedDimsError):
         # A construct that fxonnx refuses.

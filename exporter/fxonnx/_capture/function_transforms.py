@@ -149,9 +149,6 @@ def computes_gradients() -> bool:
 def reject_lost_gradients(operands: Iterable[Any]) -> None:
     """Reject an operator for control flow on the way of gradients: a capture below autograd records none for it.
 
-    Args:
-        operands: The outer tensors that its branches or its body use.
-
     Raises:
         CaptureError: If autograd records operators on one of them, and forward computes gradients.
     """

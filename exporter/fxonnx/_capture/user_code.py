@@ -69,21 +69,12 @@ class Definition:
 
 
 def source_lines(code: CodeType, module_globals: Mapping[str, Any] | None = None) -> list[str]:
-    """The lines of the file of a function; none without a file.
-
-    Args:
-        code: The code of the function.
-        module_globals: The globals of its module, for sources that are not in files.
-    """
+    """The lines of the file of a function; none without a file."""
     return linecache.getlines(code.co_filename, dict(module_globals) if module_globals is not None else None)
 
 
 def find_definition(code: CodeType, module_globals: Mapping[str, Any] | None = None) -> Definition | None:
     """Find the definition of a function in its file, from which it may not have been compiled.
-
-    Args:
-        code: The code of the function.
-        module_globals: The globals of its module, for sources that are not in files.
 
     Returns:
         The definition; None for lambdas, coroutines and functions without source code.
@@ -280,11 +271,7 @@ _LIBRARIES = frozenset({"torch", "builtins", "fxonnx", "fxonnx_translations", "c
 
 
 def reachable_functions(modules: Iterable[torch.nn.Module]) -> list[FunctionType]:
-    """The functions that ``forward`` of a model may call: all that have a name which reachable code refers to.
-
-    Args:
-        modules: The modules of the model.
-    """
+    """The functions that ``forward`` of a model may call: all that have a name which reachable code refers to."""
     search = _Search()
     for module in modules:
         search.add_module(module)
@@ -330,12 +317,7 @@ class CachePlace:
 
 
 def reachable_caches(functions: Iterable[FunctionType], modules: Iterable[torch.nn.Module]) -> list[CachePlace]:
-    """The functions with a ``functools.lru_cache`` that reachable functions refer to, or that are methods of a model.
-
-    Args:
-        functions: The reachable functions.
-        modules: The modules of the model.
-    """
+    """The functions with a ``functools.lru_cache`` to which reachable functions refer, or which a model has."""
     places: list[CachePlace] = []
     kinds: set[type] = set()
     for module in modules:

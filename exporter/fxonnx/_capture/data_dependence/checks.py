@@ -47,9 +47,6 @@ def guard_bool(original: Callable[..., bool], self: Any, file: str, line: int) -
 def answer_of_check(frame: FrameType) -> bool | None:
     """The truth value of the condition a frame evaluates with which execution goes on.
 
-    Args:
-        frame: A frame that evaluates the truth value of an expression, or calls a function that does.
-
     Returns:
         The value; None if the condition does not select between going on and raising or logging, or the error would be
         handled.

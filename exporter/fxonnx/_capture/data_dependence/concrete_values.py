@@ -113,13 +113,7 @@ class ConcreteValues:
     _is_suspended: bool = False
 
     def track(self, model: torch.nn.Module, inputs: Mapping[str, Any], states: Collection[str]) -> None:
-        """Set the tensors whose values are tracked.
-
-        Args:
-            model: The model that is captured.
-            inputs: The leaves of its inputs by label.
-            states: FQNs of the tensors of the model that become inputs.
-        """
+        """Set the tensors whose values are tracked."""
         self.examples = {id(leaf): label for label, leaf in inputs.items() if isinstance(leaf, Tensor)}
         own = {id(attrgetter(name)(model)): name for name in sorted(states)}
         self.weights = frozenset(self.tape.name_weights(model)) - own.keys()

@@ -1,1 +1,1 @@
-"""What the capture sees and cannot decide: the rows that the proof judges, and the state that Python keeps."""
+"""Differences that the capture suspects and the proof decides about, and the state that Python keeps between calls."""

@@ -119,12 +119,7 @@ def recorded_changes() -> AbstractContextManager[list[Change]]:
 
 @contextmanager
 def noted_changes(snapshot: Snapshot, inputs: Any) -> Iterator[None]:
-    """Record the changes inside the context, a call of forward.
-
-    Args:
-        snapshot: The state of the model before the capture, which itself changes attributes.
-        inputs: The traced inputs of the call.
-    """
+    """Record the changes inside the context, a call of forward."""
     found = active(_Changes)
     if found is None:
         with snapshot.shown_marks():
@@ -178,12 +173,6 @@ def state_changes(
 
     Attributes that nothing reads, and caches that the first call fills, are not state. Two calls of the model in eager
     torch decide, for models whose weights can be copied cheaply.
-
-    Args:
-        model: The model.
-        inputs: The example inputs.
-        program: The captured program.
-        changes: All changes of attributes by one call.
 
     Raises:
         CaptureError: If the first call creates parameters or draws random values that later calls use.

@@ -55,7 +55,7 @@ class DepartureKind(enum.Enum):
 
 
 class Evidence(enum.Enum):
-    """The runs of the proof, besides those at the example and at other sizes, that show what a departure changes."""
+    """The runs of the proof, besides those at the example and at other sizes, that show the effect of a departure."""
 
     COVERAGE = "until each branch and each loop body has run"
     VALUES = "all changes of the values of the inputs"
@@ -74,7 +74,7 @@ class Departure:
         line: The line of user code, ``file.py:12 in forward: code``; "" if there is none.
         evidence: The runs that decide.
         refusal: The error if a run shows a difference, or if none shows that there is none at the example; by default,
-            the error shows the values that differ, and what was not compared is an assumption.
+            the error shows the values that differ, and a departure without a run is an assumption.
     """
 
     kind: DepartureKind
@@ -125,7 +125,7 @@ def record_departure(
         detail: The construct or function.
         frame: The frame from which the line is searched; by default the caller's.
         line: The line, if it is known; "" if there is none.
-        evidence: The runs that decide, if they are not those of the kind.
+        evidence: The runs that decide; by default, as for others of the kind.
         refusal: The error if the program is not proved.
     """
     found = active(_Departures)

@@ -39,11 +39,7 @@ class _Known(tuple[CachePlace, ...]):
 
 
 def known_caches(places: Sequence[CachePlace]) -> AbstractContextManager[Any]:
-    """Note the functions with a cache that the captured model may call.
-
-    Args:
-        places: The attributes and variables that hold them.
-    """
+    """Note the functions with a cache that the captured model may call."""
     return activated(_Known(places))
 
 
@@ -98,10 +94,7 @@ def _taking_sizes(cached: Any) -> Callable[..., Any]:
 
 @contextmanager
 def _without_random_values(name: str) -> Iterator[None]:
-    """Refuse random values of a function: its cache keeps them, and no run tells them from those of every call.
-
-    Args:
-        name: The function.
+    """Refuse random values of a function: its cache keeps them, and no run tells them from numbers of every call.
 
     Raises:
         CaptureError: If it draws some.

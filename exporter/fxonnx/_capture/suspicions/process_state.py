@@ -1,4 +1,4 @@
-"""What outlives a call besides the attributes of a model: variables of classes, modules, functions; generators."""
+"""Variables besides the attributes of a model that outlive a call, of classes, modules and functions; generators."""
 
 from __future__ import annotations
 
@@ -42,14 +42,7 @@ class ProcessState:
     _seen: set[int] = field(default_factory=set)
 
     def take(self, model: torch.nn.Module) -> Iterator[Any]:
-        """Record the variables.
-
-        Args:
-            model: The model.
-
-        Yields:
-            The containers and objects among the values, whose content may change.
-        """
+        """Record the variables."""
         functions: list[tuple[types.FunctionType, type]] = []
         modules = list(model.modules())
         for kind in dict.fromkeys(map(type, modules)):

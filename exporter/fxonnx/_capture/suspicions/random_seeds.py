@@ -41,11 +41,7 @@ class _Seed:
 
 @contextmanager
 def unseeded(patches: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Inside the context, random numbers are drawn at run time until forward sets a seed.
-
-    Args:
-        patches: Context in which ``draw`` replaces torch's functions, entered when forward sets a seed.
-    """
+    """Inside the context, random numbers are drawn at run time until forward sets a seed."""
     with ExitStack() as stack, activated(_Seed(patches, stack)):
         yield
 

@@ -1,4 +1,4 @@
-"""What a capture assumes about sizes: dropped where the program computes what the model computes without it.
+"""Assumptions of a capture about sizes: dropped where the program returns the results of the model without them.
 
 torch assumes that a squeezed dim has not one element, and the capture that sizes are beside the edges of conditions,
 also of those on sizes that depend on data, which the graph checks where no run confirms them.
@@ -170,10 +170,6 @@ def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint] | No
     The program is compared at the example, at sizes that satisfy them, at sizes that violate each of them, and at sizes
     that violate all. The model must run the same operators at all of these, except for those that only move values.
 
-    Args:
-        capture: The captured program.
-        model: The user's model.
-
     Returns:
         The limits; None if the program is wrong at the example.
     """
@@ -219,14 +215,7 @@ def _without(capture: Capture, constraints: Iterable[Constraint]) -> Capture:
 
 
 def _is_right_at(capture: Capture, prover: Prover, relations: Sequence[sympy.Basic], path: CodePath) -> bool | None:
-    """Whether program and model return the same at sizes that satisfy relations; None if no such sizes are found.
-
-    Args:
-        capture: The captured program.
-        prover: Compares both.
-        relations: The relations.
-        path: The operators that the model runs.
-    """
+    """Whether program and model return the same at sizes that satisfy relations; None if no such sizes are found."""
     limits, call = capture.limits, prover.example
     added = [Constraint("", one, tuple(sorted(symbol.name for symbol in one.free_symbols))) for one in relations]
     found = auto_sizes(replace(limits, constraints=(*limits.constraints, *added)), call.inputs)
@@ -252,10 +241,6 @@ def confirm_data_edges(capture: Capture, model: Any) -> Capture:
 
     An edge is confirmed if program and model return the same there, and if all operators that the model skips have
     empty tensors, or move values.
-
-    Args:
-        capture: The captured program, from which the assertions of confirmed conditions are removed.
-        model: The user's model.
 
     Raises:
         CaptureError: The error of the other attempts, if the example is at an edge that is not confirmed.

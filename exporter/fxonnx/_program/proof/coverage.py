@@ -1,4 +1,4 @@
-"""What the runs of a proof reach: the branches and loops of the program, and the operators that the model runs."""
+"""Coverage by the runs of a proof: the branches and loops of the program, and the operators that the model runs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ _RANGES = frozenset({"arange", "linspace"})
 
 
 class CodePath:
-    """The operators of the first of several runs, without those that only move values, compared with those of others.
+    """The operators of the first of several runs, except those that only move values, for comparison with other runs.
 
     A branch that clamps large values, or that reads a value and decides by it, agrees with the other one for most
     inputs. A branch that only pads, slices or repeats does so for none if it does not for random ones.
@@ -104,11 +104,7 @@ class CodePath:
         self._first: Sequence[Any] | None = None
 
     def is_same(self, run: Callable[[], object]) -> bool:
-        """Whether a run calls the operators of the first one, with the same numbers and types.
-
-        Args:
-            run: Runs the model.
-        """
+        """Whether a run calls the operators of the first one, with the same numbers and types."""
         with _Recorder() as recorder:
             run()
         if self._first is None:

@@ -114,7 +114,7 @@ def prove(capture: Capture, model: Any, *, is_stateful: bool = False) -> Proof:
 
 
 def _refusal(capture: Capture) -> CaptureError | None:
-    """The error if the program is not proved: that of the other attempts, or of a departure."""
+    """The error of the other attempts, or of a departure, if the program is not proved."""
     return capture.refusal or next((one.refusal for one in capture.departures if one.refusal is not None), None)
 
 

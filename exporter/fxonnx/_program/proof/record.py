@@ -103,9 +103,6 @@ class Proof:
     def of_metadata(cls, text: str) -> Proof:
         """Read the record from the metadata of a model; differences are orders of magnitude.
 
-        Args:
-            text: The value of ``PROOF_KEY``.
-
         Raises:
             ArgumentError: If it is not such a record.
         """

@@ -63,12 +63,7 @@ class Variation:
 
 
 def variations(capture: Capture, call: BoundCall) -> Iterator[Variation]:
-    """Yield the example, then other values of its inputs and other sizes, the most telling ones first.
-
-    Args:
-        capture: The captured program, whose frozen inputs keep their values.
-        call: The example inputs.
-    """
+    """Yield the example, then other values of its inputs and other sizes, the most telling ones first."""
     yield Variation.of("example", call.args, call.kwargs, is_required=True)
     has_coverage = all(one.decided_by is Evidence.COVERAGE for one in capture.departures)
     on_gpu = may_index_on_gpu(pytree.tree_leaves((call.args, call.kwargs)))
@@ -83,13 +78,7 @@ def variations(capture: Capture, call: BoundCall) -> Iterator[Variation]:
 
 
 def sequences(capture: Capture, call: BoundCall, *, other_sizes: bool = True) -> Iterator[Variation]:
-    """Yield calls in a row with other values and sizes, then, for models that fail at those, the example repeatedly.
-
-    Args:
-        capture: The captured program.
-        call: The example inputs.
-        other_sizes: Whether to end with calls of other sizes.
-    """
+    """Yield calls in a row with other values and sizes, then, for models that fail at those, the example repeatedly."""
     example = Variation.of("example", call.args, call.kwargs, is_required=True)
     changed = [one for label in ("negated", "with noise") if (one := _with_change(capture, call, label)) is not None]
     # Other values first: a state of fixed size may have no room for other sizes.
@@ -135,14 +124,7 @@ def _changed(change: Callable[[torch.Tensor], torch.Tensor], leaf: Any) -> Any:
 
 
 def changed_inputs(label: str, args: Any, kwargs: Any, is_input: Callable[[Any], bool]) -> tuple[Any, Any]:
-    """Make inputs with other values.
-
-    Args:
-        label: The change, such as "negated".
-        args: Positional inputs.
-        kwargs: Keyword inputs.
-        is_input: Whether a leaf may change: not a constant of the program.
-    """
+    """Make inputs with other values."""
     made: tuple[Any, Any] = pytree.tree_map(
         lambda leaf: _changed(_CHANGES[label], leaf) if is_input(leaf) else leaf, (args, kwargs)
     )
@@ -151,12 +133,6 @@ def changed_inputs(label: str, args: Any, kwargs: Any, is_input: Callable[[Any],
 
 def repeated_inputs(label: str, graph: ir.Graph, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
     """Make the inputs of a recorded run again, for a saved model.
-
-    Args:
-        label: The description of the run's inputs.
-        graph: The graph of the saved model, whose inputs name the dims.
-        args: Positional example inputs.
-        kwargs: Keyword example inputs.
 
     Returns:
         Positional and keyword inputs; None if the graph does not tell the sizes of the inputs.
