@@ -1,6 +1,6 @@
 """The context of an export: values for the functions below it, at most one of each type.
 
-Patches and recorders, whose callers belong to torch or to the model, find here the values that no argument can bring them.
+Patches and recorders, whose callers are functions of torch or of the model, find here what no argument can bring them.
 """
 
 from __future__ import annotations
