@@ -60,8 +60,6 @@ class Capture:
         attribute_changes: The Python attributes whose changes in one call affect the next.
         reassigned: The buffers that forward replaces by tensors of another kind, whose updates the program lacks.
         attempts: The calls of torch.export, of which the last one that captured the model gave the program.
-        refusal: The error of the other attempts, if plain torch.export captured the model after them, or an attempt
-            with ``data_edges``: it is raised unless the program is proved.
         data_edges: The conditions that were answered as for all sizes but one, until the proof confirms them.
     """
 
@@ -86,8 +84,12 @@ class Capture:
     attribute_changes: tuple[AttributeChange, ...] = ()
     reassigned: tuple[Reassignment, ...] = ()
     attempts: tuple[Attempt, ...] = ()
-    refusal: CaptureError | None = None
     data_edges: tuple[DataEdge, ...] = ()
+
+    @property
+    def refusal(self) -> CaptureError | None:
+        """The error that is raised unless the program is proved: of the first departure that has one."""
+        return next((one.refusal for one in self.departures if one.refusal is not None), None)
 
     @property
     def source(self) -> torch.nn.Module | None:

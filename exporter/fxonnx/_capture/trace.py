@@ -47,6 +47,8 @@ from .torch_export import explained_error, export_module
 
 __all__ = ["CaptureTask", "names_of_dims"]
 
+_EDGE = "a branch for single sizes that depend on data"
+
 
 @dataclass(frozen=True)
 class _Observations:
@@ -155,6 +157,11 @@ class CaptureTask:
         assumptions = () if seen.values is None else tuple(seen.values.log.assumptions)
         assumptions += tuple(assumed_equal(plan.shared, [leaf.label for leaf in plan.shapes.leaves]))
         rewritten = [] if plan.rewritten is None else plan.rewritten.departures
+        refusal, edges = plan.beside and plan.beside.error, plan.log.data_edges
+        beside = [
+            Departure(DepartureKind.INTROSPECTION, _EDGE, str(edge.line or ""), refusal=refusal) for edge in edges
+        ]
+        departures = *seen.departures, *truth_values(program)
         return Capture(
             program,
             names,
@@ -166,10 +173,9 @@ class CaptureTask:
             assumptions=assumptions,
             weight_reads=WeightReads() if seen.values is None else seen.values.tape.found(),
             rewrites=() if plan.rewritten is None else tuple(plan.rewritten.log.constructs),
-            departures=(*seen.departures, *truth_values(program), *(one.departure for one in assumptions), *rewritten),
+            departures=(*departures, *(one.departure for one in assumptions), *rewritten, *beside),
             output_lists=seen.lists.positions,
-            refusal=None if plan.beside is None else plan.beside.error,
-            data_edges=tuple(plan.log.data_edges),
+            data_edges=tuple(edges),
         )
 
     def _failure(self, error: Exception, plan: CapturePlan, seen: _Observations) -> Failure:

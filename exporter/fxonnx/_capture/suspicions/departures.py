@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 
 from ..._context_values import activated, active
@@ -24,6 +24,7 @@ __all__ = [
     "is_recording",
     "record_departure",
     "recorded_departures",
+    "refused",
     "sizes_in_source",
 ]
 
@@ -133,6 +134,11 @@ def record_departure(
         if line is None:
             line = user_line(sys._getframe(1) if frame is None else frame)
         found.setdefault(Departure(kind, detail, "" if line is None else str(line), evidence, refusal))
+
+
+def refused(departures: Iterable[Departure], error: CaptureError) -> tuple[Departure, ...]:
+    """Departures of the last attempt, which is wrong with the error of the attempts before unless it is proved."""
+    return tuple(replace(one, refusal=error) if one.kind is DepartureKind.LAST else one for one in departures)
 
 
 def sizes_in_source(departures: Iterable[Departure]) -> list[int]:

@@ -268,19 +268,12 @@ def confirm_data_edges(capture: Capture, model: Any) -> Capture:
             "the model branches on sizes that depend on data, and is exported for one side:\n"
             + "\n".join(dict.fromkeys(f"  {edge.line} -> {edge.answer}" for edge in remaining))
         )
-    text = "a branch for single sizes that depend on data"
-    departures = (Departure(DepartureKind.INTROSPECTION, text, str(edge.line or "")) for edge in edges)
     assumptions = (
         Assumption(edge.line, edge.answer, AssumptionKind.EXAMPLE, _condition(node))
         for edge in remaining
         for node in asserted[edge]
     )
-    return replace(
-        capture,
-        data_edges=(),
-        assumptions=(*capture.assumptions, *assumptions),
-        departures=(*capture.departures, *departures),
-    )
+    return replace(capture, data_edges=(), assumptions=(*capture.assumptions, *assumptions))
 
 
 def _asserted(program: ExportedProgram, edges: Sequence[DataEdge]) -> dict[DataEdge, list[Node]]:

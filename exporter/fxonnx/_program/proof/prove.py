@@ -84,7 +84,7 @@ def prove(capture: Capture, model: Any, *, is_stateful: bool = False) -> Proof:
     is_large |= not departures and forward > _MAX_PLAIN_SHARE * whole
     if is_large and not is_stateful:
         return Proof()
-    reason, refusal = obstacle(capture, model), _refusal(capture)
+    reason, refusal = obstacle(capture, model), capture.refusal
     if not reason and forward > whole and refusal is None:
         reason = "a forward takes longer than the export"
     if reason:
@@ -105,7 +105,7 @@ def prove(capture: Capture, model: Any, *, is_stateful: bool = False) -> Proof:
             if done is not None:
                 runs.append(done)
     if refusal is not None and not any(run.status == "equal" and run.inputs == "example" for run in runs):
-        raise capture.refusal or _undecided(refusal, runs)
+        raise _undecided(refusal, runs)
     sequence = _sequence(capture, prover, forward, whole) if is_stateful else None
     missing = prover.coverage.missing()
     if departures and not any(run.status == "equal" for run in runs):
@@ -113,13 +113,11 @@ def prove(capture: Capture, model: Any, *, is_stateful: bool = False) -> Proof:
     return Proof(departures, tuple(runs), missing, sequence=sequence)
 
 
-def _refusal(capture: Capture) -> CaptureError | None:
-    """The error of the other attempts, or of a departure, if the program is not proved."""
-    return capture.refusal or next((one.refusal for one in capture.departures if one.refusal is not None), None)
-
-
 def _undecided(refusal: CaptureError, runs: Sequence[ProofRun]) -> CaptureError:
     """The error of a departure with the reason for which the run at the example did not decide."""
+    if refusal.__cause__ is not None:
+        # An error of torch.export, which the attempts before have explained.
+        return refusal
     reason = next((f"\n  at the example, {run.message}" for run in runs if run.inputs == "example"), "")
     return CaptureError(f"{refusal.message}{reason}", hint=refusal.hint)
 
@@ -231,7 +229,7 @@ class Prover:
             if not self._is_equal_in_export(variation, actual):
                 if self._is_unstable(variation, expected, actual):
                     return ProofRun(variation.label, "skipped", message=_UNSTABLE)
-                raise _refusal(self._capture) or self._error(variation, problem)
+                raise self._capture.refusal or self._error(variation, problem)
         self.coverage.add(self._program.calls)
         return ProofRun(variation.label, "equal", largest, calls=common)
 
