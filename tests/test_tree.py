@@ -282,6 +282,7 @@ def test_rooms_of_capture_stay_small() -> None:
         "shapes",
         "constraints",
         "patches",
+        "suspicions",
         "data_dependence",
         "rewriting",
     }

@@ -478,7 +478,7 @@ SAME = [
 def test_inputs_that_share_memory_are_copied_together(function: Any, args: Any) -> None:
     """Eager torch sees the same aliases in the copies; an export that does not is not verified."""
     before = X.clone()
-    expected = function(*fxonnx._capture.eager_state.copies_of_inputs(args))
+    expected = function(*fxonnx._capture.eager_runs.copies_of_inputs(args))
     try:
         program = fxonnx.export(Function(function).eval(), args, verify=True)
     except ExportError:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ._analysis import Analysis, ExportIssue, analyze
     from ._capture.constraints.constraint import Constraint
     from ._capture.data_dependence.assumption import Assumption, AssumptionKind
-    from ._capture.departures import Departure, DepartureKind
     from ._capture.inputs.list_inputs import TensorList
+    from ._capture.suspicions.departures import Departure, DepartureKind
     from ._comparison import OutputComparison
     from ._diagnostics import Diagnostics
     from ._export import export
@@ -157,8 +157,8 @@ _MODULES = {
     "Assumption": "_capture.data_dependence.assumption",
     "AssumptionKind": "_capture.data_dependence.assumption",
     "Constraint": "_capture.constraints.constraint",
-    "Departure": "_capture.departures",
-    "DepartureKind": "_capture.departures",
+    "Departure": "_capture.suspicions.departures",
+    "DepartureKind": "_capture.suspicions.departures",
     "TensorList": "_capture.inputs.list_inputs",
     "InputObserver": "_input_observer",
     "Analysis": "_analysis",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import torch
 
-from ._context_values import assigned
+from ._context_values import activated, active
 
 __all__ = ["Autocast", "callers_autocast", "in_autocast", "under_autocast", "without_autocast"]
 
@@ -17,7 +16,10 @@ Autocast: TypeAlias = tuple[tuple[str, torch.dtype], ...]
 """Device type and dtype of the autocasts that are enabled."""
 
 _DEVICES = ("cpu", "cuda", "xpu", "mps")
-_callers: ContextVar[Autocast] = ContextVar("fxonnx_callers_autocast", default=())
+
+
+class _Disabled(Autocast):
+    """The autocasts that the export has disabled."""
 
 
 @contextmanager
@@ -25,16 +27,16 @@ def without_autocast() -> Iterator[None]:
     """Disable the caller's autocast inside the context; ``callers_autocast`` tells it."""
     devices = filter(torch.is_autocast_enabled, _DEVICES)
     devices = filter(torch.is_autocast_enabled, _DEVICES)
-    active = tuple((device, torch.get_autocast_dtype(device)) for device in devices)
-    with assigned(_callers, active), ExitStack() as stack:
-        for device, _ in active:
+    enabled = tuple((device, torch.get_autocast_dtype(device)) for device in devices)
+    with activated(_Disabled(enabled)), ExitStack() as stack:
+        for device, _ in enabled:
             stack.enter_context(torch.autocast(device, enabled=False))
         yield
 
 
 def callers_autocast() -> Autocast:
     """The autocast that ``without_autocast`` has disabled."""
-    return _callers.get()
+    return active(_Disabled) or ()
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -13,13 +12,15 @@ from torch.onnx import TrainingMode
 
 from fxonnx_translations._optional_names import MissingNameError
 
-from ._context_values import assigned
+from ._context_values import activated, active
 from ._public import public
 from .errors import ArgumentError, UntestedTorchError
 
 __all__ = ["exporting", "in_mode", "is_in_onnx_export", "outside_of_export", "without_wrappers"]
 
-_depth: ContextVar[int] = ContextVar("fxonnx_exports", default=0)
+
+class _Exports(int):
+    """The number of exports around the caller."""
 
 
 @contextmanager
@@ -29,13 +30,11 @@ def exporting() -> Iterator[None]:
     Raises:
         UntestedTorchError: If the body needs a private name that the installed torch does not have.
     """
-    token = _depth.set(_depth.get() + 1)
     try:
-        yield
+        with activated(_Exports((active(_Exports) or 0) + 1)):
+            yield
     except MissingNameError as error:
         raise UntestedTorchError(str(error), hint="install a torch version that fxonnx is tested with") from error
-    finally:
-        _depth.reset(token)
 
 
 def without_wrappers(model: Any) -> Any:
@@ -72,14 +71,14 @@ def _reject_offloaded(model: Any) -> None:
 @contextmanager
 def outside_of_export() -> Iterator[None]:
     """Mark the body, a run of the user's model in eager torch, as no part of an export."""
-    with assigned(_depth, 0):
+    with activated(_Exports(0)):
         yield
 
 
 @public
 def is_in_onnx_export() -> bool:
     """Return whether the calling code runs during an export, so that a model can branch on it."""
-    return _depth.get() > 0
+    return bool(active(_Exports))
 
 
 @contextmanager

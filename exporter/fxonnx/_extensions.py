@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
-from ._context_values import assigned
+from ._context_values import activated, active
 
 __all__ = [
     "ADD_ONS",
@@ -82,12 +81,13 @@ class Extension:
     translations: Callable[[int], Mapping[Callable[..., Any], Any]] | None = None
 
 
-_active: ContextVar[tuple[Extension, ...]] = ContextVar("active", default=())
+class _Applying(tuple[Extension, ...]):
+    """The extensions that apply to the model."""
 
 
 def active_extensions() -> tuple[Extension, ...]:
     """The extensions that apply to the model whose capture is in progress."""
-    return _active.get()
+    return active(_Applying) or ()
 
 
 def all_extensions() -> tuple[Extension, ...]:
@@ -102,7 +102,7 @@ def extended(model: Any) -> Iterator[None]:
     Args:
         model: The module or scripted function that is captured.
     """
-    with assigned(_active, tuple(_extension(name) for name in ADD_ONS if _condition(name, "applies_to_model")(model))):
+    with activated(_Applying(_extension(name) for name in ADD_ONS if _condition(name, "applies_to_model")(model))):
         yield
 
 

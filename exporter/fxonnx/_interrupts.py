@@ -13,10 +13,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
+from ._context_values import activated, active
 from ._turns import undone_in_forks
 
 __all__ = ["deferred_interrupts", "interruptible", "interruption_point", "run_node"]
@@ -81,9 +81,6 @@ class _Interrupts:
             raise _HandlerError(error) from None
 
 
-_interrupts: ContextVar[_Interrupts | None] = ContextVar("fxonnx_interrupts", default=None)
-
-
 @contextmanager
 def deferred_interrupts() -> Iterator[None]:
     """Defer signals inside the context to the next ``interruption_point``, or to the end of the context.
@@ -93,12 +90,11 @@ def deferred_interrupts() -> Iterator[None]:
     Raises:
         BaseException: The exception of a handler.
     """
-    if threading.current_thread() is not threading.main_thread() or _interrupts.get() is not None:
+    if threading.current_thread() is not threading.main_thread() or active(_Interrupts) is not None:
         yield
         return
     found = {number: signal.getsignal(number) for number in signal.valid_signals()}
     interrupts = _Interrupts({number: handler for number, handler in found.items() if callable(handler)})
-    token = _interrupts.set(interrupts)
     failure: _HandlerError | None = None
     try:
         with undone_in_forks(interrupts.restore):
@@ -106,10 +102,10 @@ def deferred_interrupts() -> Iterator[None]:
                 if callable(handler):
                     signal.signal(number, interrupts.add)
             try:
-                yield
+                with activated(interrupts):
+                    yield
             finally:
                 interrupts.restore()
-                _interrupts.reset(token)
                 interrupts.deliver()
     except _HandlerError as error:
         failure = error
@@ -119,7 +115,7 @@ def deferred_interrupts() -> Iterator[None]:
 
 def interruption_point() -> None:
     """Call the handlers of the signals that wait."""
-    interrupts = _interrupts.get()
+    interrupts = active(_Interrupts)
     if interrupts is not None:
         interrupts.deliver()
 
@@ -127,7 +123,7 @@ def interruption_point() -> None:
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Call handlers at once inside the context, a run of the model or another long call of code that is not ours."""
-    interrupts = _interrupts.get()
+    interrupts = active(_Interrupts)
     if interrupts is None:
         yield
         return

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ._context_values import assigned
+from ._context_values import activated, active
 from ._interrupts import interruption_point
 
 __all__ = ["Counter", "OnCount", "Unit", "observing_counts"]
@@ -18,7 +18,12 @@ Unit: TypeAlias = Literal["bytes", "sizes", "attempts"]
 OnCount: TypeAlias = Callable[[Unit, int, int | None], None]
 """Called with the unit, the number that is done, and the number of all if it is known."""
 
-_observer: ContextVar[OnCount | None] = ContextVar("fxonnx_progress", default=None)
+
+@dataclass(frozen=True)
+class _Observer:
+    """The observer of the counts."""
+
+    call: OnCount | None = None
 
 
 @contextmanager
@@ -28,7 +33,7 @@ def observing_counts(observer: OnCount) -> Iterator[None]:
     Args:
         observer: Called with the unit, the number that is done, and the number of all.
     """
-    with assigned(_observer, observer):
+    with activated(_Observer(observer)):
         yield
 
 
@@ -44,7 +49,7 @@ class Counter:
         self._unit: Unit = unit
         self._total = total
         self._done = 0
-        self._observer = _observer.get()
+        self._observer = (active(_Observer) or _Observer()).call
 
     def add(self, count: int = 1) -> None:
         """Count what has been done."""

@@ -7,24 +7,29 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
 
-from ._context_values import assigned
+from ._context_values import activated, active
 from ._display import printable
 
 __all__ = ["collecting_warnings", "ignoring_warnings", "warn_user"]
 
 _TORCH = f"{os.sep}torch{os.sep}"
 _PACKAGE = str(Path(__file__).parent) + "/"
-_ignored: ContextVar[tuple[str, ...]] = ContextVar("fxonnx_ignored_warnings", default=())
-_collected: ContextVar[list[str] | None] = ContextVar("fxonnx_collected_warnings", default=None)
+
+
+class _Ignored(tuple[str, ...]):
+    """The beginnings of the texts that are ignored."""
+
+
+class _Collected(list[str]):
+    """The texts that are collected."""
 
 
 def collecting_warnings() -> AbstractContextManager[list[str]]:
     """Collect the texts of fxonnx's warnings in the body, in this thread only, instead of issuing them."""
-    return assigned(_collected, [])
+    return activated(_Collected())
 
 
 @contextmanager
@@ -34,7 +39,7 @@ def ignoring_warnings(beginning: str) -> Iterator[None]:
     Args:
         beginning: The beginning of their text.
     """
-    with assigned(_ignored, (*_ignored.get(), beginning)):
+    with activated(_Ignored((*(active(_Ignored) or ()), beginning))):
         yield
 
 
@@ -45,10 +50,10 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
         message: Text of the warning.
         category: Class of the warning.
     """
-    if message.startswith(_ignored.get()):
+    if message.startswith(active(_Ignored) or ()):
         return
     message = printable(message, lines=True)
-    collected = _collected.get()
+    collected = active(_Collected)
     if collected is not None:
         collected.append(message)
         return

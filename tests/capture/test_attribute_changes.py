@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import fxonnx
 from fxonnx import CaptureError, StateError
-from fxonnx._capture import attribute_changes
+from fxonnx._capture.suspicions import attribute_changes
 
 X = torch.randn(2, 4)
 TOTAL = 0

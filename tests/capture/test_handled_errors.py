@@ -329,6 +329,45 @@ def test_errors_of_tensors_without_memory_are_reported(name: str, in_handler: bo
         fxonnx.export(Function(forward).eval(), (X,))
 
 
+def number_of_rows(x: Tensor) -> int:
+    try:
+        return len(x.numpy())
+    except RuntimeError:
+        return x.shape[0]
+
+
+def test_a_fallback_with_the_same_result_is_exported() -> None:
+    model = Function(lambda x: x * number_of_rows(x)).eval()
+    program = fxonnx.export(model, (X,), dynamic_shapes=({0: "n"},))
+    proof = program.record.proof
+    assert [(one.kind.value, one.detail) for one in proof.departures] == [
+        ("Python introspection", "handled RuntimeError")
+    ]
+    assert "in number_of_rows: return len(x.numpy())" in proof.departures[0].line
+    # The numbers of this file may be sizes at which the fallback differs.
+    assert {"example", "negated", "zeros", "n = 1"} < {run.inputs for run in proof.runs if run.status == "equal"}
+    torch.testing.assert_close(program(torch.ones(5, 2))[0], torch.full((5, 2), 5.0))
+
+
+def is_eager_at_seventeen_rows(x: Tensor) -> Tensor:
+    try:
+        x.numpy()
+        return x * {17: 2}.get(x.shape[0], 1)
+    except RuntimeError:
+        return x * 1
+
+
+def test_a_fallback_that_differs_at_a_size_of_the_file_is_refused() -> None:
+    with pytest.raises(CaptureError, match=r"error that only the capture raises, and takes its fallback: RuntimeError"):
+        fxonnx.export(Function(is_eager_at_seventeen_rows).eval(), (X,), dynamic_shapes=({0: "n"},))
+
+
+def test_a_fallback_that_no_run_confirms_is_refused() -> None:
+    message = r"and takes its fallback: RuntimeError(?s:.*)at the example, the results are random(?s:.*)hint: "
+    with pytest.raises(CaptureError, match=message):
+        fxonnx.export(Function(lambda x: x * number_of_rows(x) + torch.rand(2)).eval(), (X,))
+
+
 def check_in_suppress(x: Tensor) -> Tensor:
     y = x
     with contextlib.suppress(ValueError):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fxonnx._capture import capture
-from fxonnx._capture.departures import DepartureKind
+from fxonnx._capture.suspicions.departures import DepartureKind
 from fxonnx.errors import ArgumentError, CaptureError
 
 

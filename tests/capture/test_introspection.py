@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 import fxonnx
 from fxonnx import CaptureError, PrepareError
-from fxonnx._capture.departures import DepartureKind, recorded_departures
 from fxonnx._capture.patches import applied
-from fxonnx._capture.python_types import eager_types, type_of
+from fxonnx._capture.suspicions.departures import DepartureKind, recorded_departures
+from fxonnx._capture.suspicions.eager_types import eager_types, type_of
 
 from ..functions import Function
 

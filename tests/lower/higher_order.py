@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import fxonnx
-from fxonnx._capture.eager_state import run_uncompiled
+from fxonnx._capture.eager_runs import run_uncompiled
 
 from ..functions import VariadicFunction
 from ..hygiene import check_graph

@@ -18,8 +18,8 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 from fxonnx_translations._torch_compat import get_proxy_mode, get_proxy_slot
 
 from .._written_parameters import written_placeholders
-from .attribute_uses import SourceFiles, methods_of
 from .constraints.guard_recorder import SourceLine, line_of_node
+from .suspicions.attribute_uses import SourceFiles, methods_of
 
 __all__ = ["AssignedBuffers", "Reassignment", "merge_tied_tensors"]
 

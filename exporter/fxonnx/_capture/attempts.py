@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from .._context_values import activated, active
 from .._progress import Counter
-from .eager_failures import user_line
-from .torch_log import held_torch_log
+from .eager_runs import user_line
 
-__all__ = ["Attempt", "recorded_attempts", "timed_attempt"]
+__all__ = ["Attempt", "held_torch_log", "recorded_attempts", "timed_attempt"]
 
 
 @dataclass(frozen=True)
@@ -37,37 +40,26 @@ class Attempt:
         return f"{self.change or 'first attempt'}: {self.failure or 'captured'} ({self.seconds:.2f} s)"
 
 
-_attempts: ContextVar[list[Attempt] | None] = ContextVar("fxonnx_attempts", default=None)
-_shows_log: ContextVar[bool] = ContextVar("fxonnx_shows_log", default=False)
+@dataclass(frozen=True)
+class _Record:
+    """The attempts so far, and whether torch's log is shown instead of recorded."""
+
+    attempts: list[Attempt] = field(default_factory=list)
+    shows_log: bool = False
 
 
-@contextmanager
-def recorded_attempts(attempts: list[Attempt], *, shows_log: bool) -> Iterator[None]:
-    """Append the attempts inside the context to a list.
-
-    Args:
-        attempts: The list.
-        shows_log: Let torch log its warnings and errors, instead of recording them.
-    """
-    tokens = _attempts.set(attempts), _shows_log.set(shows_log)
-    try:
-        yield
-    finally:
-        _attempts.reset(tokens[0])
-        _shows_log.reset(tokens[1])
+def recorded_attempts(attempts: list[Attempt], *, shows_log: bool) -> AbstractContextManager[Any]:
+    """Append the attempts inside the context to a list."""
+    return activated(_Record(attempts, shows_log))
 
 
 @contextmanager
 def timed_attempt(change: str) -> Iterator[None]:
-    """Record the body of the ``with`` statement as an attempt.
-
-    Args:
-        change: The difference from the attempt before.
-    """
-    attempts = _attempts.get()
-    Counter("attempts").add(1 if attempts is None else len(attempts) + 1)
+    """Record the body of the ``with`` statement as an attempt."""
+    record = active(_Record) or _Record()
+    Counter("attempts").add(len(record.attempts) + 1)
     failure, start = "", time.perf_counter()
-    with nullcontext(()) if _shows_log.get() else held_torch_log() as log:
+    with nullcontext(()) if record.shows_log else held_torch_log() as log:
         try:
             yield
         except BaseException as error:
@@ -78,5 +70,50 @@ def timed_attempt(change: str) -> Iterator[None]:
             failure += f" at {line}" if line else ""
             raise
         finally:
-            if attempts is not None:
-                attempts.append(Attempt(change, time.perf_counter() - start, failure, tuple(log)))
+            record.attempts.append(Attempt(change, time.perf_counter() - start, failure, tuple(log)))
+
+
+class _Held(logging.Filter):
+    """Holds back the warnings and errors of one thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self._thread = threading.get_ident()
+        self._formatter = logging.Formatter("%(levelname)s %(name)s: %(message)s")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep the text of a warning or error instead of logging it."""
+        if record.levelno < logging.WARNING or record.thread != self._thread:
+            return True
+        try:
+            self.texts.append(self._formatter.format(record))
+        except (TypeError, ValueError):  # logging itself reports wrong arguments and goes on
+            self.texts.append(str(record.msg))
+        return False
+
+
+@contextmanager
+def held_torch_log() -> Iterator[list[str]]:
+    """Hold back the warnings and errors that torch prints; handlers of the user get them.
+
+    The environment variable ``TORCH_LOGS`` asks for torch's log and disables this.
+    """
+    held = _Held()
+    handlers = [] if os.environ.get("TORCH_LOGS") else list(_handlers())
+    for handler in handlers:
+        handler.addFilter(held)
+    try:
+        yield held.texts
+    finally:
+        for handler in handlers:
+            handler.removeFilter(held)
+
+
+def _handlers() -> Iterator[logging.Handler]:
+    """The handlers that torch has added to its loggers, which have a formatter of torch."""
+    for name, logger in logging.root.manager.loggerDict.copy().items():
+        if name.partition(".")[0] == "torch" and isinstance(logger, logging.Logger):
+            for handler in logger.handlers:
+                if type(handler.formatter).__module__.partition(".")[0] == "torch":
+                    yield handler

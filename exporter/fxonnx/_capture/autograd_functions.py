@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._context_values import assigned
+from .._context_values import activated, active
 from .._own_operators import define_operator
 
 __all__ = ["FunctionCall", "record_function_call", "recorded_function_calls"]
@@ -48,7 +47,11 @@ class FunctionCall:
         return args
 
 
-_calls: ContextVar[Sequence[FunctionCall] | None] = ContextVar("fxonnx_function_calls", default=None)
+@dataclass(frozen=True)
+class _Calls:
+    """The recorded calls; None if functions run instead of being recorded."""
+
+    found: Sequence[FunctionCall] | None = None
 
 
 def _run(tensors: list[Tensor], name: str, index: int) -> list[Tensor]:
@@ -57,12 +60,12 @@ def _run(tensors: list[Tensor], name: str, index: int) -> list[Tensor]:
     Raises:
         RuntimeError: If the operator is called outside of fxonnx, where the function is unknown.
     """
-    calls = _calls.get()
+    calls = (active(_Calls) or _Calls()).found
     if calls is None or index >= len(calls):
         raise RuntimeError(f"{name} can only run through the ONNXProgram, which holds the autograd function")
     call = calls[index]
     # Without recorded calls, ``record_function_call`` runs the function instead of recording it again.
-    with assigned(_calls, None), torch.no_grad():
+    with activated(_Calls()), torch.no_grad():
         function: Any = call.function
         returned = function.apply(*call.with_tensors(list(tensors)))
     call.is_single = isinstance(returned, Tensor)
@@ -77,15 +80,8 @@ _OPERATOR = define_operator("fxonnx_functions::apply(Tensor[] tensors, str name,
 def record_function_call(
     original: Callable[..., Any], cls: type[torch.autograd.Function], *args: Any, **kwargs: Any
 ) -> Any:
-    """Replacement of ``Function.apply``: record a function with a ``symbolic`` as a single operator.
-
-    Args:
-        original: ``Function.apply``, for functions without a ``symbolic``.
-        cls: The function.
-        *args: Its arguments.
-        **kwargs: Its keyword arguments.
-    """
-    calls: Any = _calls.get()
+    """Replacement of ``Function.apply``: record a function with a ``symbolic`` as a single operator."""
+    calls: Any = (active(_Calls) or _Calls()).found
     positions = tuple(index for index, argument in enumerate(args) if isinstance(argument, Tensor))
     if calls is None or not callable(getattr(cls, "symbolic", None)) or not positions or kwargs:
         return original(cls, *args, **kwargs)
@@ -97,12 +93,10 @@ def record_function_call(
     return outputs[0] if calls[index].is_single else tuple(outputs)
 
 
-@contextmanager
-def recorded_function_calls(calls: Sequence[FunctionCall]) -> Iterator[None]:
+def recorded_function_calls(calls: Sequence[FunctionCall]) -> AbstractContextManager[Any]:
     """Make recorded autograd functions available to their operators inside the context.
 
     Args:
         calls: The recorded calls; during a capture, a list to which new calls are appended.
     """
-    with assigned(_calls, calls):
-        yield
+    return activated(_Calls(calls))

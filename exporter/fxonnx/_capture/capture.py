@@ -14,7 +14,6 @@ from .._callers_autocast import callers_autocast
 from .._extensions import extended, stand_in
 from .._warnings import warn_user
 from ..errors import ArgumentError, CaptureError
-from .attribute_changes import recorded_changes, state_changes
 from .constraints.constraint import Constraint, report_narrowed
 from .constraints.guard_recorder import GuardLog
 from .constraints.guard_translation import translate_guards
@@ -23,7 +22,6 @@ from .data_dependence.assumption import Assumption, AssumptionKind
 from .data_dependence.concrete_values import following_example
 from .data_dependence.data_dependent_guards import DataDependent
 from .fewer_limits import Confirm
-from .function_caches import reject_cached_random_values
 from .growing_states import UnknownStates
 from .inputs.example_inputs import (
     BoundInputs,
@@ -40,12 +38,9 @@ from .inputs.input_table import InputTable
 from .inputs.list_inputs import reject_tensor_lists, stack_lists
 from .inputs.more_inputs import Examples, add_examples
 from .inputs.scalars import frozen_arguments, scalars_to_tensors, with_dynamic_ints, with_scalars_as_tensors
-from .introspection import eager_introspection
-from .observers import reject_enabled_observers
 from .operand_types import check_operand_types
 from .plan import CapturePlan
 from .program_arguments import check_program_arguments, check_program_shapes
-from .random_seeds import reject_generators
 from .result import ALIASES_KEY, Capture
 from .shapes.data_dependent_dims import name_detections, warn_about_squeezed_dims
 from .shapes.dynamic_axes import DynamicAxes, name_computed_dims, read_dynamic_axes
@@ -55,9 +50,13 @@ from .shapes.shared_dim_names import differing_dims, shared_dims
 from .shapes.spec_keys import read_dynamic_shapes
 from .state_inputs import capture_with_states
 from .strategies import capture_with_strategies
+from .suspicions.attribute_changes import recorded_changes, state_changes
+from .suspicions.function_caches import reject_cached_random_values
+from .suspicions.introspection import eager_introspection
+from .suspicions.random_seeds import reject_generators
 from .torch_export import eager_error, reject_tracing
 from .trace import CaptureTask, names_of_dims
-from .training_mode import results_depend_on_mode, training_modules
+from .training_mode import reject_enabled_observers, results_depend_on_mode, training_modules
 
 __all__ = ["ALIASES_KEY", "Capture", "capture"]
 

@@ -32,7 +32,7 @@ from .data_dependence.concrete_values import active_values
 from .edges import edge_of
 from .evaluating_code import evaluating_frame
 from .patches.patch import Patch, applied
-from .source_code import function_source
+from .user_code import function_source
 
 __all__ = ["answered_beside_data_edges"]
 

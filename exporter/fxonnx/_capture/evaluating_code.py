@@ -31,12 +31,12 @@ __all__ = [
 # Code that implements symbolic numbers; the first frame outside of it is the one that evaluates a condition.
 _RECORDER = OWN + "_capture/constraints/guard_recorder.py"
 _PATCHES = tuple(OWN + "_capture/" + name for name in ("patches/patch.py", "edges.py", "data_edges.py"))
-_DATA_DEPENDENCE = OWN + "_capture/data_dependence/"
+_DATA_DEPENDENCE = (OWN + "_capture/data_dependence/", OWN + "_capture/suspicions/handled_errors.py")
 # They evaluate the conditions of rewritten functions.
 _HELPERS = OWN + "_capture/rewriting/operators/helpers.py"
 _MACHINERY = (
     *(TORCH + name for name in ("fx/experimental/", "__init__.py", "_dynamo/")),
-    *(SYMPY, _RECORDER, __file__, *_PATCHES, _DATA_DEPENDENCE, _HELPERS),
+    *(SYMPY, _RECORDER, __file__, *_PATCHES, *_DATA_DEPENDENCE, _HELPERS),
 )
 # Interpreter of user code: of the functions of torch.cond, and of all code in strict mode.
 _DYNAMO = TORCH + "_dynamo/symbolic_convert.py"

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from .constraints.constraint import Constraint
-from .departures import Departure, DepartureKind
 from .plan import CapturePlan, Failure
 from .result import Capture
+from .suspicions.departures import Departure, DepartureKind
 
 __all__ = ["Confirm", "has_fewer_sizes", "with_fewer_limits"]
 

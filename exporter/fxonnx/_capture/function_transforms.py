@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,14 +31,16 @@ from fxonnx_translations._torch_compat import (
     recording_mode_off,
 )
 
-from .._context_values import assigned
+from .._context_values import activated, active
+from .._provenance import REGIONS_KEY
 from ..errors import CaptureError
-from .departures import DepartureKind, record_departure
+from .suspicions.departures import DepartureKind, record_departure
 
 __all__ = [
     "GRADIENTS",
     "RetryTransforms",
     "TransformTracing",
+    "call_region",
     "closed_transforms",
     "computes_gradients",
     "derivative",
@@ -50,7 +51,6 @@ __all__ = [
     "vector_jacobian_product",
     "vmap",
 ]
-
 
 GRADIENTS = "gradients of torch.autograd"
 """The departure of a forward that computes gradients."""
@@ -72,9 +72,6 @@ class TransformTracing:
     ordinary_zeros: bool = False
 
 
-_tracing: ContextVar[TransformTracing] = ContextVar("fxonnx_transform_tracing")
-
-
 class RetryTransforms(Exception):
     """Signal that the model must be exported again, with an option of TransformTracing that has been set."""
 
@@ -82,7 +79,7 @@ class RetryTransforms(Exception):
 @contextmanager
 def closed_transforms(tracing: TransformTracing) -> Iterator[None]:
     """Set how transforms are traced; unwind functorch's stack of them on exit, including exit by an exception."""
-    with assigned(_tracing, tracing), unwound_transforms():
+    with activated(tracing), unwound_transforms():
         yield
 
 
@@ -106,7 +103,7 @@ def derivative(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def vmap(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Replacement of ``vmap_impl``: leave it to torch.export, or record plain operators with ``whole_vmaps``."""
-    return _record(original, args, kwargs) if _tracing.get().whole_vmaps else original(*args, **kwargs)
+    return _record(original, args, kwargs) if _options().whole_vmaps else original(*args, **kwargs)
 
 
 def vector_jacobian_product(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -132,7 +129,7 @@ def recorded_forward(forward: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a forward so that it is recorded as plain operators with ``whole_forward``."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        tracing = _tracing.get(None)
+        tracing = active(TransformTracing)
         if tracing is None or not tracing.whole_forward:
             return forward(*args, **kwargs)
         record_departure(DepartureKind.TRANSFORM, GRADIENTS)
@@ -145,15 +142,12 @@ def recorded_forward(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 def computes_gradients() -> bool:
     """Whether autograd records operators of a forward that computes gradients with ``torch.autograd``."""
-    tracing = _tracing.get(None)
+    tracing = active(TransformTracing)
     return tracing is not None and tracing.whole_forward and torch.is_grad_enabled()
 
 
 def reject_lost_gradients(operands: Iterable[Any]) -> None:
     """Reject an operator for control flow on the way of gradients: a capture below autograd records none for it.
-
-    Args:
-        operands: The outer tensors that its branches or its body use.
 
     Raises:
         CaptureError: If autograd records operators on one of them, and forward computes gradients.
@@ -176,9 +170,14 @@ def gradients(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     # torch computes gradients itself, of the branches of a cond and of the body of a scan.
     is_own = caller.f_globals.get("__name__", "").partition(".")[0] == "torch"
     if not is_own and recording_mode() is not None and pytree.tree_any(_is_fake, (args, kwargs)):
-        _tracing.get().whole_forward = True
+        _options().whole_forward = True
         raise RetryTransforms
     return original(*args, **kwargs)
+
+
+def _options() -> TransformTracing:
+    """How the current export traces transforms; changes of those outside of an export have no effect."""
+    return active(TransformTracing) or TransformTracing()
 
 
 def _is_fake(value: Any) -> bool:
@@ -195,7 +194,7 @@ def _record(transform: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     if mode is None:
         return transform(*args, **kwargs)
     if functorch.peek_interpreter_stack() is not None:
-        _tracing.get().whole_vmaps = True
+        _options().whole_vmaps = True
         raise RetryTransforms
     record_departure(DepartureKind.TRANSFORM, getattr(transform, "__name__", "vjp"))
     leaves, spec = pytree.tree_flatten((args, kwargs))
@@ -237,7 +236,7 @@ def _traced(flat: Callable[..., Any], inputs: list[torch.Tensor], symbols: list[
         with _OrdinaryZeros():
             return flat(*args)
 
-    tracing = _tracing.get()
+    tracing = _options()
     if tracing.ordinary_zeros:
         return trace(with_zeros)
     before = _fixed_sizes(symbols)
@@ -268,3 +267,27 @@ class _OrdinaryZeros(TorchDispatchMode):
         if func is torch.ops.aten._efficientzerotensor.default:
             return torch.zeros(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+
+def call_region(original: Callable[..., Any], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Replacement of ``invoke_subgraph_placeholder``: call the function, and mark the nodes that it records."""
+    mode = recording_mode()
+    if mode is None:
+        return original(function, *args, **kwargs)
+    graph = mode.tracer.graph
+    # The number of nodes recorded before identifies the call.
+    call = (str(len(graph.nodes)), _name(function))
+    before = next(iter(reversed(graph.nodes)))
+    result = function(*args, **kwargs)
+    node = before.next
+    while node.op != "root":
+        node.meta[REGIONS_KEY] = (call, *node.meta.get(REGIONS_KEY, ()))
+        node = node.next
+    return result
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """The name of the function; of its class for ``forward``."""
+    qualified = str(getattr(function, "__qualname__", type(function).__name__)).rpartition("<locals>.")[2]
+    owner, _, name = qualified.rpartition(".")
+    return owner or name if name == "forward" else name

@@ -23,9 +23,6 @@ _WRAPPERS = ("torch.export.", "torch._export.", "torch._dynamo.", "torch._functo
 def hooks_for_model_only(model: torch.nn.Module) -> Iterator[None]:
     """Call global forward hooks and pre-hooks for the modules of a model, and not for torch.export's.
 
-    Args:
-        model: The model.
-
     Raises:
         CaptureError: If there are such hooks and the model is a GraphModule.
     """

@@ -13,7 +13,7 @@ import torch
 from fxonnx_translations._torch_compat import get_proxy_mode
 
 from ..errors import StateError
-from .attribute_changes import AttributeChange
+from .suspicions.attribute_changes import AttributeChange
 
 __all__ = ["with_number_states"]
 

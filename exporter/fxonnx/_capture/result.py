@@ -14,17 +14,17 @@ from .._callers_autocast import Autocast
 from ..errors import CaptureError
 from .assigned_buffers import Reassignment
 from .attempts import Attempt
-from .attribute_changes import AttributeChange
 from .autograd_functions import FunctionCall
 from .constraints.constraint import SizeLimits
 from .constraints.guard_recorder import DataEdge
 from .data_dependence.assumption import Assumption
 from .data_dependence.weight_reads import WeightReads
-from .departures import Departure
 from .inputs.input_table import InputTable
 from .rewriting import Rewrite
 from .shapes.dynamic_axes import AxisNames
 from .shapes.dynamic_dims import ExampleCall
+from .suspicions.attribute_changes import AttributeChange
+from .suspicions.departures import Departure
 
 __all__ = ["ALIASES_KEY", "Capture"]
 
@@ -60,8 +60,6 @@ class Capture:
         attribute_changes: The Python attributes whose changes in one call affect the next.
         reassigned: The buffers that forward replaces by tensors of another kind, whose updates the program lacks.
         attempts: The calls of torch.export, of which the last one that captured the model gave the program.
-        refusal: The error of the other attempts, if plain torch.export captured the model after them, or an attempt
-            with ``data_edges``: it is raised unless the program is proved.
         data_edges: The conditions that were answered as for all sizes but one, until the proof confirms them.
     """
 
@@ -86,8 +84,12 @@ class Capture:
     attribute_changes: tuple[AttributeChange, ...] = ()
     reassigned: tuple[Reassignment, ...] = ()
     attempts: tuple[Attempt, ...] = ()
-    refusal: CaptureError | None = None
     data_edges: tuple[DataEdge, ...] = ()
+
+    @property
+    def refusal(self) -> CaptureError | None:
+        """The error that is raised unless the program is proved: of the first departure that has one."""
+        return next((one.refusal for one in self.departures if one.refusal is not None), None)
 
     @property
     def source(self) -> torch.nn.Module | None:

@@ -21,6 +21,7 @@ from .patches.python_sizes.integers import converting_files
 from .plan import CapturePlan, Failure, LoopRewriting
 from .result import Capture
 from .rewriting import Rewriting, functions_at, is_refusal
+from .suspicions.departures import refused
 from .torch_export import is_limit, refined_dims
 
 __all__ = ["STRATEGIES", "Strategy", "capture_with_strategies"]
@@ -122,7 +123,7 @@ def _plain_capture(
         plan = first.changed(change, strict=strict, plain=True)
         outcome = attempt(plan)
         if isinstance(outcome, Capture):
-            return replace(outcome, refusal=error), plan
+            return replace(outcome, departures=refused(outcome.departures, error)), plan
     raise error
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 from fxonnx_translations._torch_compat import pytree
 
-from .._context_values import assigned
+from .._context_values import activated, active
 from .inputs.pytree_objects import flatten_objects, is_object
 from .rewriting.operators.sequences import StackedList
 
@@ -28,16 +27,13 @@ class ListResults:
     positions: frozenset[int] = frozenset()
 
 
-_results: ContextVar[ListResults | None] = ContextVar("fxonnx_list_results", default=None)
-
-
 def recorded_list_results() -> AbstractContextManager[ListResults]:
     """Record the results that are lists of a dynamic number of tensors inside the context.
 
     Yields:
         The record; filled while the context is active.
     """
-    return assigned(_results, ListResults())
+    return activated(ListResults())
 
 
 def with_pieces(tree: Any, positions: Collection[int]) -> Any:
@@ -61,7 +57,7 @@ def stacked_results(outputs: Any) -> Any:
         return found[-1]
 
     stacked = flatten_objects(pytree.tree_map(stack, outputs, is_leaf=_is_leaf))
-    results = _results.get()
+    results = active(ListResults)
     if results is not None:
         leaves = pytree.tree_leaves(stacked)
         results.positions = frozenset(

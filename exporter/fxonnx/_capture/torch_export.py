@@ -31,17 +31,13 @@ from .._user_files import is_user_file
 from ..errors import CaptureError
 from .assigned_buffers import AssignedBuffers, Reassignment
 from .attempts import timed_attempt
-from .attribute_changes import noted_changes
 from .constraints.guard_recorder import recorded_guards
 from .constraints.size_forms import canonical_sizes
 from .constraints.specialized_dims import specialized_dims_error
 from .data_dependence.data_dependent_guards import is_data_dependent
-from .data_dependence.handled_errors import HandledErrors, recorded_errors, unexplained
 from .data_edges import answered_beside_data_edges
-from .departures import DepartureKind, record_departure
-from .eager_failures import eager_failure, handled_in_eager_mode, user_line
+from .eager_runs import eager_failure, user_line
 from .edges import answered_beside_edges
-from .function_caches import uncached_sizes, without_traced_results
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms, recorded_forward
 from .global_hooks import hooks_for_model_only
 from .growing_states import growing_dims, held_in_buffers
@@ -57,11 +53,14 @@ from .operand_types import conversion_of_inputs
 from .patches import capture_patches, is_tracing, value_patches
 from .patches.layouts.sparse_attributes import register_compressed_attributes
 from .plan import CapturePlan
-from .python_texts import UNHASHABLE_SIZE
 from .reshaped_inputs import reshaped_error, with_reshaped_inputs
 from .shapes.dim_specs import DimHint, DimSpec
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
 from .shapes.shared_dim_names import add_equality_guards
+from .suspicions.attribute_changes import noted_changes
+from .suspicions.departures import DepartureKind, Evidence, record_departure
+from .suspicions.function_caches import uncached_sizes, without_traced_results
+from .suspicions.handled_errors import HandledErrors, recorded_errors
 from .tensor_lists import stacked_results, with_pieces
 
 __all__ = ["eager_error", "explained_error", "export_module", "is_limit", "refined_dims", "reject_tracing"]
@@ -161,7 +160,7 @@ def export_module(
             # The model has handled the signal.
             raise RetryTransforms
         if not plan.plain:
-            _check_handled(errors, model, inputs, plan.shapes)
+            _suspect_handled(errors)
     return program
 
 
@@ -179,40 +178,37 @@ def reject_tracing() -> None:
         )
 
 
-def _check_handled(errors: HandledErrors, model: torch.nn.Module, inputs: BoundInputs, shapes: DynamicShapes) -> None:
-    """Raise the first error that the model has handled during the capture, unless it does so in eager mode as well.
+def _suspect_handled(errors: HandledErrors) -> None:
+    """Suspect the errors that the model has handled during the capture, in which it may have taken another branch.
 
     Raises:
-        CaptureError: If it is not a data-dependent guard, which is raised as it is.
+        CaptureError: For an error of a branch or loop on data, which no run need show; a data-dependent guard, and an
+            error of fxonnx, are raised as they are.
     """
     handled = errors.handled()
-    if not handled:
-        return
     for error in handled:
         if is_data_dependent(error) or isinstance(error, CaptureError):
             raise error
-    hashed = [error for error in handled if isinstance(error, TypeError) and _UNHASHABLE in str(error)]
-    if hashed:
-        # The key of a cache, as in einops, whose handler computes the same without the cache.
-        record_departure(DepartureKind.INTROSPECTION, UNHASHABLE_SIZE, line=user_line(hashed[0]))
-        handled = [error for error in handled if error not in hashed]
-    for error in filter(errors.is_conditional, handled):
-        shown, _ = _described(error)
-        raise CaptureError(
-            f"the model handles an error of a branch or loop on the value of a tensor: {type(error).__name__}\n{shown}",
-            hint="select the result with torch.where, or raise the error outside of forward",
-        ) from None
-    found = unexplained(
-        handled, handled_in_eager_mode(model, inputs, _tensor_forward(model.forward, inputs, shapes, None, []))
-    )
-    if found is not None:
-        shown, _ = _described(found)
-        raise CaptureError(
-            f"the model handles an error that only the capture raises, and takes its fallback: {type(found).__name__}\n"
-            f"{shown}",
-            hint="during the capture, tensors have no values and no memory: compute the result with operators of "
-            "torch or before the export; run the model once before the export if it fills a cache",
-        ) from found
+    for error in handled:
+        (shown, _), name = _described(error), type(error).__name__
+        if isinstance(error, TypeError) and _UNHASHABLE in str(error):
+            # The key of a cache, as in einops, whose handler computes the same without the cache.
+            detail, refusal = "handled error of an unhashable size", None
+        elif errors.is_conditional(error):
+            raise CaptureError(
+                f"the model handles an error of a branch or loop on the value of a tensor: {name}\n{shown}",
+                hint="select the result with torch.where, or raise the error outside of forward",
+            ) from None
+        else:
+            detail = f"handled {name}"
+            # Without the error as its cause, whose frames hold tensors.
+            refusal = CaptureError(
+                f"the model handles an error that only the capture raises, and takes its fallback: {name}\n{shown}",
+                hint="during the capture, tensors have no values and no memory: compute the result with operators of "
+                "torch or before the export; run the model once before the export if it fills a cache",
+            )
+        place, found = user_line(error), Evidence.SIZES_IN_CODE
+        record_departure(DepartureKind.INTROSPECTION, detail, line=place, evidence=found, refusal=refusal)
 
 
 def eager_error(

@@ -25,12 +25,10 @@ from .data_dependence.assumption import AssumptionLog
 from .data_dependence.concrete_values import ConcreteValues, concrete_values
 from .data_dependence.data_dependent_guards import inputs_of_guard
 from .data_dependence.weight_reads import WeightReads
-from .departures import Departure, DepartureKind, record_departure, recorded_departures
 from .function_transforms import TransformTracing
 from .inputs.example_inputs import BoundInputs
 from .inputs.scalars import with_scalar_branch
 from .inputs.shared_memory import assumed_equal, reject_shared_writes, with_separate_inputs
-from .introspection import truth_values
 from .operand_types import state_default_dtypes
 from .patches.compiling_state import CompilingState, recorded_compiling_state
 from .patches.functional import FullMasks, recorded_full_masks
@@ -42,10 +40,14 @@ from .rewriting.operators.memory import SharedMemory
 from .shapes.dim_names import name_dims
 from .shapes.dynamic_axes import DynamicAxes, name_output_dims
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
+from .suspicions.departures import Departure, DepartureKind, record_departure, recorded_departures
+from .suspicions.introspection import truth_values
 from .tensor_lists import ListResults, recorded_list_results
 from .torch_export import explained_error, export_module
 
 __all__ = ["CaptureTask", "names_of_dims"]
+
+_EDGE = "a branch for single sizes that depend on data"
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,11 @@ class CaptureTask:
         assumptions = () if seen.values is None else tuple(seen.values.log.assumptions)
         assumptions += tuple(assumed_equal(plan.shared, [leaf.label for leaf in plan.shapes.leaves]))
         rewritten = [] if plan.rewritten is None else plan.rewritten.departures
+        refusal, edges = plan.beside and plan.beside.error, plan.log.data_edges
+        beside = [
+            Departure(DepartureKind.INTROSPECTION, _EDGE, str(edge.line or ""), refusal=refusal) for edge in edges
+        ]
+        departures = *seen.departures, *truth_values(program)
         return Capture(
             program,
             names,
@@ -166,10 +173,9 @@ class CaptureTask:
             assumptions=assumptions,
             weight_reads=WeightReads() if seen.values is None else seen.values.tape.found(),
             rewrites=() if plan.rewritten is None else tuple(plan.rewritten.log.constructs),
-            departures=(*seen.departures, *truth_values(program), *(one.departure for one in assumptions), *rewritten),
+            departures=(*departures, *(one.departure for one in assumptions), *rewritten, *beside),
             output_lists=seen.lists.positions,
-            refusal=None if plan.beside is None else plan.beside.error,
-            data_edges=tuple(plan.log.data_edges),
+            data_edges=tuple(edges),
         )
 
     def _failure(self, error: Exception, plan: CapturePlan, seen: _Observations) -> Failure:

@@ -27,7 +27,7 @@ from fxonnx_translations._torch_compat import FakeTensor
 
 from .._capture import Capture
 from .._capture.constraints.constraint import SizeLimits
-from .._capture.eager_failures import user_line
+from .._capture.eager_runs import user_line
 from .._extensions import add_on
 from .._interrupts import interruption_point
 from .._nodes import result_index

@@ -10,7 +10,7 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
 from .._capture.assigned_buffers import Reassignment
-from .._capture.attribute_changes import AttributeChange
+from .._capture.suspicions.attribute_changes import AttributeChange
 from .._provenance import source_line
 from .._warnings import warn_user
 from ..errors import StateError

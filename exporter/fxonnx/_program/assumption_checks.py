@@ -10,7 +10,7 @@ import torch
 from torch.export.graph_signature import ConstantArgument, InputKind
 
 from .._capture import AssumptionKind, Capture
-from .._capture.eager_state import copies_of_inputs
+from .._capture.eager_runs import copies_of_inputs
 from ..errors import ArgumentError
 
 __all__ = ["check_assumptions", "placeholder_values"]

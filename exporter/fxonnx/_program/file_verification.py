@@ -14,7 +14,7 @@ import torch
 
 from fxonnx_translations._torch_compat import pytree
 
-from .._capture.eager_state import copies_of_inputs, preserved_random_states, preserved_state
+from .._capture.eager_runs import copies_of_inputs, preserved_random_states, preserved_state
 from .._capture.inputs.pytree_objects import flatten_objects
 from .._comparison import REFERENCE_TEXTS, OutputComparison, OutputRows, ReferenceName, Tolerance, compare, format_rows
 from .._model_files import check_external_data, load_model

@@ -10,7 +10,7 @@ import torch
 
 from fxonnx_translations._torch_compat import pytree
 
-from .._capture.generators import process_generators
+from .._capture.suspicions.process_state import process_generators
 from .._comparison import REFERENCE_TEXTS, UNSTABLE, OutputComparison, ReferenceName
 from .._cost import bytes_of
 

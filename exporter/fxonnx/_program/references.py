@@ -16,7 +16,7 @@ from fxonnx_translations._torch_compat import FakeTensor, pytree
 
 from .._callers_autocast import in_autocast
 from .._capture.autograd_functions import recorded_function_calls
-from .._capture.eager_state import (
+from .._capture.eager_runs import (
     call_with_weights,
     copies_of_inputs,
     has_same_bits,

@@ -14,8 +14,8 @@ import onnx_ir as ir
 import torch
 
 from .._capture.attempts import Attempt
-from .._capture.departures import DepartureKind
 from .._capture.patches import missing_targets
+from .._capture.suspicions.departures import DepartureKind
 from .._documentation import documentation_address
 from .._program import ONNXProgram
 from .._program.value_comparison import Comparison

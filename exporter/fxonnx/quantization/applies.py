@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from .._capture.reachable_code import codes_of, reachable_functions
+from .._capture.user_code import codes_of, reachable_functions
 
 __all__ = ["UNPACKING", "applies_to_graph", "applies_to_model"]
 

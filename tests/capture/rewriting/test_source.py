@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import fxonnx
 from fxonnx import CaptureError
-from fxonnx._capture.source_code import find_definition, is_compiled_from
+from fxonnx._capture.user_code import find_definition, is_compiled_from
 from tests.functions import Function
 
 X = torch.arange(6.0).reshape(3, 2) + 1

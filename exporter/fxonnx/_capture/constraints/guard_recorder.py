@@ -10,8 +10,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import FrameType, MappingProxyType
 from typing import Any
@@ -24,7 +23,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from fxonnx_translations._builder.size_values import EVALUATION_ERRORS
 from fxonnx_translations._torch_compat import FloorDiv, Mod, TracingContext, ValueRanges, bound_sympy, int_oo
 
-from ..._context_values import assigned
+from ..._context_values import activated, active
 from ..._user_files import OWN, TORCH, is_user_file, is_user_frame
 from ..evaluating_code import (
     DYNAMO_CHECKS,
@@ -278,11 +277,7 @@ class _Recorder:
     interpreted: set[sympy.Basic] = field(default_factory=set)
 
 
-_recorder: ContextVar[_Recorder | None] = ContextVar("fxonnx_guard_recorder", default=None)
-
-
-@contextmanager
-def recorded_guards(log: GuardLog) -> Iterator[None]:
+def recorded_guards(log: GuardLog) -> AbstractContextManager[Any]:
     """Record the guards of a capture inside the context, which requires that ``capture_patches`` are applied.
 
     Conditions of user code are recorded, since their other branch is not in the program; so are torch's checks, since
@@ -290,13 +285,12 @@ def recorded_guards(log: GuardLog) -> Iterator[None]:
     are not recorded, since both branches compute the same values. torch must not use these to simplify later
     conditions, which would drop checks.
     """
-    with assigned(_recorder, _Recorder(log)):
-        yield
+    return activated(_Recorder(log))
 
 
 def guard_bool(evaluate: Callable[..., bool], self: Any, file: str, line: int) -> bool:
     """Replacement of ``SymNode.guard_bool``, which user code calls in ``if x.shape[0] > 4``."""
-    recorder, caller = _recorder.get(), _caller()
+    recorder, caller = active(_Recorder), _caller()
     evaluating = evaluating_frame(caller)
     if recorder is None and evaluating is not None and queries_layout(evaluating) and self.has_hint():
         # A decomposition, which must not add a guard.
@@ -323,7 +317,7 @@ def guard_bool(evaluate: Callable[..., bool], self: Any, file: str, line: int) -
 
 def known_divisors() -> Mapping[sympy.Expr, int]:
     """The sizes that the current capture requires to be multiples of a number, with the number."""
-    recorder = _recorder.get()
+    recorder = active(_Recorder)
     return {} if recorder is None else recorder.log.divisors()
 
 
@@ -335,7 +329,7 @@ def record_condition(condition: Any, *, answer: bool, frame: FrameType | None) -
         answer: Its value.
         frame: The frame of the model.
     """
-    recorder = _recorder.get()
+    recorder = active(_Recorder)
     if recorder is not None and condition.expr.free_symbols:
         guard = condition.expr if answer else sympy.Not(condition.expr)
         recorder.log.add(condition.shape_env, guard, frame)
@@ -343,7 +337,7 @@ def record_condition(condition: Any, *, answer: bool, frame: FrameType | None) -
 
 def truth_as_number(original: Callable[..., int], self: torch.SymBool) -> int:
     """``SymBool.__int__``, which torch also calls for a term of ``h + (w > h)``; its file is recorded."""
-    recorder, frame = _recorder.get(), evaluating_frame(sys._getframe(2))
+    recorder, frame = active(_Recorder), evaluating_frame(sys._getframe(2))
     if recorder is not None and frame is not None and is_user_frame(frame):
         recorder.log.converted.add(frame.f_code.co_filename)
     return original(self)
@@ -355,7 +349,7 @@ def record_nonempty(size: torch.SymInt) -> None:
     Args:
         size: The size, which is not 0 in the example.
     """
-    recorder = _recorder.get()
+    recorder = active(_Recorder)
     if recorder is not None:
         recorder.log.add_comparison(sympy.Ne, (size.node.expr, sympy.Integer(0)), sys._getframe(1))
 
@@ -383,7 +377,7 @@ def _decide_for_nonzero_sizes(node: Any) -> tuple[bool, list[sympy.Symbol]] | No
 
 def log_guard(note: Callable[..., None], self: Any, prefix: str, g: Any, forcing_spec: bool) -> None:
     """Replacement of ``ShapeEnv._log_guard``, which torch calls for every guard that it adds."""
-    recorder = _recorder.get()
+    recorder = active(_Recorder)
     if recorder is not None and "suppressed" not in prefix:
         caller = _caller()
         evaluating = evaluating_frame(caller)
@@ -403,7 +397,7 @@ def log_guard(note: Callable[..., None], self: Any, prefix: str, g: Any, forcing
 
 def maybe_guard_rel(learn: Callable[..., None], self: Any, expr: Any) -> None:
     """Replacement of ``ShapeEnv._maybe_guard_rel``, in which torch simplifies symbols by a guard."""
-    recorder = _recorder.get()
+    recorder = active(_Recorder)
     if recorder is None or expr not in recorder.shortcuts:
         learn(self, expr)
 
@@ -412,7 +406,7 @@ def guard_or_defer_runtime_assert(
     assert_later: Callable[..., bool], self: Any, orig_expr: Any, msg: str, fx_node: Any = None
 ) -> bool:
     """Replacement of ``ShapeEnv.guard_or_defer_runtime_assert``, which turns a guard into a runtime assertion."""
-    recorder = _recorder.get()
+    recorder = active(_Recorder)
     if recorder is not None and orig_expr in recorder.shortcuts and msg.startswith("evaluate_expr"):
         recorder.shortcuts.discard(orig_expr)
         return True
@@ -430,7 +424,7 @@ def guard_or_defer_runtime_assert(
 def compare_sizes(relation: type[sympy.Rel], original: Callable[..., Any], self: Any, other: Any) -> Any:
     """Replacement of ``SymNode.eq`` etc., which evaluate comparisons of sizes with 0 without a guard."""
     result = original(self, other)
-    recorder = _recorder.get()
+    recorder = active(_Recorder)
     if recorder is not None and isinstance(result.expr, BooleanAtom):
         sides = self.expr, other.expr
         if any(side.free_symbols for side in sides):

@@ -7,9 +7,8 @@ of one integer they are simple.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch.fx.experimental.sym_node import SymNode
 from fxonnx_translations._builder.exact_quotients import CONVERSIONS, exact_integer, quotient_of_products
 from fxonnx_translations._torch_compat import FloorDiv, get_proxy_mode, shape_config
 
-from ..._context_values import assigned
+from ..._context_values import activated, active
 from .guard_recorder import known_divisors
 from .quasi_periodic import QuasiPeriodic, quasi_periodic
 from .size_samples import SizeSamples
@@ -103,14 +102,11 @@ def _linear_or_steps(function: QuasiPeriodic, symbol: sympy.Symbol) -> sympy.Exp
 
 
 _ZERO = sympy.Integer(0)
-_forms: ContextVar[SizeForms | None] = ContextVar("fxonnx_size_forms", default=None)
 
 
-@contextmanager
-def canonical_sizes() -> Iterator[None]:
+def canonical_sizes() -> AbstractContextManager[SizeForms]:
     """Canonicalize the sizes computed inside the context, which requires that ``capture_patches`` are applied."""
-    with assigned(_forms, SizeForms()):
-        yield
+    return activated(SizeForms())
 
 
 def sym_node_init(
@@ -118,7 +114,7 @@ def sym_node_init(
 ) -> None:
     """Replacement of ``SymNode.__init__``: use the canonical form of an integer's expression."""
     if pytype is int and isinstance(expr, sympy.Expr) and not expr.is_Integer:
-        forms = _forms.get()
+        forms = active(SizeForms)
         if forms is not None and not expr.is_Atom:
             expr = forms.form(expr)
             if isinstance(expr, CONVERSIONS):
@@ -196,7 +192,7 @@ def _at_multiples(function: Callable[..., Any], *expressions: sympy.Expr) -> Any
 
 def sym_node_operation(name: str, original: Callable[[Any, Any], Any], self: Any, other: Any) -> Any:
     """Replacement of a binary operation of ``SymNode``: cache the result, as layouts of many tensors need the same."""
-    forms = _forms.get()
+    forms = active(SizeForms)
     if forms is None or get_proxy_mode() is not None:
         # The tracer must record the call.
         return original(self, other)
@@ -212,7 +208,7 @@ def decide_relation(
     relation: Callable[[int, int], bool], original: Callable[..., bool | None], lhs: Any, rhs: Any, *assumptions: Any
 ) -> bool | None:
     """Replacement of sympy's ``is_eq`` and ``is_ge``, which decide a relation by assumptions, or return None."""
-    forms = _forms.get()
+    forms = active(SizeForms)
     if forms is None or any(assumptions) or not (isinstance(lhs, sympy.Expr) and isinstance(rhs, sympy.Expr)):
         return original(lhs, rhs, *assumptions)
     if lhs.is_Atom and rhs.is_Atom:
@@ -225,7 +221,7 @@ def guard_or(original: Callable[[Any, bool], bool], condition: Any, default: boo
 
     If the example has the default's value, the condition cannot be decided otherwise: skip simplifying the expression.
     """
-    forms = _forms.get()
+    forms = active(SizeForms)
     if (
         forms is not None
         and isinstance(condition, torch.SymBool)
@@ -278,7 +274,7 @@ def declare_contiguous(check: Callable[..., bool], tensor: Any) -> None:
 
 def _known_layouts(check: Callable[..., bool], tensor: Any) -> tuple[dict[Any, bool], tuple[Any, ...]] | None:
     """Cached answers for the current guards, and the key of a tensor with symbolic sizes."""
-    forms = _forms.get()
+    forms = active(SizeForms)
     if forms is None or not shape_config.backed_size_oblivious:
         return None
     sizes = (*tensor.shape, *tensor.stride())

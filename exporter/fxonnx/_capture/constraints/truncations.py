@@ -7,7 +7,7 @@ import linecache
 import textwrap
 from types import FrameType
 
-from ..source_code import function_source
+from ..user_code import function_source
 
 __all__ = ["truncates_at"]
 

@@ -15,7 +15,7 @@ import torch
 from ..._public import public
 from ..._user_files import is_user_frame
 from ..constraints.guard_recorder import SourceLine, source_line_of
-from ..departures import Departure, DepartureKind
+from ..suspicions.departures import Departure, DepartureKind
 
 __all__ = ["Assumption", "AssumptionKind", "AssumptionLog", "asking_frame"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dis
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from types import CodeType, FrameType
@@ -12,13 +13,12 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..constraints.guard_recorder import record_condition
 from ..evaluating_code import Asking
-from ..source_code import function_source
+from ..suspicions.handled_errors import handles_errors
+from ..user_code import function_source
 from .assumption import AssumptionKind, asking_frame
 from .concrete_values import active_values
-from .handlers import handles_errors
-from .raising_code import answer_without_raise
 
-__all__ = ["answer_at", "answer_of_check", "guard_bool", "raises_otherwise"]
+__all__ = ["answer_at", "answer_of_check", "answer_without_raise", "guard_bool", "raises_otherwise"]
 
 _LOGGING = frozenset({"debug", "info", "warning", "warning_once", "warn", "error"})
 _LOGGERS = frozenset({"logging", "logger", "_logger", "log", "_log", "LOGGER", "LOG", "warnings"})
@@ -46,9 +46,6 @@ def guard_bool(original: Callable[..., bool], self: Any, file: str, line: int) -
 
 def answer_of_check(frame: FrameType) -> bool | None:
     """The truth value of the condition a frame evaluates with which execution goes on.
-
-    Args:
-        frame: A frame that evaluates the truth value of an expression, or calls a function that does.
 
     Returns:
         The value; None if the condition does not select between going on and raising or logging, or the error would be
@@ -205,3 +202,40 @@ def _logs(statement: ast.stmt) -> bool:
         return False
     owner = function.value
     return (owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")) in _LOGGERS
+
+
+_JUMP_IF = ("POP_JUMP_IF_", "POP_JUMP_FORWARD_IF_")
+# Without an effect but on the stack, and calls and names for the error.
+_PLAIN = (
+    *("LOAD_", "CALL", "BUILD_", "FORMAT_", "CONVERT_VALUE", "PUSH_NULL", "PRECALL", "KW_NAMES", "COPY", "SWAP"),
+    *("BINARY_", "COMPARE_OP", "STORE_FAST", "RESUME", "NOP", "CACHE", "EXTENDED_ARG", "ROT_", "NOT_TAKEN"),
+)
+
+
+def answer_without_raise(frame: FrameType | Asking) -> bool | None:
+    """The truth value with which execution goes on at the jump that a frame executes; None if both or none raise."""
+    instructions = list(dis.get_instructions(frame.f_code))
+    place = next((index for index, one in enumerate(instructions) if one.offset == frame.f_lasti), None)
+    if place is None:
+        return None
+    while place < len(instructions) and instructions[place].opname in ("TO_BOOL", "CACHE", "EXTENDED_ARG"):
+        place += 1
+    jump = instructions[place] if place < len(instructions) else None
+    condition = next((jump.opname[len(name) :] for name in _JUMP_IF if jump and jump.opname.startswith(name)), "")
+    if jump is None or condition not in ("TRUE", "FALSE"):
+        return None
+    target = next(index for index, one in enumerate(instructions) if one.offset == jump.argval)
+    next_raises, target_raises = _ends_in_error(instructions[place + 1 :]), _ends_in_error(instructions[target:])
+    if next_raises == target_raises:
+        return None
+    return (condition == "TRUE") == next_raises
+
+
+def _ends_in_error(instructions: list[dis.Instruction]) -> bool:
+    """Whether a sequence of instructions ends in an error without another effect."""
+    for one in instructions:
+        if one.opname == "RAISE_VARARGS":
+            return True
+        if not one.opname.startswith(_PLAIN):
+            return False
+    return False

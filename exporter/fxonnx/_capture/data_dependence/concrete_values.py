@@ -9,8 +9,7 @@ symbol whose conditions are evaluated for the example.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
 from types import MappingProxyType
@@ -31,7 +30,7 @@ from fxonnx_translations._torch_compat import (
     pytree,
 )
 
-from ..._context_values import assigned
+from ..._context_values import activated, active
 from ..._nodes import written_arguments
 from .assumption import AssumptionKind, AssumptionLog
 from .symbolic_scalars import Scalar, evaluate
@@ -114,13 +113,7 @@ class ConcreteValues:
     _is_suspended: bool = False
 
     def track(self, model: torch.nn.Module, inputs: Mapping[str, Any], states: Collection[str]) -> None:
-        """Set the tensors whose values are tracked.
-
-        Args:
-            model: The model that is captured.
-            inputs: The leaves of its inputs by label.
-            states: FQNs of the tensors of the model that become inputs.
-        """
+        """Set the tensors whose values are tracked."""
         self.examples = {id(leaf): label for label, leaf in inputs.items() if isinstance(leaf, Tensor)}
         own = {id(attrgetter(name)(model)): name for name in sorted(states)}
         self.weights = frozenset(self.tape.name_weights(model)) - own.keys()
@@ -353,37 +346,34 @@ class ConcreteValues:
             self._is_suspended = before
 
 
-_current: ContextVar[ConcreteValues | None] = ContextVar("fxonnx_concrete_values", default=None)
-
-
-@contextmanager
-def concrete_values(values: ConcreteValues) -> Iterator[None]:
+def concrete_values(values: ConcreteValues) -> AbstractContextManager[ConcreteValues]:
     """Track values inside the context, which requires that ``VALUE_PATCHES`` are applied."""
-    with assigned(_current, values):
-        yield
+    return activated(values)
 
 
 def active_values() -> ConcreteValues | None:
     """The values of the current capture, or None if values are not tracked."""
-    return _current.get()
+    return active(ConcreteValues)
 
 
-_example_decides: ContextVar[bool] = ContextVar("fxonnx_example_decides", default=False)
+@dataclass(frozen=True)
+class _Decides:
+    """Whether the example may resolve guards."""
+
+    by_example: bool = False
 
 
-@contextmanager
-def following_example(*, is_requested: bool) -> Iterator[None]:
+def following_example(*, is_requested: bool) -> AbstractContextManager[Any]:
     """Inside the context, guards may be resolved by the example if this is requested."""
-    with assigned(_example_decides, is_requested):
-        yield
+    return activated(_Decides(is_requested))
 
 
 def is_open(value: Any) -> bool:
     """Whether a tensor, or the truth value of one, differs between inputs, for all of which the export must hold."""
-    if _example_decides.get():
+    if (active(_Decides) or _Decides()).by_example:
         return False
     if isinstance(value, Tensor):
-        values = _current.get()
+        values = active(ConcreteValues)
         return isinstance(value, FakeTensor) and (values is None or not values.is_constant(value))
     return isinstance(value, SymInt | SymBool) and bool(free_unbacked_symbols(value))
 
@@ -397,7 +387,7 @@ def dispatch(
     kwargs: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
     """Replacement of ``FakeTensorMode.dispatch`` that also runs operators on concrete values."""
-    values = _current.get()
+    values = active(ConcreteValues)
     if values is None or not isinstance(func, OpOverload):
         return original(mode, func, types, args, kwargs)
     return values.dispatch(lambda: original(mode, func, types, args, kwargs), func, args, kwargs)
@@ -408,7 +398,7 @@ def from_real_tensor(
 ) -> Tensor:
     """Replacement of ``FakeTensorConverter.from_real_tensor`` that records the value of the new fake tensor."""
     fake = original(self, mode, t, *args, **kwargs)
-    values = _current.get()
+    values = active(ConcreteValues)
     if values is not None:
         with no_dispatch(), DisableTorchFunction(), torch.no_grad():
             values.add_source(fake, t)
@@ -417,7 +407,7 @@ def from_real_tensor(
 
 def answer_by_example(original: Callable[..., None], self: Any, orig_expr: Any, unsound_result: Any) -> None:
     """Replacement of ``ShapeEnv._log_real_tensor_propagation``, which torch calls if it follows the example."""
-    values = _current.get()
+    values = active(ConcreteValues)
     if values is not None:
         values.log.add(AssumptionKind.EXAMPLE, unsound_result, str(orig_expr))
 

@@ -65,11 +65,6 @@ _INTEGERS = (int, SymInt)
 def evaluate(func: OpOverload[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Scalar | None:
     """Apply an operator to the values of tensors of one element.
 
-    Args:
-        func: The operator.
-        args: Positional arguments, with numbers in the place of tensors.
-        kwargs: Keyword arguments, likewise.
-
     Returns:
         The value of the result; None if it is not known as an expression.
     """

@@ -135,11 +135,7 @@ class WeightReads:
         return next((read for read in self.reads if set(read.weights) & set(names)), None)
 
     def difference(self, value_of: Callable[[tuple[str, ...]], Tensor]) -> DifferentRead | None:
-        """The first read that has another value for other weights.
-
-        Args:
-            value_of: The value of a weight with the given names.
-        """
+        """The first read that has another value for other weights."""
         by_step: dict[int, list[WeightRead]] = {}
         for read in self.reads:
             by_step.setdefault(read.place.step, []).append(read)
@@ -247,13 +243,7 @@ class WeightTape:
         return result
 
     def read(self, func: OpOverload[Any, Any], result: Any, operands: Sequence[Any]) -> None:
-        """Record that Python, or the shape of a tensor, has the result of the last operator.
-
-        Args:
-            func: The operator.
-            result: Its result.
-            operands: Its operands.
-        """
+        """Record that Python, or the shape of a tensor, has the result of the last operator."""
         if func in _SELECTIONS:
             operands = [one for one in operands[1:] if isinstance(one, Tensor) and one.dtype in _MASKS]
         known = (self._memory(one) for one in operands if isinstance(one, Tensor))

@@ -19,8 +19,15 @@ import torch
 from torch.nn.utils import parametrize
 
 from ..._turns import undone_in_forks
-from ..generators import GENERATORS, drawn_numbers_are_constant, process_generators, set_state, state_of
-from ..process_state import ABSENT, ProcessState
+from ..suspicions.process_state import (
+    ABSENT,
+    GENERATORS,
+    ProcessState,
+    drawn_numbers_are_constant,
+    process_generators,
+    set_state,
+    state_of,
+)
 from .pytree_objects import slot_names
 from .tensor_values import TensorValues
 

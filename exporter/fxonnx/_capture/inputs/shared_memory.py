@@ -18,7 +18,7 @@ from ..._nodes import schema_of, written_arguments
 from ...errors import CaptureError
 from ..constraints.guard_recorder import SourceLine, line_of_node
 from ..data_dependence.assumption import Assumption, AssumptionKind
-from ..departures import DepartureKind, record_departure
+from ..suspicions.departures import DepartureKind, record_departure
 from .example_inputs import BoundInputs
 
 __all__ = ["SharedMemory", "as_one_tensor", "assumed_equal", "reject_shared_writes", "with_separate_inputs"]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from dataclasses import dataclass
 
-from ..._context_values import assigned
-from ..departures import DepartureKind, record_departure
+from ..._context_values import activated, active
+from ..suspicions.departures import DepartureKind, record_departure
 
 __all__ = ["CompilingState", "answer_is_compiling", "recorded_compiling_state"]
 
@@ -29,12 +28,9 @@ class CompilingState:
     is_eager: bool = False
 
 
-_state: ContextVar[CompilingState | None] = ContextVar("fxonnx_compiling_state", default=None)
-
-
 def recorded_compiling_state(*, is_eager: bool) -> AbstractContextManager[CompilingState]:
     """Record inside the context whether the model asks, and answer as in eager mode if requested."""
-    return assigned(_state, CompilingState(is_eager=is_eager))
+    return activated(CompilingState(is_eager=is_eager))
 
 
 def answer_is_compiling(original: Callable[[], bool]) -> bool:
@@ -42,7 +38,7 @@ def answer_is_compiling(original: Callable[[], bool]) -> bool:
 
     BigBird-Pegasus of transformers 4.57 makes a causal mask that is a column too long if a program is compiled.
     """
-    state, value = _state.get(), original()
+    state, value = active(CompilingState), original()
     if state is None or not value:
         return value
     frame = sys._getframe(1)

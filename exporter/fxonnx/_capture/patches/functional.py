@@ -11,7 +11,6 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import zip_longest
@@ -29,10 +28,10 @@ from torch.nn import functional as F
 
 from fxonnx_translations._torch_compat import FakeTensor, arange, check, pytree, scan, sym_float, sym_max, sym_min
 
-from ..._context_values import assigned
+from ..._context_values import activated, active
 from ..._user_files import is_user_code
-from ..data_dependence.handled_errors import record_raised
-from ..departures import DepartureKind, record_departure
+from ..suspicions.departures import DepartureKind, record_departure
+from ..suspicions.handled_errors import record_raised
 from .patch import Patch, PatchKind
 
 __all__ = [
@@ -355,12 +354,9 @@ class FullMasks:
     are_skipped: bool = False
 
 
-_full_masks: ContextVar[FullMasks | None] = ContextVar("fxonnx_full_masks", default=None)
-
-
 def recorded_full_masks(*, are_skipped: bool) -> AbstractContextManager[FullMasks]:
     """Record inside the context whether the model asks for masks that hide nothing, and omit them if requested."""
-    return assigned(_full_masks, FullMasks(are_skipped=are_skipped))
+    return activated(FullMasks(are_skipped=are_skipped))
 
 
 def ignore_full_mask(
@@ -370,7 +366,7 @@ def ignore_full_mask(
 
     Autoformer and Informer keep such a mask for layers with other lengths, where it does not fit.
     """
-    masks = _full_masks.get()
+    masks = active(FullMasks)
     if masks is not None and padding_mask is None and local_attention_size is None:
         masks.exist = True
         if masks.are_skipped:

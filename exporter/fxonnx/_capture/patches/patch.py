@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property, partial, wraps
 from types import ClassMethodDescriptorType, FunctionType, MappingProxyType, ModuleType
@@ -21,10 +20,10 @@ from packaging.version import Version
 from fxonnx_translations._optional_names import is_missing
 from fxonnx_translations._torch_compat import DispatchKey, ExportFunctions, OpOverload, TorchCall, decomposition_table
 
-from ..._context_values import assigned
+from ..._context_values import activated, active
 from ..._turns import one_at_a_time, undone_in_forks
-from ..departures import DepartureKind, record_departure
 from ..function_transforms import computes_gradients
+from ..suspicions.departures import DepartureKind, record_departure
 from .installed.missing import MissingTarget, PatchKind, distribution_of, installed_version, is_newer, report_missing
 from .installed.signatures import ORIGINAL, parameters_of, recorded_parameters
 
@@ -104,7 +103,6 @@ _HOLDERS = "__fxonnx_holders__"
 _REPLACED = "__fxonnx_replaced__"
 """Attribute of the mode of torch.export: functions of torch to their replacements."""
 _NONE: Mapping[Any, Any] = MappingProxyType({})
-_called_directly: ContextVar[Any] = ContextVar("fxonnx_called_directly", default=None)
 # Where a target or its owner does not exist, or has another form than in the tested versions.
 _UNEXPECTED = (AttributeError, ImportError, KeyError, RuntimeError, TypeError, ValueError)
 
@@ -304,6 +302,13 @@ class TorchFunctionPatch(Patch):
         return super()._function(_direct(original))
 
 
+@dataclass(frozen=True)
+class _Direct:
+    """The function that is called although the mode would call its replacement."""
+
+    function: Callable[..., Any]
+
+
 def _direct(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that calls the original function, although the mode would call its replacement."""
 
@@ -311,7 +316,7 @@ def _direct(function: Callable[..., Any]) -> Callable[..., Any]:
     def called(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
             return function(*args, **kwargs)
-        with assigned(_called_directly, function):
+        with activated(_Direct(function)):
             return function(*args, **kwargs)
 
     return called
@@ -327,7 +332,8 @@ def replaced_call(mode: Any, function: Callable[..., Any], args: Any, kwargs: An
         kwargs: Its keyword arguments.
     """
     replacement = vars(ExportFunctions).get(_REPLACED, _NONE).get(function)
-    if replacement is None or _called_directly.get() is function:
+    direct = active(_Direct)
+    if replacement is None or (direct is not None and direct.function is function):
         return None
 
     def call() -> Any:

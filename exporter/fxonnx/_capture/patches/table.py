@@ -13,7 +13,7 @@ from torch.nn import Module
 
 from ... import _interrupts, _turns
 from ..._extensions import Extension, active_extensions, all_extensions
-from .. import function_transforms, python_texts, random_seeds
+from .. import function_transforms
 from ..autograd_functions import record_function_call
 from ..constraints.guard_recorder import (
     COMPARISONS,
@@ -24,8 +24,9 @@ from ..constraints.guard_recorder import (
     maybe_guard_rel,
 )
 from ..constraints.size_forms import guard_or, sym_node_init
-from ..data_dependence import checks, concrete_values, handled_errors
-from ..marked_regions import call_region
+from ..data_dependence import checks, concrete_values
+from ..function_transforms import call_region
+from ..suspicions import handled_errors, random_seeds, texts
 from . import (
     fast_paths,
     functional,
@@ -262,7 +263,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     *(
         Patch(
             f"torch:{name}.__repr__",
-            python_texts.text_of_number,
+            texts.text_of_number,
             "the text of a size is an expression in symbols, and not the number that it is in eager torch",
             PatchKind.SOUND,
             strict=False,
@@ -272,7 +273,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     *(
         Patch(
             f"torch:Tensor.{name}",
-            python_texts.text_of_tensor,
+            texts.text_of_tensor,
             "the text of a fake tensor does not have the values that it has in eager torch",
             PatchKind.SOUND,
             strict=False,

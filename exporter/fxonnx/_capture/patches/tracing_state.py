@@ -30,7 +30,7 @@ from fxonnx_translations._torch_compat import (
     set_grad_enabled,
 )
 
-from ..departures import DepartureKind, record_departure
+from ..suspicions.departures import DepartureKind, record_departure
 from .compiling_state import answer_is_compiling
 from .patch import Patch, PatchKind, ValuePatch, applied, in_tracing_thread, is_tracing, written
 

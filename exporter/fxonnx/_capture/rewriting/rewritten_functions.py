@@ -17,9 +17,9 @@ from fxonnx_translations._torch_compat import DataDependentOutputException, Unca
 from ..._user_files import is_user_file
 from ...errors import CaptureError
 from ..constraints.specialized_dims import SpecializedDimsError
-from ..departures import Departure, DepartureKind
 from ..patches import Patch, applied, rewriting_patches
-from ..source_code import running_definition
+from ..suspicions.departures import Departure, DepartureKind
+from ..user_code import running_definition
 from .operators.conditionals import traced_cond
 from .operators.helpers import Helpers, Rewrite
 from .operators.memory import SharedMemory, recorded_memory

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .assumed_limits import confirm_assumed_limits, confirmed_limits
-from .data_edges import confirm_data_edges
+from .assumed_limits import confirm_assumed_limits, confirm_data_edges, confirmed_limits
 from .prove import prove
 from .record import PROOF_KEY, Proof, ProofRun, unproved_for_untested
 from .variations import repeated_inputs

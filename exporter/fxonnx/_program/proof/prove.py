@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,16 +13,15 @@ from fxonnx_translations._builder.initializers import has_content
 from fxonnx_translations._torch_compat import pytree
 
 from ..._capture import Capture
-from ..._capture.departures import DepartureKind
 from ..._capture.patches import Patch, applied
+from ..._capture.suspicions.departures import DepartureKind
 from ..._comparison import OutputComparison, compare
 from ..._cost import export_seconds, forward_seconds
 from ..._written_parameters import written_parameters
 from ...errors import ArgumentError, CaptureError
 from ..call_binding import BoundCall, bind_call
 from ..random_outputs import can_perturb, is_smaller, perturbed, perturbed_weights
-from .code_paths import CodePath
-from .coverage import Coverage
+from .coverage import CodePath, Coverage
 from .record import CANNOT_RUN, Proof, ProofRun, unproved
 from .runs import CapturedRunner, ModelRunner, Outcome, TooManyCalls
 from .variations import Variation, sequences, variations
@@ -85,12 +84,12 @@ def prove(capture: Capture, model: Any, *, is_stateful: bool = False) -> Proof:
     is_large |= not departures and forward > _MAX_PLAIN_SHARE * whole
     if is_large and not is_stateful:
         return Proof()
-    reason = obstacle(capture, model)
-    if not reason and forward > whole and capture.refusal is None:
+    reason, refusal = obstacle(capture, model), capture.refusal
+    if not reason and forward > whole and refusal is None:
         reason = "a forward takes longer than the export"
     if reason:
-        if capture.refusal is not None:
-            raise capture.refusal
+        if refusal is not None:
+            raise refusal
         return Proof(
             departures, skipped=reason, unexercised=tuple(unproved(one.line, one.detail) for one in departures)
         )
@@ -105,13 +104,22 @@ def prove(capture: Capture, model: Any, *, is_stateful: bool = False) -> Proof:
             done = _skipped(variation) if is_long else prover.run(variation)
             if done is not None:
                 runs.append(done)
-    if capture.refusal is not None and not any(run.status == "equal" and run.inputs == "example" for run in runs):
-        raise capture.refusal
+    if refusal is not None and not any(run.status == "equal" and run.inputs == "example" for run in runs):
+        raise _undecided(refusal, runs)
     sequence = _sequence(capture, prover, forward, whole) if is_stateful else None
     missing = prover.coverage.missing()
     if departures and not any(run.status == "equal" for run in runs):
         missing += tuple(unproved(one.line, one.detail) for one in departures)
     return Proof(departures, tuple(runs), missing, sequence=sequence)
+
+
+def _undecided(refusal: CaptureError, runs: Sequence[ProofRun]) -> CaptureError:
+    """The error of a departure with the reason for which the run at the example did not decide."""
+    if refusal.__cause__ is not None:
+        # An error of torch.export, which the attempts before have explained.
+        return refusal
+    reason = next((f"\n  at the example, {run.message}" for run in runs if run.inputs == "example"), "")
+    return CaptureError(f"{refusal.message}{reason}", hint=refusal.hint)
 
 
 def _has_state(capture: Capture, model: torch.nn.Module) -> bool:

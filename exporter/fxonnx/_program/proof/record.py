@@ -11,9 +11,9 @@ from typing import Any, Literal
 from ..._capture import Assumption, AssumptionKind
 from ..._capture.constraints.constraint import SizeLimits
 from ..._capture.constraints.guard_recorder import SourceLine
-from ..._capture.departures import Departure, DepartureKind
 from ..._capture.patches import PatchKind
 from ..._capture.patches.installed.missing import MissingTarget
+from ..._capture.suspicions.departures import Departure, DepartureKind
 from ..._display import printable
 from ..._json_text import parse_json
 from ..._lower.metadata import relative_file
@@ -102,9 +102,6 @@ class Proof:
     @classmethod
     def of_metadata(cls, text: str) -> Proof:
         """Read the record from the metadata of a model; differences are orders of magnitude.
-
-        Args:
-            text: The value of ``PROOF_KEY``.
 
         Raises:
             ArgumentError: If it is not such a record.

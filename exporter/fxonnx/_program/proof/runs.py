@@ -22,7 +22,7 @@ from ..._callers_autocast import in_autocast
 from ..._capture import Capture
 from ..._capture.autograd_functions import recorded_function_calls
 from ..._capture.data_dependence.concrete_values import UNINITIALIZED
-from ..._capture.eager_state import (
+from ..._capture.eager_runs import (
     call_with_weights,
     copies_of_inputs,
     has_same_bits,
@@ -139,13 +139,6 @@ class ModelRunner:
     ) -> Outcome:
         """Call the model on copies of the inputs, in the training and grad mode of the export.
 
-        Args:
-            calls: The inputs of the calls, as the captured program takes them.
-            is_seeded: Whether the runs of the captured program draw the same random numbers.
-            is_export: Whether ``is_in_onnx_export`` is true, on which the model may branch.
-            limit: The number of calls of torch's functions after which the run ends.
-            weights: Weights to compute with instead of the model's, by name.
-
         Raises:
             TooManyCalls: If the run ends.
         """
@@ -253,11 +246,6 @@ class CapturedRunner:
 
     def run(self, calls: Calls, limit: int | None = None, *, is_seeded: bool = True) -> Outcome:
         """Run the program on copies of the inputs, and of what it writes.
-
-        Args:
-            calls: The inputs of the calls.
-            limit: The number of calls of its subgraphs after which the run ends.
-            is_seeded: Whether random numbers, and uninitialized memory, are those of the run of the model.
 
         Raises:
             TooManyCalls: If the run ends.

@@ -14,8 +14,7 @@ import torch
 from fxonnx_translations._torch_compat import pytree
 
 from ..._capture import Capture
-from ..._capture.departures import DepartureKind
-from ..._capture.python_texts import sizes_in_source
+from ..._capture.suspicions.departures import Evidence, sizes_in_source
 from ...errors import ArgumentError
 from ..call_binding import BoundCall
 from ..verification_inputs import SEED, auto_sizes, may_index_on_gpu, random_like, resize_inputs
@@ -64,15 +63,9 @@ class Variation:
 
 
 def variations(capture: Capture, call: BoundCall) -> Iterator[Variation]:
-    """Yield the example, then other values of its inputs and other sizes, the most telling ones first.
-
-    Args:
-        capture: The captured program, whose frozen inputs keep their values.
-        call: The example inputs.
-    """
+    """Yield the example, then other values of its inputs and other sizes, the most telling ones first."""
     yield Variation.of("example", call.args, call.kwargs, is_required=True)
-    # No coverage tells whether the capture has taken the same Python branches, and results may agree by accident.
-    asks_python = any(one.kind == DepartureKind.INTROSPECTION for one in capture.departures)
+    has_coverage = all(one.decided_by is Evidence.COVERAGE for one in capture.departures)
     on_gpu = may_index_on_gpu(pytree.tree_leaves((call.args, call.kwargs)))
     for index, label in enumerate(_CHANGES):
         if on_gpu and label.startswith("counts") and label != "counts of 0":
@@ -81,17 +74,11 @@ def variations(capture: Capture, call: BoundCall) -> Iterator[Variation]:
         if index == 1:
             yield from _sizes(capture, call)
         if changed is not None:
-            yield replace(changed, is_required=index == 0 or asks_python or label.startswith("counts"))
+            yield replace(changed, is_required=index == 0 or not has_coverage or label.startswith("counts"))
 
 
 def sequences(capture: Capture, call: BoundCall, *, other_sizes: bool = True) -> Iterator[Variation]:
-    """Yield calls in a row with other values and sizes, then, for models that fail at those, the example repeatedly.
-
-    Args:
-        capture: The captured program.
-        call: The example inputs.
-        other_sizes: Whether to end with calls of other sizes.
-    """
+    """Yield calls in a row with other values and sizes, then, for models that fail at those, the example repeatedly."""
     example = Variation.of("example", call.args, call.kwargs, is_required=True)
     changed = [one for label in ("negated", "with noise") if (one := _with_change(capture, call, label)) is not None]
     # Other values first: a state of fixed size may have no room for other sizes.
@@ -120,7 +107,6 @@ def _sizes(capture: Capture, call: BoundCall) -> Iterator[Variation]:
     if is_open and not may_index_on_gpu(call.inputs):
         wanted.append(twos)
     wanted = sorted(wanted, key=lambda sizes: sum(sizes.values()))[:_SIZES]
-    # Code that compares the text of a size with others, or looks up a size, may differ at the sizes in its file only.
     for number in sizes_in_source(capture.departures):
         for name in (name for name in twos if name not in limits.shared_names):
             sizes = given | {name: number}
@@ -138,14 +124,7 @@ def _changed(change: Callable[[torch.Tensor], torch.Tensor], leaf: Any) -> Any:
 
 
 def changed_inputs(label: str, args: Any, kwargs: Any, is_input: Callable[[Any], bool]) -> tuple[Any, Any]:
-    """Make inputs with other values.
-
-    Args:
-        label: The change, such as "negated".
-        args: Positional inputs.
-        kwargs: Keyword inputs.
-        is_input: Whether a leaf may change: not a constant of the program.
-    """
+    """Make inputs with other values."""
     made: tuple[Any, Any] = pytree.tree_map(
         lambda leaf: _changed(_CHANGES[label], leaf) if is_input(leaf) else leaf, (args, kwargs)
     )
@@ -154,12 +133,6 @@ def changed_inputs(label: str, args: Any, kwargs: Any, is_input: Callable[[Any],
 
 def repeated_inputs(label: str, graph: ir.Graph, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
     """Make the inputs of a recorded run again, for a saved model.
-
-    Args:
-        label: The description of the run's inputs.
-        graph: The graph of the saved model, whose inputs name the dims.
-        args: Positional example inputs.
-        kwargs: Keyword example inputs.
 
     Returns:
         Positional and keyword inputs; None if the graph does not tell the sizes of the inputs.

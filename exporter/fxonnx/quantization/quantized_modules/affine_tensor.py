@@ -9,16 +9,15 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor
 
 from fxonnx_translations._torch_compat import disable_current_modes, make_wrapper_subclass
 
-from ..._context_values import assigned
+from ..._context_values import activated, active
 from ...errors import CaptureError
 
 __all__ = [
@@ -71,9 +70,6 @@ class Parameters:
     axis: int | None = None
 
 
-_context: ContextVar[_Context] = ContextVar("context")
-
-
 @dataclass(frozen=True)
 class _Context:
     """The capture in progress.
@@ -85,6 +81,11 @@ class _Context:
 
     call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
     scalars: Mapping[int, Tensor]
+
+
+def _context() -> _Context:
+    """The capture in progress; quantized tensors exist in no other place."""
+    return cast("_Context", active(_Context))
 
 
 class AffineTensor(Tensor):
@@ -121,7 +122,7 @@ class AffineTensor(Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        return _context.get().call(func, args, dict(kwargs or {}))
+        return _context().call(func, args, dict(kwargs or {}))
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -140,13 +141,13 @@ def quantized_tensors(
         call: Calls a function of torch with quantized tensors among its arguments.
         scalars: Scalar buffers, by ``id`` of the fake tensors that tracing substitutes for them.
     """
-    with assigned(_context, _Context(call, scalars)):
+    with activated(_Context(call, scalars)):
         yield
 
 
 def scalar_of(value: Any) -> Any:
     """The value of a scalar buffer; any other value is returned."""
-    return value if (known := _context.get().scalars.get(id(value))) is None else known.item()
+    return value if (known := _context().scalars.get(id(value))) is None else known.item()
 
 
 def choose_parameters(x: Tensor, dtype: torch.dtype, *, reduce_range: bool) -> Parameters:

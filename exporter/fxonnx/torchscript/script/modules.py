@@ -11,9 +11,9 @@ import torch
 
 from fxonnx_translations._torch_compat import jit_pass_inline, pytree
 
-from ..._capture.departures import DepartureKind, record_departure
 from ..._capture.inputs.preserve import changed_attributes
 from ..._capture.patches import applied
+from ..._capture.suspicions.departures import DepartureKind, record_departure
 from .interpreter import run_graph
 from .python_sources import IN_SCRIPT, python_form, received
 

@@ -17,7 +17,7 @@ from fxonnx_translations._torch_compat import arange
 
 from ...._warnings import warn_user
 from ...constraints.guard_recorder import user_line
-from ...departures import DepartureKind, record_departure
+from ...suspicions.departures import DepartureKind, record_departure
 from ..patch import Patch
 
 __all__ = ["ENCODER_PATCHES"]

@@ -19,7 +19,7 @@ import torch
 from fxonnx_translations._torch_compat import sym_float, sym_int, sym_ite
 
 from ...._turns import one_at_a_time
-from ...python_types import replaced_names, type_of
+from ...suspicions.eager_types import replaced_names, type_of
 from ..patch import Patch, is_tracing, loaded_namespaces, written
 from .shapes import SHAPE_PATCHES
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...departures import DepartureKind, record_departure
 from ...function_transforms import computes_gradients
+from ...suspicions.departures import DepartureKind, record_departure
 
 __all__ = ["unbind"]
 

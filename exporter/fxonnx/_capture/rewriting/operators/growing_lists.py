@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
 
-from ...._context_values import assigned
+from ...._context_values import activated, active
 from ....errors import CaptureError
 from .memory import shares
 from .sequences import StackedList
@@ -119,17 +118,18 @@ class GrowingList(list[Any]):
     __len__ = __iter__ = __contains__ = __bool__ = pop = __setitem__ = __delitem__ = reverse = refuse
 
 
-_tried: ContextVar[tuple[Any, ...]] = ContextVar("fxonnx_tried_lists", default=())
+class _Tried(tuple[Any, ...]):
+    """The lists of the iterations that run on trial."""
 
 
 def tried_lists(lists: Iterable[Any]) -> AbstractContextManager[Any]:
     """Inside the context, an iteration runs on trial to find out which of these lists grow."""
-    return assigned(_tried, (*_tried.get(), *lists))
+    return activated(_Tried((*(active(_Tried) or ()), *lists)))
 
 
 def grows_in_a_loop(items: Any) -> bool:
     """Whether a list is one to which an iteration on trial adds items."""
-    return any(items is tried for tried in _tried.get())
+    return any(items is tried for tried in active(_Tried) or ())
 
 
 class Padding(NamedTuple):

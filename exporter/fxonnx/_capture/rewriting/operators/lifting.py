@@ -27,9 +27,9 @@ from fxonnx_translations._torch_compat import (
 )
 
 from ...data_dependence.concrete_values import active_values
-from ...data_dependence.handled_errors import recorded_as_conditional
-from ...function_caches import without_traced_results
 from ...patches.indexing import with_numbers_as_bounds
+from ...suspicions.function_caches import without_traced_results
+from ...suspicions.handled_errors import recorded_as_conditional
 
 __all__ = ["Uses", "lifted", "observed", "shape_env_of", "symbol_value", "unknown_values"]
 

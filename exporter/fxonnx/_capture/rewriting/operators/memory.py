@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -16,7 +15,7 @@ import torch
 
 from fxonnx_translations._torch_compat import functorch
 
-from ...._context_values import assigned
+from ...._context_values import activated, active
 
 __all__ = ["SharedMemory", "copied_back", "merged", "recorded_memory", "repeats", "shares", "storage_of"]
 
@@ -45,12 +44,9 @@ class SharedMemory:
         return [storage_of(tensor) for tensor in tensors]
 
 
-_current: ContextVar[SharedMemory | None] = ContextVar("fxonnx_shared_memory", default=None)
-
-
 def recorded_memory() -> AbstractContextManager[SharedMemory]:
     """Record copies inside the context."""
-    return assigned(_current, SharedMemory())
+    return activated(SharedMemory())
 
 
 def storage_of(tensor: torch.Tensor) -> int:
@@ -62,7 +58,7 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 def shares(copy: torch.Tensor, *originals: torch.Tensor) -> torch.Tensor:
     """Record that a tensor is a copy of tensors whose memory it shares in eager torch; return it."""
-    memory = _current.get()
+    memory = active(SharedMemory)
     if memory is not None:
         key, *others = memory.keep(copy, *originals)
         memory.copies.setdefault(key, set()).update(others)
@@ -71,7 +67,7 @@ def shares(copy: torch.Tensor, *originals: torch.Tensor) -> torch.Tensor:
 
 def repeats(copy: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
     """Record that all items of a tensor share their memory with another one; return it."""
-    memory = _current.get()
+    memory = active(SharedMemory)
     if memory is not None:
         memory.repeated.update(memory.keep(copy))
     return shares(copy, original)
@@ -79,7 +75,7 @@ def repeats(copy: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
 
 def copied_back(result: torch.Tensor, original: torch.Tensor) -> None:
     """Copy the result of an operator to the tensor that the operator's body writes."""
-    memory = _current.get()
+    memory = active(SharedMemory)
     if memory is not None:
         memory.copied_back.update(memory.keep(result))
     # A parameter is written without gradients only.
@@ -94,6 +90,6 @@ def merged(containers: Sequence[Any], refuse: Callable[[str, str], NoReturn]) ->
         containers: The result of a construct, and the objects in its place.
         refuse: Raises the error for the construct.
     """
-    memory = _current.get()
+    memory = active(SharedMemory)
     if memory is not None:
         memory.containers += ((container, container.copy(), refuse) for container in containers)

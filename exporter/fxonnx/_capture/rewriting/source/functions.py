@@ -13,7 +13,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from ...patches.patch import CodePatch, is_tracing, written
-from ...source_code import REWRITTEN, Definition, compile_function, find_definition
+from ...user_code import REWRITTEN, Definition, compile_function, find_definition
 from .loop_lines import loop_lines
 from .transformer import HELPERS, PREFIX, Site, transform
 

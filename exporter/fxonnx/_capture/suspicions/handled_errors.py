@@ -7,30 +7,33 @@ they are raised; the first frame of the traceback of one that was handled is the
 
 from __future__ import annotations
 
+import ast
+import builtins
+import contextlib
+import inspect
 import logging
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, MappingProxyType
-from typing import Any
+from types import FrameType, FunctionType, MappingProxyType
+from typing import Any, TypeAlias
 
 import sympy
 import torch
-from torch.overrides import TorchFunctionMode
 
 import fxonnx_translations
 from fxonnx_translations._torch_compat import FakeTensor
 
-from ..._context_values import assigned
+from ..._context_values import activated, active
 from ..._interrupts import interruption_point
+from ..user_code import function_source
 
 __all__ = [
     "HandledErrors",
-    "RecordedErrors",
+    "handles_errors",
     "is_model_file",
     "record_error",
     "record_errors",
@@ -38,7 +41,6 @@ __all__ = [
     "recorded_as_conditional",
     "recorded_errors",
     "refuse_pickling",
-    "unexplained",
     "user_code_frame",
 ]
 
@@ -85,12 +87,9 @@ class HandledErrors:
         return [error for error in self._errors.values() if _is_handled_by_model(error)]
 
 
-_recorded: ContextVar[HandledErrors | None] = ContextVar("fxonnx_handled_errors", default=None)
-
-
 def recorded_errors() -> AbstractContextManager[HandledErrors]:
     """Record errors inside the context, which requires that ``CAPTURE_PATCHES`` are applied."""
-    return assigned(_recorded, HandledErrors())
+    return activated(HandledErrors())
 
 
 @contextmanager
@@ -99,7 +98,7 @@ def recorded_as_conditional() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        errors = _recorded.get()
+        errors = active(HandledErrors)
         if errors is not None:
             errors.add_conditional(error)
         raise
@@ -108,7 +107,7 @@ def recorded_as_conditional() -> Iterator[None]:
 def record_error(original: Callable[..., None], self: BaseException, *args: Any, **kwargs: Any) -> None:
     """Replacement of the initializer of an error that tracing raises in code of the model."""
     original(self, *args, **kwargs)
-    errors = _recorded.get()
+    errors = active(HandledErrors)
     if errors is not None:
         errors.add(self)
 
@@ -123,7 +122,7 @@ def record_errors(original: Callable[..., Any]) -> Callable[..., Any]:
             # TorchDynamo traces this function, and cannot trace the record.
             return original(mode, func, types, args, kwargs)
         interruption_point()
-        errors = _recorded.get()
+        errors = active(HandledErrors)
         if errors is None:
             return original(mode, func, types, args, kwargs)
         errors.add_current()
@@ -149,7 +148,7 @@ def record_raised(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
     try:
         return original(*args, **kwargs)
     except Exception as error:
-        errors = _recorded.get()
+        errors = active(HandledErrors)
         if errors is not None:
             errors.add(error)
         raise
@@ -160,31 +159,10 @@ def refuse_pickling(original: Callable[..., Any], self: torch.Tensor, protocol: 
     if not isinstance(self, FakeTensor):
         return original(self, protocol)
     error = RuntimeError("tensors cannot be pickled or copied by copy.copy during the capture")
-    errors = _recorded.get()
+    errors = active(HandledErrors)
     if errors is not None:
         errors.add(error)
     raise error
-
-
-class RecordedErrors(TorchFunctionMode):
-    """Records the errors of torch functions in eager mode.
-
-    Args:
-        errors: Receives the errors.
-    """
-
-    def __init__(self, errors: HandledErrors) -> None:
-        super().__init__()
-        self._errors = errors
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call the function."""
-        self._errors.add_current()
-        try:
-            return func(*args, **(kwargs or {}))
-        except Exception as error:
-            self._errors.add(error)
-            raise
 
 
 def is_model_file(filename: str) -> bool:
@@ -192,32 +170,117 @@ def is_model_file(filename: str) -> bool:
     return not filename.startswith(_OTHERS)
 
 
-def unexplained(traced: Sequence[BaseException], eager: Sequence[BaseException]) -> BaseException | None:
-    """The first handled error of a capture that the model does not also handle in eager mode; None without one.
-
-    Args:
-        traced: The errors that the model handled during the capture.
-        eager: The errors that it handled in eager mode, whose types and texts may differ.
-    """
-    left = Counter(map(_place, eager))
-    for error in traced:
-        place = _place(error)
-        if place is None or not left[place]:
-            return error
-        left[place] -= 1
-    return None
-
-
 def _is_handled_by_model(error: BaseException) -> bool:
     """Whether the last frame to which a handled error propagated is code of the model.
 
     The model may also have removed the traceback: frames of torch do not.
     """
-    place = _place(error)
-    return place is None or is_model_file(place[0])
-
-
-def _place(error: BaseException) -> tuple[str, int] | None:
-    """File and line of the statement during which a handled error was raised, in the function that handled it."""
     traceback = error.__traceback__
-    return None if traceback is None else (traceback.tb_frame.f_code.co_filename, traceback.tb_lineno)
+    return traceback is None or is_model_file(traceback.tb_frame.f_code.co_filename)
+
+
+_BOUNDARY = "/fxonnx/_capture/torch_export.py"
+_TRY: tuple[Any, ...] = (ast.Try, getattr(ast, "TryStar", ast.Try))
+_UNKNOWN = object()
+
+_Scope: TypeAlias = Mapping[str, Any]
+
+
+def handles_errors(frame: FrameType | None) -> bool:
+    """Whether an error in a frame may be handled there, or by one of its callers in the model."""
+    while frame is not None and not frame.f_code.co_filename.endswith(_BOUNDARY):
+        if is_model_file(frame.f_code.co_filename) and _handles_at(frame):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _handles_at(frame: FrameType) -> bool:
+    """Whether the line that a frame executes is inside of a statement that may handle its error."""
+    code = frame.f_code
+    # Python 3.10 has no such table. Expressions, such as comprehensions, contain no statement.
+    if getattr(code, "co_exceptiontable", None) == b"" or (code.co_name[0] == "<" and code.co_name != "<module>"):
+        return False
+    source = function_source(code)
+    return source is None or any(
+        isinstance(node, (*_TRY, ast.With))
+        and _is_in(_guarded(node), frame.f_lineno)
+        and _may_handle(node, ChainMap(frame.f_locals, frame.f_globals))
+        for node in ast.walk(source)
+    )
+
+
+def _guarded(node: Any) -> Sequence[ast.stmt]:
+    """The statements whose errors a statement may handle."""
+    if not isinstance(node, _TRY) or not _jumps(node.finalbody):
+        return list(node.body)
+    return [*node.body, *node.orelse, *(statement for handler in node.handlers for statement in handler.body)]
+
+
+def _is_in(body: Sequence[ast.stmt], line: int) -> bool:
+    return any(statement.lineno <= line <= (statement.end_lineno or 0) for statement in body)
+
+
+def _may_handle(node: Any, scope: _Scope) -> bool:
+    if isinstance(node, _TRY):
+        return bool(node.handlers) or _jumps(node.finalbody)
+    return any(_may_suppress(item.context_expr, scope) for item in node.items)
+
+
+def _jumps(body: Iterable[ast.stmt]) -> bool:
+    """Whether statements of ``finally`` may end it by a jump, which discards the error."""
+    return any(isinstance(node, ast.Return | ast.Break | ast.Continue) for part in body for node in ast.walk(part))
+
+
+def _may_suppress(expression: ast.expr, scope: _Scope) -> bool:
+    """Whether a context manager may suppress errors, found without a call of the model's code."""
+    if not isinstance(expression, ast.Call):
+        found = _value(expression, scope)
+        return found is _UNKNOWN or _exit_may_suppress(type(found))
+    function = _value(expression.func, scope)
+    if isinstance(function, type):
+        return _exit_may_suppress(function)
+    generator = getattr(function, "__wrapped__", None)
+    if isinstance(generator, FunctionType) and generator.__code__.co_flags & inspect.CO_GENERATOR:
+        return is_model_file(generator.__code__.co_filename) and _generator_may_suppress(generator)
+    return not _is_of_torch(function)
+
+
+def _value(expression: ast.expr, scope: _Scope) -> Any:
+    """The value of a name, or of attributes of one."""
+    if isinstance(expression, ast.Name):
+        return scope.get(expression.id, vars(builtins).get(expression.id, _UNKNOWN))
+    if not isinstance(expression, ast.Attribute):
+        return _UNKNOWN
+    owner = _value(expression.value, scope)
+    found = _UNKNOWN if owner is _UNKNOWN else inspect.getattr_static(owner, expression.attr, _UNKNOWN)
+    return found.__func__ if isinstance(found, staticmethod) else found
+
+
+def _is_of_torch(value: Any) -> bool:
+    return str(getattr(value, "__module__", "")).partition(".")[0] == "torch"
+
+
+def _exit_may_suppress(kind: type) -> bool:
+    """Whether the ``__exit__`` of a class may return a true value."""
+    function = inspect.getattr_static(kind, "__exit__", None)
+    if _is_of_torch(kind) or kind is contextlib.nullcontext or not isinstance(function, FunctionType):
+        # Files, locks and the like are implemented in C.
+        return False
+    source = function_source(function.__code__)
+    return source is None or any(
+        node.value is not None and not (isinstance(node.value, ast.Constant) and not node.value.value)
+        for node in ast.walk(source)
+        if isinstance(node, ast.Return)
+    )
+
+
+def _generator_may_suppress(generator: FunctionType) -> bool:
+    """Whether the generator of a context manager may handle the error that is raised at its ``yield``."""
+    source = function_source(generator.__code__)
+    return source is None or any(
+        isinstance(node, (*_TRY, ast.With))
+        and any(isinstance(each, ast.Yield) for part in _guarded(node) for each in ast.walk(part))
+        and _may_handle(node, generator.__globals__)
+        for node in ast.walk(source)
+    )

@@ -2,7 +2,7 @@
 
 During a capture, sizes are symbolic numbers and tensors are fake. The builtins ``isinstance`` and ``type`` are replaced
 in the modules of the code that the model may run. Other introspection cannot be replaced, and is recorded as a
-departure: the program must then compute what eager torch computes.
+departure: the program must then have the results of eager torch.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from .constraints.guard_recorder import line_of_node, source_line_of
+from ..constraints.guard_recorder import line_of_node, source_line_of
+from ..user_code import codes_of, reachable_caches, reachable_functions
 from .departures import Departure, DepartureKind, is_recording, record_departure, recorded_departures
+from .eager_types import eager_types
 from .function_caches import known_caches
-from .python_types import eager_types
-from .reachable_code import codes_of, reachable_caches, reachable_functions
 
 __all__ = ["eager_introspection", "truth_values"]
 
@@ -39,11 +39,7 @@ _IGNORED = frozenset({"CACHE", "EXTENDED_ARG", "PRECALL", "PUSH_NULL", "RESUME",
 
 @contextmanager
 def eager_introspection(model: torch.nn.Module) -> Iterator[None]:
-    """Show the types of eager torch to the code of a model inside the context, and record what else it may ask.
-
-    Args:
-        model: The model that is captured.
-    """
+    """Show the types of eager torch to the code of a model inside the context, and record its other introspection."""
     with nullcontext() if is_recording() else recorded_departures():
         asking, with_types, caches = _search(model)
         with eager_types(asking, with_types), known_caches(caches):
@@ -59,11 +55,7 @@ def truth_values(program: ExportedProgram) -> Iterator[Departure]:
 
 
 def _search(model: torch.nn.Module) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[Any]]:
-    """Record the introspection in a model's code.
-
-    Returns:
-        The globals of functions with ``isinstance``, those of functions with ``type``, and the functions with a cache.
-    """
+    """Record the introspection in a model's code."""
     modules = list(model.modules())
     own = {type(module).__module__ for module in modules}
     tensors = _TensorNames(model)

@@ -1,17 +1,28 @@
-"""Variables besides the attributes of a model that outlive a call: of classes, modules and enclosing functions."""
+"""Variables besides the attributes of a model that outlive a call, of classes, modules and functions; generators."""
 
 from __future__ import annotations
 
 import dis
+import pickle
+import random
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
-__all__ = ["ABSENT", "ProcessState"]
+__all__ = [
+    "ABSENT",
+    "GENERATORS",
+    "ProcessState",
+    "drawn_numbers_are_constant",
+    "process_generators",
+    "set_state",
+    "state_of",
+]
 
 ABSENT = object()
 """The value of a variable that does not exist."""
@@ -31,14 +42,7 @@ class ProcessState:
     _seen: set[int] = field(default_factory=set)
 
     def take(self, model: torch.nn.Module) -> Iterator[Any]:
-        """Record the variables.
-
-        Args:
-            model: The model.
-
-        Yields:
-            The containers and objects among the values, whose content may change.
-        """
+        """Record the variables."""
         functions: list[tuple[types.FunctionType, type]] = []
         modules = list(model.modules())
         for kind in dict.fromkeys(map(type, modules)):
@@ -144,3 +148,40 @@ def _names(code: types.CodeType) -> dict[str, None]:
 def _is_data(name: str, value: Any) -> bool:
     """Whether a class attribute is data instead of a method or a descriptor."""
     return not (type(value) is types.FunctionType or name[:2] == "__" or callable(value) or hasattr(value, "__get__"))
+
+
+GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+
+
+def process_generators() -> dict[str, Any]:
+    """The generators that all of the process shares, by the name of their module; torch's own is not among them."""
+    functions: dict[str, Any] = {"random": random.random, "numpy.random": np.random.get_state}
+    return {name: function.__self__ for name, function in functions.items()}
+
+
+def drawn_numbers_are_constant(generator: Any) -> bool:
+    """Whether numbers drawn during a capture become constants: all but torch's, which are traced."""
+    return isinstance(generator, GENERATORS) and not isinstance(generator, torch.Generator)
+
+
+def state_of(generator: Any) -> bytes:
+    """The state of a generator, equal for equal states."""
+    if isinstance(generator, random.Random):
+        return pickle.dumps(generator.getstate())
+    if isinstance(generator, np.random.Generator):
+        return pickle.dumps(generator.bit_generator.state)
+    if isinstance(generator, np.random.RandomState):
+        return pickle.dumps(generator.get_state(legacy=False))
+    return bytes(generator.get_state().numpy())
+
+
+def set_state(generator: Any, state: bytes) -> None:
+    """Set the state of a generator to one of ``state_of``."""
+    if isinstance(generator, torch.Generator):
+        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    elif isinstance(generator, random.Random):
+        generator.setstate(pickle.loads(state))
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = pickle.loads(state)
+    else:
+        generator.set_state(pickle.loads(state))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +16,10 @@ from torch.export import ExportedProgram
 
 from fxonnx_translations._torch_compat import DisableTorchFunction, OpOverload, no_dispatch, pytree
 
-from .._context_values import assigned
-from .._warnings import warn_user
-from ..errors import CaptureError
-from .constraints.guard_recorder import line_of_node
+from ..._context_values import activated, active
+from ..._warnings import warn_user
+from ...errors import CaptureError
+from ..constraints.guard_recorder import line_of_node
 
 __all__ = ["draw", "draw_at_run_time", "manual_seed", "reject_generators", "unseeded"]
 
@@ -40,23 +39,16 @@ class _Seed:
     is_patched: bool = False
 
 
-_seed: ContextVar[_Seed | None] = ContextVar("fxonnx_random_seed", default=None)
-
-
 @contextmanager
 def unseeded(patches: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Inside the context, random numbers are drawn at run time until forward sets a seed.
-
-    Args:
-        patches: Context in which ``draw`` replaces torch's functions, entered when forward sets a seed.
-    """
-    with ExitStack() as stack, assigned(_seed, _Seed(patches, stack)):
+    """Inside the context, random numbers are drawn at run time until forward sets a seed."""
+    with ExitStack() as stack, activated(_Seed(patches, stack)):
         yield
 
 
 def manual_seed(original: Callable[..., torch.Generator], seed: Any) -> torch.Generator:
     """``torch.manual_seed`` in forward: seed the generator of the capture instead of the process'."""
-    state = _seed.get()
+    state = active(_Seed)
     if state is not None:
         is_known = isinstance(seed, int) and not isinstance(seed, bool)
         state.generator = torch.Generator().manual_seed(seed) if is_known else None
@@ -85,7 +77,7 @@ def reject_generators(program: ExportedProgram) -> None:
 
 def draw(original: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
     """``torch.randn`` and similar functions: after a seed, the numbers that torch draws, as a constant."""
-    state = _seed.get()
+    state = active(_Seed)
     generator = None if state is None else state.generator
     if state is None or generator is None or kwargs.get("generator") is not None:
         return original(*args, **kwargs)
@@ -101,7 +93,7 @@ def draw(original: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
 
 def draw_at_run_time(original: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
     """Random functions whose numbers are not constants. Numbers after them would be other ones than torch's."""
-    state = _seed.get()
+    state = active(_Seed)
     if state is not None and state.generator is not None and kwargs.get("generator") is None:
         state.generator = None
         warn_user(

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from .._user_files import is_user_file
-from .constraints.guard_recorder import SourceLine, source_line_of
-from .reachable_code import codes_of, reachable_functions
+from ..._user_files import is_user_file
+from ..constraints.guard_recorder import SourceLine, source_line_of
+from ..user_code import codes_of, reachable_functions
 
 __all__ = ["SourceFiles", "methods_of"]
 

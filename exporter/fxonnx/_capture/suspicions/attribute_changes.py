@@ -8,7 +8,6 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from types import CellType, CodeType, FrameType
 from typing import Any
@@ -26,20 +25,19 @@ from fxonnx_translations._torch_compat import (
     pytree,
 )
 
-from .._context_values import assigned
-from .._cost import bytes_of, export_seconds, forward_seconds
-from .._interrupts import interruptible
-from .._user_files import is_user_file
-from ..errors import CaptureError, kind_of
+from ..._context_values import activated, active
+from ..._cost import bytes_of, export_seconds, forward_seconds
+from ..._interrupts import interruptible
+from ..._user_files import is_user_file
+from ...errors import CaptureError, kind_of
+from ..constraints.guard_recorder import SourceLine, source_line_of
+from ..eager_runs import preserved_gradients, preserved_random_states
+from ..inputs.example_inputs import BoundInputs
+from ..inputs.preserve import Change, Snapshot, changed_attributes, preserve_model
+from ..inputs.pytree_objects import slot_names
+from ..inputs.tensor_values import TensorValues
 from .attribute_uses import SourceFiles, methods_of
-from .constraints.guard_recorder import SourceLine, source_line_of
-from .eager_state import preserved_gradients, preserved_random_states
-from .generators import GENERATORS, state_of
-from .inputs.example_inputs import BoundInputs
-from .inputs.preserve import Change, Snapshot, changed_attributes, preserve_model
-from .inputs.pytree_objects import slot_names
-from .inputs.tensor_values import TensorValues
-from .process_state import ABSENT
+from .process_state import ABSENT, GENERATORS, state_of
 
 __all__ = ["AttributeChange", "draws_values", "noted_changes", "recorded_changes", "state_changes"]
 
@@ -110,23 +108,19 @@ class _Named:
         return pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, found)
 
 
-_recorded: ContextVar[list[Change] | None] = ContextVar("fxonnx_attribute_changes", default=None)
+class _Changes(list[Change]):
+    """The changes of the last call of forward."""
 
 
 def recorded_changes() -> AbstractContextManager[list[Change]]:
     """Record the changes of attributes by the last successful call of torch.export inside the context."""
-    return assigned(_recorded, [])
+    return activated(_Changes())
 
 
 @contextmanager
 def noted_changes(snapshot: Snapshot, inputs: Any) -> Iterator[None]:
-    """Record the changes inside the context, a call of forward.
-
-    Args:
-        snapshot: The state of the model before the capture, which itself changes attributes.
-        inputs: The traced inputs of the call.
-    """
-    found = _recorded.get()
+    """Record the changes inside the context, a call of forward."""
+    found = active(_Changes)
     if found is None:
         with snapshot.shown_marks():
             yield
@@ -179,12 +173,6 @@ def state_changes(
 
     Attributes that nothing reads, and caches that the first call fills, are not state. Two calls of the model in eager
     torch decide, for models whose weights can be copied cheaply.
-
-    Args:
-        model: The model.
-        inputs: The example inputs.
-        program: The captured program.
-        changes: All changes of attributes by one call.
 
     Raises:
         CaptureError: If the first call creates parameters or draws random values that later calls use.

@@ -17,8 +17,8 @@ import torch
 
 from fxonnx_translations._torch_compat import FakeTensor, FunctionalTensor
 
-from .._turns import one_at_a_time
-from .patches.patch import GlobalPatch, is_tracing, written
+from ..._turns import one_at_a_time
+from ..patches.patch import GlobalPatch, is_tracing, written
 
 __all__ = ["eager_types", "replaced_names", "type_of"]
 
@@ -75,24 +75,14 @@ _REPLACEMENTS: Mapping[str, Any] = MappingProxyType({**_IS_INSTANCE, "issubclass
 
 @contextmanager
 def eager_types(asking: Iterable[dict[str, Any]], with_types: Iterable[dict[str, Any]]) -> Iterator[None]:
-    """Replace the builtins in the globals of user code; other threads call the builtins through the replacements.
-
-    Args:
-        asking: The globals of functions that call ``isinstance``.
-        with_types: The globals of functions that call ``type``.
-    """
+    """Replace the builtins in the globals of user code; other threads call the builtins through the replacements."""
     with one_at_a_time(), replaced_names(asking, _IS_INSTANCE), replaced_names(with_types, _REPLACEMENTS):
         yield
 
 
 @contextmanager
 def replaced_names(namespaces: Iterable[dict[str, Any]], replacements: Mapping[str, Any]) -> Iterator[None]:
-    """Replace builtins in namespaces inside the context, except where a namespace has its own object of that name.
-
-    Args:
-        namespaces: The globals of user code.
-        replacements: Name of a builtin to its replacement.
-    """
+    """Replace builtins in namespaces inside the context, except where a namespace has its own object of that name."""
     own = set(map(id, _REPLACEMENTS.values()))
     why = "it would convert a size to a number, or show the types of tensors and sizes that are traced"
     rows = (

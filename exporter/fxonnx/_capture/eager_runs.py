@@ -1,4 +1,4 @@
-"""State around a run of the user's model: copies of its inputs, and the values, modes and seeds that are restored."""
+"""Runs of the user's model in eager mode: copies of its inputs, the state that is restored, the errors it raises."""
 
 from __future__ import annotations
 
@@ -6,37 +6,49 @@ import random
 import re
 import sys
 import traceback
+from bdb import BdbQuit
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from fxonnx_translations._builder.sub_byte import PER_BYTE, copy_of
-from fxonnx_translations._torch_compat import FakeTensor, pytree
+from fxonnx_translations._torch_compat import FakeTensor, UncapturedHigherOrderOpError, pytree
 
 from .._cost import bytes_of
 from .._inner_tensors import is_wrapper
+from .._interrupts import interruptible
 from .._turns import one_at_a_time
+from .._user_files import is_user_file
+from ..errors import CaptureError
+from .constraints.guard_recorder import source_line_of
+from .constraints.specialized_dims import SpecializedDimsError
+from .data_dependence.data_dependent_guards import is_data_dependent
+from .inputs.example_inputs import BoundInputs
 from .inputs.preserve import preserve_model
-from .reachable_code import codes_of, reachable_functions
+from .patches import not_tracing
+from .user_code import codes_of, reachable_functions
 
 __all__ = [
     "call_with_weights",
     "copies_of_inputs",
+    "eager_failure",
     "has_same_bits",
     "is_plain",
     "preserved_gradients",
     "preserved_random_states",
     "preserved_state",
     "run_uncompiled",
+    "user_line",
 ]
 
 _T = TypeVar("_T")
 
 # All parameters of a model up to this size are copied for a call, and those that are small themselves.
-_MOST_BYTES = 2**24
+_MOST_COPIED_BYTES = 2**24
 _MOST_BYTES_OF_ONE = 2**20
 
 _WRITES = re.compile("data|numpy|no_grad|set_grad_enabled|inference_mode|[a-z].*_")
@@ -162,7 +174,7 @@ def _copied_weights(model: torch.nn.Module, written: Collection[str]) -> list[to
     code that runs in eager mode only may write to these. Large ones are copied if the model has code that may do so.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    is_small = bytes_of(model.parameters()) <= _MOST_BYTES or _may_write(model)
+    is_small = bytes_of(model.parameters()) <= _MOST_COPIED_BYTES or _may_write(model)
     chosen = [
         one for name, one in parameters.items() if is_small or name in written or bytes_of((one,)) <= _MOST_BYTES_OF_ONE
     ]
@@ -212,3 +224,100 @@ def is_plain(tensor: torch.Tensor) -> bool:
         or is_wrapper(tensor)
         or isinstance(tensor, FakeTensor)
     )
+
+
+# Parameters up to this size are copied for a call of the model.
+_MOST_BYTES = 2**29
+_MOST_LINES = 8
+_PATCHES = str(Path(__file__).parent / "patches")
+
+
+def user_line(error: BaseException) -> str:
+    """The innermost line of the traceback in the user's code, outside of torch, fxonnx and Python's library."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if is_user_file(frame.filename):
+            return str(source_line_of(frame.filename, frame.lineno or 0, frame.name))
+    return ""
+
+
+def eager_failure(
+    error: CaptureError, model: torch.nn.Module, inputs: BoundInputs, forward: Callable[..., Any]
+) -> CaptureError | None:
+    """The error of the model itself, if it fails on the example; None otherwise, and where it cannot run."""
+    cause = error.__cause__
+    if cause is None and not isinstance(error, SpecializedDimsError):
+        # A construct that fxonnx refuses.
+        return None
+    if is_data_dependent(cause) or _is_from_patches(cause):
+        # After a guard, the model may change state that nobody restores; errors of the patches are clearer themselves.
+        return None
+    is_small = bytes_of(model.parameters()) <= _MOST_BYTES
+    # A debugger would wait for input again.
+    if isinstance(cause, BdbQuit) or not (is_small and _has_values(model, inputs)):
+        return None
+    with _preserved(model, inputs):
+        raised = _raised(model, inputs, forward)
+    # In eager mode, torch.cond is compiled, whose error is not the model's.
+    if raised is None or isinstance(raised, UncapturedHigherOrderOpError):
+        return None
+    lines = [f"  {line}" for line in str(raised).strip().splitlines()[:_MOST_LINES]]
+    place = [f"  at: {line}" for line in [user_line(raised)] if line]
+    module = [f"  in module {name}" for name in [_failing_module(raised, model)] if name]
+    text = "\n".join(
+        [f"the model itself fails on the example inputs: {type(raised).__name__}", *lines, *place, *module]
+    )
+    # The hint of another error of the capture would not help.
+    hint = error.hint if type(raised) is type(cause) else None
+    found = CaptureError(text, hint=hint or "call model(*args, **kwargs) until it runs, then export")
+    found.__cause__ = cause
+    return found
+
+
+def _is_from_patches(error: BaseException | None) -> bool:
+    """Whether a shape function or another replacement of fxonnx raised an error; torch._check raises for its caller."""
+    frames = [] if error is None else traceback.extract_tb(error.__traceback__)
+    files = [frame.filename for frame in frames if frame.filename != torch.__file__]
+    return bool(files) and files[-1].startswith(_PATCHES)
+
+
+def _has_values(model: torch.nn.Module, inputs: BoundInputs) -> bool:
+    tensors = (*inputs.tensors, *model.parameters(), *model.buffers())
+    return not any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in tensors)
+
+
+@contextmanager
+def _preserved(model: torch.nn.Module, inputs: BoundInputs) -> Iterator[None]:
+    """Restore everything that a call of the model changes."""
+    parameters = dict(model.named_parameters())
+    # Few models write to parameters, whose copies may be large.
+    is_small = bytes_of(parameters.values()) <= _MOST_BYTES
+    with (
+        preserve_model(model, inputs.tensors),
+        preserved_state(model, None, parameters if is_small else ()),
+        preserved_random_states(),
+        not_tracing(),
+    ):
+        yield
+
+
+def _raised(model: torch.nn.Module, inputs: BoundInputs, forward: Callable[..., Any]) -> Exception | None:
+    """The error that the model raises on copies of the example, in eager mode."""
+    model.forward = forward
+    try:
+        args, kwargs = copies_of_inputs((inputs.args, dict(inputs.kwargs)))
+        with interruptible():
+            model(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - the model may raise anything
+        return error
+    return None
+
+
+def _failing_module(error: BaseException, model: torch.nn.Module) -> str:
+    """The innermost submodule in the traceback of an error: ``'layers.0' (Linear)``; "" if it is the model."""
+    names = {id(module): name for name, module in model.named_modules()}
+    found = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module = frame.f_locals.get("self")
+        if isinstance(module, torch.nn.Module) and names.get(id(module)):
+            found = f"'{names[id(module)]}' ({type(module).__name__})"
+    return found

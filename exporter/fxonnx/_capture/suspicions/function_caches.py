@@ -8,8 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from typing import Any
 
@@ -18,12 +17,12 @@ from torch.export import ExportedProgram
 
 from fxonnx_translations._torch_compat import get_proxy_mode
 
-from .._context_values import assigned
-from ..errors import CaptureError
+from ..._context_values import activated, active
+from ...errors import CaptureError
+from ..patches.patch import is_tracing
+from ..user_code import CachePlace
 from .attribute_changes import draws_values
 from .departures import DepartureKind, record_departure
-from .patches.patch import is_tracing
-from .reachable_code import CachePlace
 
 __all__ = ["known_caches", "reject_cached_random_values", "uncached_sizes", "without_traced_results"]
 
@@ -34,24 +33,20 @@ _DRAWING = frozenset(
     }
 )
 
-_known: ContextVar[Sequence[CachePlace]] = ContextVar("fxonnx_function_caches", default=())
+
+class _Known(tuple[CachePlace, ...]):
+    """The attributes and variables that hold functions with a cache."""
 
 
-@contextmanager
-def known_caches(places: Sequence[CachePlace]) -> Iterator[None]:
-    """Note the functions with a cache that the captured model may call.
-
-    Args:
-        places: The attributes and variables that hold them.
-    """
-    with assigned(_known, places):
-        yield
+def known_caches(places: Sequence[CachePlace]) -> AbstractContextManager[Any]:
+    """Note the functions with a cache that the captured model may call."""
+    return activated(_Known(places))
 
 
 @contextmanager
 def without_traced_results() -> Iterator[None]:
     """Empty the caches on exit to which tracing has added results, which later calls of the model would get."""
-    functions = {id(place.function): place.function for place in _known.get()}
+    functions = {id(place.function): place.function for place in active(_Known) or ()}
     before = [(function, function.cache_info().misses) for function in functions.values()]
     try:
         yield
@@ -64,11 +59,11 @@ def without_traced_results() -> Iterator[None]:
 @contextmanager
 def uncached_sizes() -> Iterator[None]:
     """Call the functions with a cache without it for symbolic sizes, and leave no traced results in the others."""
-    taking_sizes = {id(place.function): _taking_sizes(place.function) for place in _known.get()}
+    taking_sizes = {id(place.function): _taking_sizes(place.function) for place in active(_Known) or ()}
     replaced: list[CachePlace] = []
     with without_traced_results():
         try:
-            for place in _known.get():
+            for place in active(_Known) or ():
                 place.replace(taking_sizes[id(place.function)])
                 replaced.append(place)
             yield
@@ -99,10 +94,7 @@ def _taking_sizes(cached: Any) -> Callable[..., Any]:
 
 @contextmanager
 def _without_random_values(name: str) -> Iterator[None]:
-    """Refuse random values of a function: its cache keeps them, and no run tells them from those of every call.
-
-    Args:
-        name: The function.
+    """Refuse random values of a function: its cache keeps them, and no run tells them from numbers of every call.
 
     Raises:
         CaptureError: If it draws some.
@@ -122,7 +114,7 @@ def reject_cached_random_values(program: ExportedProgram) -> None:
     Raises:
         CaptureError: If a function with a cache calls a function that draws some.
     """
-    for place in _known.get():
+    for place in active(_Known) or ():
         code = getattr(place.function.__wrapped__, "__code__", None)
         if code is not None and not _DRAWING.isdisjoint(code.co_names) and any(map(draws_values, program.graph.nodes)):
             raise _kept_random_values(code.co_name)
