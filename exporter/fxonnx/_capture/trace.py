@@ -32,9 +32,9 @@ from .inputs.scalars import with_scalar_branch
 from .inputs.shared_memory import assumed_equal, reject_shared_writes, with_separate_inputs
 from .introspection import truth_values
 from .operand_types import state_default_dtypes
-from .patches.compiling_state import CompilingState, recorded_compiling_state
-from .patches.functional import FullMasks, recorded_full_masks
-from .patches.python_sizes.integers import symbolic_integers
+from .patches.libraries import FullMasks, recorded_full_masks
+from .patches.size_numbers import symbolic_integers
+from .patches.tracing_state import CompilingState, recorded_compiling_state
 from .plan import CapturePlan, Failure
 from .result import Capture
 from .rewriting import rewritten_functions
