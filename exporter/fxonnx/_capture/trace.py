@@ -38,7 +38,7 @@ from .patches.tracing_state import CompilingState, recorded_compiling_state
 from .plan import CapturePlan, Failure
 from .result import Capture
 from .rewriting import rewritten_functions
-from .rewriting.operators.memory import SharedMemory
+from .rewriting.operators.values import SharedMemory
 from .shapes.dim_names import name_dims
 from .shapes.dynamic_axes import DynamicAxes, name_output_dims
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
