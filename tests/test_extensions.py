@@ -53,7 +53,7 @@ PRIVATE_NAMES = {
     "_program.saving",  # whether a file references the data of another one
     "_capture.inputs.pytree_objects",  # the parts of caches, and their names
     "_turns",  # the lock that exports hold
-    "_capture.patches.libraries.attention_functions",  # the attention of models of transformers
+    "_capture.patches.libraries",  # the attention of models of transformers
 }
 """Modules of the core that add-ons for models of transformers import beside the public names."""
 

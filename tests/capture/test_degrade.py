@@ -19,9 +19,8 @@ from typer.testing import CliRunner
 
 import fxonnx
 from fxonnx._capture.patches import PatchKind, all_patches, missing_targets
-from fxonnx._capture.patches.installed import missing
-from fxonnx._capture.patches.installed.missing import installed_version, is_newer
-from fxonnx._capture.patches.installed.signatures import parameters_of, recorded_parameters
+from fxonnx._capture.patches import installed as installed_versions
+from fxonnx._capture.patches.installed import installed_version, is_newer, parameters_of, recorded_parameters
 from fxonnx._capture.patches.patch import Patch, applied
 from fxonnx._cli.commands import app
 from fxonnx._cli.loading import load_model
@@ -47,10 +46,10 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
                 object.__setattr__(row, "target", f"{target}_moved")
                 vars(row).pop("missing", None)
 
-    missing._warn_once.cache_clear()
+    installed_versions._warn_once.cache_clear()
     yield move
-    missing._warn_once.cache_clear()
-    missing.is_newer.cache_clear()
+    installed_versions._warn_once.cache_clear()
+    installed_versions.is_newer.cache_clear()
     for row, target in changed:
         object.__setattr__(row, "target", target)
         vars(row).pop("missing", None)
@@ -145,9 +144,9 @@ def test_a_row_for_soundness_is_an_error(moved: Any) -> None:
 def test_a_newer_torch_is_named(moved: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     moved(SOUND)
     newer = Version("2.16.1")
-    missing.is_newer.cache_clear()
+    installed_versions.is_newer.cache_clear()
     monkeypatch.setattr(
-        missing, "installed_version", lambda name: newer if name == "torch" else installed_version(name)
+        installed_versions, "installed_version", lambda name: newer if name == "torch" else installed_version(name)
     )
     with pytest.raises(
         UntestedTorchError, match=r"fxonnx \S+ is tested with torch 2\.13 to 2\.15\.0; torch 2\.16\.1 lacks"
@@ -215,7 +214,7 @@ def test_other_parameters_count_as_missing(monkeypatch: pytest.MonkeyPatch) -> N
         patched.setattr("fxonnx._capture.patches.patch.recorded_parameters", lambda: {row.target: ["x, flag", "x, y"]})
         assert row.missing is not None
         assert str(row.missing).endswith("replaced has other parameters, (x, *more, flag, **rest) (of a reason)")
-        missing._warn_once.cache_clear()
+        installed_versions._warn_once.cache_clear()
         with pytest.warns(UserWarning, match="replaced has other parameters"), applied([row]):
             assert sys.modules[__name__].replaced(3) == 3
     again = Patch(row.target, row.replacement, row.why)
@@ -255,7 +254,7 @@ def test_known_versions_of_libraries_are_quiet() -> None:
 
 def test_a_target_of_another_form_is_skipped() -> None:
     immutable = Patch("builtins:int.bit_count", lambda original: original, "of a reason", PatchKind.SPEED)
-    missing._warn_once.cache_clear()
+    installed_versions._warn_once.cache_clear()
     with pytest.warns(UserWarning, match=r"bit_count cannot be replaced, TypeError: "), applied([immutable]):
         pass
     assert (3).bit_count() == 2
@@ -268,7 +267,7 @@ def test_an_absent_library_is_not_mentioned() -> None:
         with applied([absent]):
             pass
     present = Patch("json.decoder:no_such_function", print, "of a reason", optional=True)
-    missing._warn_once.cache_clear()
+    installed_versions._warn_once.cache_clear()
     with (
         pytest.warns(UserWarning, match=r"json.* lacks .*\n  json\.decoder\.no_such_function does not"),
         applied([present]),

@@ -38,7 +38,7 @@ from fxonnx._capture.patches import (
     loading_patches,
     tracing_patches,
 )
-from fxonnx._capture.patches.libraries.transformers_vision import TRANSFORMERS_VISION_PATCHES
+from fxonnx._capture.patches.libraries import TRANSFORMERS_VISION_PATCHES
 from fxonnx.errors import CaptureError
 
 from ..functions import Function

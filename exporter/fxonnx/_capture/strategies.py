@@ -17,7 +17,7 @@ from .edges import has_edges
 from .evaluating_code import Asking
 from .fewer_limits import Confirm, has_fewer_sizes, with_fewer_limits
 from .function_transforms import RetryTransforms
-from .patches.python_sizes.integers import converting_files
+from .patches.size_numbers import converting_files
 from .plan import CapturePlan, Failure, LoopRewriting
 from .result import Capture
 from .rewriting import Rewriting, functions_at, is_refusal

@@ -45,13 +45,12 @@ from .held_weights import held_weights
 from .inputs.example_inputs import BoundInputs
 from .inputs.frozen import restore_frozen
 from .inputs.input_table import with_lists
-from .inputs.preserve import Snapshot, preserve_model
+from .inputs.preserve import Snapshot, preserve_model, register_compressed_attributes
 from .inputs.pytree_objects import flatten_objects, unflatten_objects
 from .inputs.replaced_tensors import meta_as_cpu
 from .inputs.shared_memory import as_one_tensor
 from .operand_types import conversion_of_inputs
 from .patches import capture_patches, is_tracing, value_patches
-from .patches.layouts.sparse_attributes import register_compressed_attributes
 from .plan import CapturePlan
 from .reshaped_inputs import reshaped_error, with_reshaped_inputs
 from .shapes.dim_specs import DimHint, DimSpec

@@ -30,13 +30,13 @@ from .inputs.example_inputs import BoundInputs
 from .inputs.scalars import with_scalar_branch
 from .inputs.shared_memory import assumed_equal, reject_shared_writes, with_separate_inputs
 from .operand_types import state_default_dtypes
-from .patches.compiling_state import CompilingState, recorded_compiling_state
-from .patches.functional import FullMasks, recorded_full_masks
-from .patches.python_sizes.integers import symbolic_integers
+from .patches.libraries import FullMasks, recorded_full_masks
+from .patches.size_numbers import symbolic_integers
+from .patches.tracing_state import CompilingState, recorded_compiling_state
 from .plan import CapturePlan, Failure
 from .result import Capture
 from .rewriting import rewritten_functions
-from .rewriting.operators.memory import SharedMemory
+from .rewriting.operators.values import SharedMemory
 from .shapes.dim_names import name_dims
 from .shapes.dynamic_axes import DynamicAxes, name_output_dims
 from .shapes.dynamic_shapes import DynamicShapes, Leaf

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import ONNXProgram
-from .._capture.patches.libraries.attention_functions import attention_function
+from .._capture.patches.libraries import attention_function
 from .._warnings import warn_user
 from ..errors import ArgumentError, VerificationError
 from ._attention_functions import skip_attention

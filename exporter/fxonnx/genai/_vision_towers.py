@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from .._capture.patches.libraries.attention_functions import attention_function
+from .._capture.patches.libraries import attention_function
 from ..errors import ArgumentError
 from ._attention_functions import attend_within_segments
 from ._parts import Part, input_dtype

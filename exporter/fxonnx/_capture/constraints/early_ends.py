@@ -19,7 +19,7 @@ import sympy
 
 from ..data_dependence.assumption import asking_frame
 from ..data_dependence.checks import raises_otherwise
-from ..rewriting.source.loop_lines import begins_loop
+from ..rewriting.analysis import begins_loop
 from ..shapes.dim_specs import is_auto
 from ..shapes.dynamic_shapes import Leaf
 from .guard_recorder import Guard, GuardLog

@@ -31,7 +31,7 @@ from ..suspicions.process_state import (
 from .pytree_objects import slot_names
 from .tensor_values import TensorValues
 
-__all__ = ["Change", "Snapshot", "changed_attributes", "preserve_model"]
+__all__ = ["Change", "Snapshot", "changed_attributes", "preserve_model", "register_compressed_attributes"]
 
 
 class Change(NamedTuple):
@@ -375,3 +375,22 @@ def preserve_model(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> I
         snapshot.restore()
         for tensor, attributes in marks:
             _refill(vars(tensor), attributes)
+
+
+_COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
+
+
+def register_compressed_attributes(snapshot: Snapshot) -> None:
+    """Make buffers of the modules' attributes that are compressed sparse tensors; the snapshot restores them.
+
+    Args:
+        snapshot: The state of the model before the capture.
+    """
+    if not any(tensor.layout in _COMPRESSED for tensor in snapshot.tensors):
+        return
+    for owner, attributes in snapshot.attributes:
+        if isinstance(owner, torch.nn.Module):
+            for name, value in attributes.items():
+                if isinstance(value, torch.Tensor) and value.layout in _COMPRESSED:
+                    delattr(owner, name)
+                    owner.register_buffer(name, value, persistent=False)

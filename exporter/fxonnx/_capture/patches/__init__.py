@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from .fast_paths import SPEED_PATCHES
-from .loading import LOADING_PATCHES, loading_patches
 from .patch import Patch, PatchKind, applied, is_tracing, not_tracing
 from .table import (
     CAPTURE_PATCHES,
@@ -16,7 +15,7 @@ from .table import (
     tracing_patches,
     value_patches,
 )
-from .tracing_state import REWRITING_PATCHES, rewriting_patches
+from .tracing_state import LOADING_PATCHES, REWRITING_PATCHES, loading_patches, rewriting_patches
 
 __all__ = [
     "CAPTURE_PATCHES",

@@ -7,11 +7,11 @@ calls the original for arguments without dynamic sizes.
 
 from __future__ import annotations
 
+import ast
 import inspect
+import linecache
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import zip_longest
 from typing import Any
@@ -19,80 +19,23 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import (
-    free_unbacked_symbols,
     guarding_hint_or_throw,
     has_guarding_hint,
     statically_known_true,
 )
 from torch.nn import functional as F
 
-from fxonnx_translations._torch_compat import FakeTensor, arange, check, pytree, scan, sym_float, sym_max, sym_min
+from fxonnx_translations._torch_compat import arange, check, pytree, scan, sym_max, sym_min
 
-from ..._context_values import activated, active
 from ..._user_files import is_user_code
+from ..function_transforms import computes_gradients
 from ..suspicions.departures import DepartureKind, record_departure
-from ..suspicions.handled_errors import record_raised
-from .patch import Patch, PatchKind
+from .patch import FunctionPatch, Patch, PatchKind, TorchFunctionPatch
 
-__all__ = [
-    "GLOBAL_POOLING",
-    "MASK_PATCHES",
-    "QUOTIENT_PATCHES",
-    "WRAPPER_PATCHES",
-    "FullMasks",
-    "as_tensor",
-    "associative_scan",
-    "detect_is_causal_mask",
-    "has_internal_overlap",
-    "hash_of_size",
-    "infer_size",
-    "isin",
-    "layout_of_tensor",
-    "linspace",
-    "pad_sequence",
-    "pooling_output_shape",
-    "scaled_dot_product_attention",
-    "tensor",
-    "tensor_split",
-    "unbind",
-    "validate_device",
-]
+__all__ = ["FUNCTION_PATCHES", "isin", "pad_sequence", "tensor_split", "unbind"]
 
 
-def _floor_divide(original: Callable[[Any, Any], Any], self: Any, other: Any) -> Any:
-    """``size // 0.1``, from the exact remainder like Python: the floor of the rounded quotient may be one too large."""
-    if not isinstance(self, torch.SymFloat) and not isinstance(other, float | torch.SymFloat):
-        return original(self, other)
-    quotient = _floor_quotient(sym_float(self), sym_float(other))
-    is_positive = isinstance(other, float) and other > 0
-    # The range of the quotient, from those of the dividend and of the remainder, has negative numbers.
-    return sym_max(quotient, 0.0) if is_positive and statically_known_true(self >= 0) else quotient
-
-
-def _floor_divide_by(original: Callable[[Any, Any], Any], self: Any, other: Any) -> Any:
-    """``0.1 // size``, like ``_floor_divide``."""
-    if not isinstance(self, torch.SymFloat) and not isinstance(other, float | torch.SymFloat):
-        return original(self, other)
-    return _floor_quotient(sym_float(other), sym_float(self))
-
-
-def _floor_quotient(left: Any, right: Any) -> Any:
-    return sym_float(round((left - left % right) / right))
-
-
-def hash_of_size(original: Callable[..., int], self: torch.SymInt) -> int:
-    """``SymInt.__hash__`` of a tensor's value in the user's code (``set(lengths)``): the value is a guard.
-
-    torch refuses to hash sizes. Its own code relies on the error, and so does code that handles it: einops caches what
-    it computes by shape, and computes it anew for shapes that cannot be hashed.
-    """
-    # The caller of the function that the patch defines.
-    frame = sys._getframe(2)
-    is_guard = is_user_code(frame.f_code, frame.f_globals) and "TypeError" not in frame.f_code.co_names
-    return hash(int(self)) if is_guard and free_unbacked_symbols(self) else record_raised(original, self)
-
-
-def linspace(original: Callable[..., Tensor], start: Any, end: Any, steps: Any, **options: Any) -> Tensor:
+def _linspace(original: Callable[..., Tensor], start: Any, end: Any, steps: Any, **options: Any) -> Tensor:
     """``torch.linspace`` with a dynamic number of steps, computed from both ends as torch does."""
     dtype = options.get("dtype") or torch.get_default_dtype()
     if not isinstance(steps, torch.SymInt) or not dtype.is_floating_point or options.get("out") is not None:
@@ -106,7 +49,7 @@ def linspace(original: Callable[..., Tensor], start: Any, end: Any, steps: Any, 
     return result.to(dtype)
 
 
-def as_tensor(original: Callable[..., Tensor], data: Any, *args: Any, **options: Any) -> Tensor:
+def _as_tensor(original: Callable[..., Tensor], data: Any, *args: Any, **options: Any) -> Tensor:
     """``torch.as_tensor`` of a list that contains sizes or tensors, as ``torch.tensor``."""
     if isinstance(data, (list, tuple)) and any(
         isinstance(item, torch.SymInt | Tensor) for item in pytree.tree_leaves(data)
@@ -116,7 +59,7 @@ def as_tensor(original: Callable[..., Tensor], data: Any, *args: Any, **options:
     return original(data, *args, **options)
 
 
-def tensor(original: Callable[..., Tensor], data: Any, **options: Any) -> Tensor:
+def _tensor(original: Callable[..., Tensor], data: Any, **options: Any) -> Tensor:
     """``torch.tensor`` of numbers some of which are tensors (``[x[0], 2.0]``), whose values torch reads, or sizes.
 
     torch.export computes it of sizes in the same way, but knows the function by its identity.
@@ -222,7 +165,7 @@ def isin(
     return ~found if invert else found
 
 
-def infer_size(original: Callable[..., Any], a: Sequence[Any], b: Sequence[Any]) -> Any:
+def _infer_size(original: Callable[..., Any], a: Sequence[Any], b: Sequence[Any]) -> Any:
     """Broadcast a computed size that is 1 in the example, such as ``1 - max(0, 1 - length)``.
 
     On its fast path, torch assumes that a size which may be 1 is not 1 and therefore equal to the other size, which the
@@ -239,23 +182,22 @@ def infer_size(original: Callable[..., Any], a: Sequence[Any], b: Sequence[Any])
     return original(a, b)
 
 
-def _global_pooling(pooled: Callable[..., Tensor], rank: int) -> Callable[..., Any]:
-    """Build the replacement of a pooling function for windows that are as large as the input.
-
-    Args:
-        pooled: The adaptive pooling function: ``adaptive_avg_pool2d`` ...
-        rank: Number of pooled axes.
-    """
-
-    def replacement(original: Callable[..., Any], input: Tensor, kernel_size: Any, *args: Any, **options: Any) -> Any:
-        default = not args and all(value in (None, False, 0, True) for value in options.values())
-        # A function of the model that torch.export intercepts gets all options.
-        others = (options.get(name) for name in ("return_indices", "divisor_override", "stride", "padding"))
-        if default and not any(others) and _covers_input(kernel_size, input.shape[-rank:]):
-            return pooled(input, 1)
-        return original(input, kernel_size, *args, **options)
-
-    return replacement
+def _global_pooling(
+    pooled: Callable[..., Tensor],
+    rank: int,
+    original: Callable[..., Any],
+    input: Tensor,
+    kernel_size: Any,
+    *args: Any,
+    **options: Any,
+) -> Any:
+    """A pooling function whose window is as large as the input, as the adaptive one of so many axes."""
+    default = not args and all(value in (None, False, 0, True) for value in options.values())
+    # A function of the model that torch.export intercepts gets all options.
+    others = (options.get(name) for name in ("return_indices", "divisor_override", "stride", "padding"))
+    if default and not any(others) and _covers_input(kernel_size, input.shape[-rank:]):
+        return pooled(input, 1)
+    return original(input, kernel_size, *args, **options)
 
 
 def _covers_input(kernel_size: Any, sizes: Sequence[int | torch.SymInt]) -> bool:
@@ -270,15 +212,7 @@ def _expression(size: int | torch.SymInt) -> Any:
     return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
-GLOBAL_POOLING = tuple(
-    (f"{kind}_pool{rank}d", _global_pooling(getattr(F, f"adaptive_{kind}_pool{rank}d"), rank))
-    for kind in ("avg", "max")
-    for rank in (1, 2, 3)
-)
-"""Pairs of a function name in ``torch.nn.functional`` and its replacement."""
-
-
-def pooling_output_shape(
+def _pooling_output_shape(
     original: Callable[..., Any],
     inputSize: Any,
     kernelSize: Any,
@@ -299,7 +233,7 @@ def pooling_output_shape(
     return sym_min(rounded, (inputSize + pad_l - 1) // stride + 1)
 
 
-def detect_is_causal_mask(
+def _detect_is_causal_mask(
     original: Callable[..., bool], mask: Tensor | None, is_causal: bool | None = None, size: int | None = None
 ) -> bool:
     """``_detect_is_causal_mask`` of ``nn.TransformerEncoder`` and ``nn.TransformerDecoder``, without reading the mask.
@@ -309,7 +243,7 @@ def detect_is_causal_mask(
     return is_causal is True
 
 
-def has_internal_overlap(original: Callable[[Tensor], int], self: Tensor) -> int:
+def _has_internal_overlap(original: Callable[[Tensor], int], self: Tensor) -> int:
     """``torch._debug_has_internal_overlap``: 1 if elements share memory, 0 if none do, 2 if that is not known."""
     if not any(isinstance(size, torch.SymInt) for size in (*self.shape, *self.stride())):
         return original(self)
@@ -318,7 +252,7 @@ def has_internal_overlap(original: Callable[[Tensor], int], self: Tensor) -> int
     return original(self) if is_expanded else 2
 
 
-def scaled_dot_product_attention(
+def _scaled_dot_product_attention(
     original: Callable[..., Any],
     query: Any,
     key: Any,
@@ -341,84 +275,13 @@ def scaled_dot_product_attention(
     return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
 
 
-@dataclass
-class FullMasks:
-    """Masks of transformers that hide nothing, which only traced models compute.
-
-    Attributes:
-        exist: Whether the model asked for such a mask.
-        are_skipped: Whether to return None for them, as in eager mode.
-    """
-
-    exist: bool = False
-    are_skipped: bool = False
-
-
-def recorded_full_masks(*, are_skipped: bool) -> AbstractContextManager[FullMasks]:
-    """Record inside the context whether the model asks for masks that hide nothing, and omit them if requested."""
-    return activated(FullMasks(are_skipped=are_skipped))
-
-
-def ignore_full_mask(
-    original: Callable[..., bool], padding_mask: Tensor | None, kv_length: int, local_attention_size: int | None = None
-) -> bool:
-    """``_ignore_bidirectional_mask_sdpa``: True without padding and without a window, if ``are_skipped``.
-
-    Autoformer and Informer keep such a mask for layers with other lengths, where it does not fit.
-    """
-    masks = active(FullMasks)
-    if masks is not None and padding_mask is None and local_attention_size is None:
-        masks.exist = True
-        if masks.are_skipped:
-            return True
-    return original(padding_mask, kv_length, local_attention_size)
-
-
-def keep_causal_mask(original: Callable[..., bool], padding_mask: Tensor | None, *args: Any, **kwargs: Any) -> bool:
-    """``_ignore_causal_mask_sdpa``: False for a traced mask, without asking whether it is longer than the keys."""
-    return not isinstance(padding_mask, FakeTensor) and original(padding_mask, *args, **kwargs)
-
-
-MASK_PATCHES: tuple[Patch, ...] = (
-    Patch(
-        "transformers.masking_utils:_ignore_bidirectional_mask_sdpa",
-        ignore_full_mask,
-        "it makes masks that hide nothing if a model is traced, which some models cannot use",
-        optional=True,
-    ),
-    Patch(
-        "transformers.masking_utils:_ignore_causal_mask_sdpa",
-        keep_causal_mask,
-        "it compares the length of a mask with that of the keys, also if a model is traced, where it returns False",
-        optional=True,
-    ),
-)
-"""Of transformers; the results are those of the original functions."""
-
-
-def call_module(_: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """``DistributedDataParallel.forward``: the call of its module, without synchronizing the processes."""
-    return self.module(*args, **kwargs)
-
-
-WRAPPER_PATCHES: tuple[Patch, ...] = (
-    Patch(
-        "torch.nn.parallel.distributed:DistributedDataParallel.forward",
-        call_module,
-        "it calls code that torch.compiler.disable hides from torch.export",
-        optional=True,
-    ),
-)
-"""Of modules that wrap others."""
-
-
-def validate_device(original: Callable[..., None], query: Tensor, key: Tensor, value: Tensor) -> None:
+def _validate_device(original: Callable[..., None], query: Tensor, key: Tensor, value: Tensor) -> None:
     """``_validate_device`` of ``flex_attention``, without the check that no gradient is computed on the CPU."""
     if query.device.type != "cpu":
         original(query, key, value)
 
 
-def associative_scan(
+def _associative_scan(
     original: Callable[..., Any],
     operator: Any,
     leaves: Sequence[Tensor],
@@ -443,20 +306,7 @@ def associative_scan(
     return scan(step, init, list(leaves))[1]
 
 
-QUOTIENT_PATCHES: tuple[Patch, ...] = tuple(
-    Patch(
-        f"torch:{kind}.{name}",
-        replacement,
-        "the floor of the rounded quotient of a size and a float is not always Python's quotient",
-        PatchKind.SOUND,
-        strict=False,
-    )
-    for kind in ("SymInt", "SymFloat")
-    for name, replacement in (("__floordiv__", _floor_divide), ("__rfloordiv__", _floor_divide_by))
-)
-
-
-def layout_of_tensor(original: Callable[..., bool], self: torch.Tensor, *args: Any, **kwargs: Any) -> bool:
+def _layout_of_tensor(original: Callable[..., bool], self: torch.Tensor, *args: Any, **kwargs: Any) -> bool:
     """``Tensor.is_contiguous``: the capture has one answer for all sizes, but axes of size 1 have other ones."""
     answer = original(self, *args, **kwargs)
     frame = sys._getframe(2)
@@ -475,3 +325,200 @@ def _is_always_contiguous(tensor: torch.Tensor) -> bool:
             return False
         expected = expected * size
     return True
+
+
+def _one_hot(original: Callable[..., Tensor], tensor: Tensor, num_classes: Any = -1) -> Tensor:
+    """``F.one_hot`` with a number of classes that is a size."""
+    if not isinstance(num_classes, torch.SymInt):
+        return original(tensor, num_classes)
+    return (tensor.unsqueeze(-1) == arange(num_classes, device=tensor.device)).to(torch.int64)
+
+
+def _adaptive_avg_pool1d(original: Callable[..., Tensor], input: Tensor, output_size: Any) -> Tensor:
+    """``F.adaptive_avg_pool1d`` with a dynamic size of the result, as the pooling of images of height 1."""
+    (size,) = output_size if isinstance(output_size, Sequence) else (output_size,)
+    if not isinstance(size, torch.SymInt):
+        return original(input, output_size)
+    sizes: Any = (1, size)
+    return torch.nn.functional.adaptive_avg_pool2d(input.unsqueeze(-2), sizes).squeeze(-2)
+
+
+def _adaptive_max_pool(
+    rank: int, original: Callable[..., Any], input: Tensor, output_size: Any, return_indices: bool = False
+) -> Any:
+    """``F.adaptive_max_pool2d`` and its relatives with a dynamic size of the result, one axis after the other."""
+    sizes = tuple(output_size) if isinstance(output_size, Sequence) else (output_size,) * rank
+    is_dynamic = any(isinstance(size, torch.SymInt) for size in sizes)
+    if not is_dynamic or return_indices or len(sizes) != rank:
+        return original(input, output_size, return_indices)
+    for axis, size in zip(range(-rank, 0), sizes, strict=True):
+        input = input if size is None else _greatest_of_windows(input, axis, size)
+    return input
+
+
+def _greatest_of_windows(x: Tensor, axis: int, count: Any) -> Tensor:
+    """The maxima of windows of almost equal lengths that cover an axis; the last element of short ones is repeated."""
+    size = x.shape[axis]
+    index = arange(count, device=x.device)
+    first, last = index * size // count, ((index + 1) * size + count - 1) // count - 1
+    # At most ceil(size / count) + 1 elements. It is evident that there are some, also if there are no windows.
+    offsets = arange(sym_max((size - 1) // count + 2, 1), device=x.device)
+    positions = torch.minimum(first.unsqueeze(1) + offsets, last.unsqueeze(1))
+    windows = x.movedim(axis, -1)[..., positions]
+    return windows.amax(-1).movedim(-1, axis)
+
+
+def _triangle_indices(
+    is_upper: bool,
+    original: Callable[..., Tensor],
+    row: Any,
+    col: Any,
+    offset: Any = 0,
+    *,
+    dtype: torch.dtype = torch.long,
+    device: Any = None,
+    **options: Any,
+) -> Tensor:
+    """``torch.tril_indices`` and ``torch.triu_indices`` of dynamic sizes, as the positions in a mask."""
+    if not any(isinstance(number, torch.SymInt) for number in (row, col, offset)):
+        return original(row, col, offset, dtype=dtype, device=device, **options)
+    differences = arange(col, device=device) - arange(row, device=device).unsqueeze(1)
+    below = offset - 1 if is_upper else offset
+    found = (differences > below if is_upper else differences <= below).nonzero()
+    count = _sum_of_positive(row, below) - _sum_of_positive(row, below - col)
+    count = row * col - count if is_upper else count
+    check(found.shape[0] == count)
+    indices: Tensor = found.T.to(dtype)
+    return indices
+
+
+def _sum_of_positive(count: Any, offset: Any) -> Any:
+    """The sum of the positive ones of the numbers from offset + 1 to offset + count."""
+    last, before = sym_max(offset + count, 0), sym_max(offset, 0)
+    return last * (last + 1) // 2 - before * (before + 1) // 2
+
+
+def _unbind_outputs(original: Callable[..., Sequence[Tensor]], input: Any, dim: int = 0) -> Sequence[Tensor]:
+    """``torch.unbind`` as the outputs of ``torch.autograd.grad``, whose gradient is that of their sum."""
+    is_vector = isinstance(input, Tensor) and input.dim() == 1 and isinstance(input.shape[0], torch.SymInt)
+    caller = sys._getframe(2)
+    if not is_vector or not computes_gradients() or not _is_differentiated(caller.f_code.co_filename, caller.f_lineno):
+        return original(input, dim)
+    record_departure(DepartureKind.REPLACED, "the outputs of torch.autograd.grad, by their sum", caller)
+    return (input.sum(),)
+
+
+def _is_differentiated(file: str, line: int) -> bool:
+    """Whether a line has ``grad(unbind(outputs), inputs)``, with no other parts and no weights of the outputs."""
+    lines = linecache.getlines(file)
+    if not any("unbind" in text for text in lines[line - 1 : line]):
+        return False
+    try:
+        tree = ast.parse("".join(lines))
+    except SyntaxError:
+        return False
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_at(node, line)]
+    gradients = [call for call in calls if _name(call.func) == "grad" and _outputs_are_parts(call)]
+    return bool(gradients) and sum(_name(call.func) == "unbind" for call in calls) == 1
+
+
+def _outputs_are_parts(call: ast.Call) -> bool:
+    given = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "outputs")]
+    has_weights = len(call.args) > 2 or any(keyword.arg in (None, "grad_outputs") for keyword in call.keywords)
+    return not has_weights and any(isinstance(value, ast.Call) and _name(value.func) == "unbind" for value in given)
+
+
+def _is_at(node: ast.expr, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+FUNCTION_PATCHES: tuple[Patch, ...] = (
+    *(
+        TorchFunctionPatch(target, replacement, why, strict=False)
+        for target, replacement, why in (
+            ("torch:as_tensor", _as_tensor, "it specializes sizes in a list"),
+            ("torch:tensor", _tensor, "it reads the values of the tensors in a list"),
+            ("torch:linspace", _linspace, "it specializes the number of steps"),
+            ("torch:unbind", _unbind_outputs, "the number of results is a dynamic size"),
+            *(
+                (
+                    f"torch.nn.functional:{kind}_pool{rank}d",
+                    partial(_global_pooling, getattr(F, f"adaptive_{kind}_pool{rank}d"), rank),
+                    "it specializes the window size, also if it is the size of the input",
+                )
+                for kind in ("avg", "max")
+                for rank in (1, 2, 3)
+            ),
+        )
+    ),
+    *(
+        FunctionPatch(f"torch{name}", replacement, why, strict=False)
+        for name, replacement, why in (
+            (".nn.functional:one_hot", _one_hot, "it specializes the number of classes"),
+            (".nn.functional:adaptive_avg_pool1d", _adaptive_avg_pool1d, "it specializes the size of its result"),
+            *(
+                (
+                    f".nn.functional:adaptive_max_pool{rank}d",
+                    partial(_adaptive_max_pool, rank),
+                    "it specializes the size of its result",
+                )
+                for rank in (1, 2, 3)
+            ),
+            (":tril_indices", partial(_triangle_indices, False), "it specializes the sizes"),
+            (":triu_indices", partial(_triangle_indices, True), "it specializes the sizes"),
+        )
+    ),
+    *(
+        Patch(target, replacement, why, strict=False)
+        for target, replacement, why in (
+            (
+                "torch:_debug_has_internal_overlap",
+                _has_internal_overlap,
+                "for writes to a part of a tensor, it compares sizes with 1",
+            ),
+            (
+                "torch.nn.modules.transformer:_detect_is_causal_mask",
+                _detect_is_causal_mask,
+                "it compares the mask with a causal one, which is a branch on the values of a tensor",
+            ),
+            (
+                "torch._higher_order_ops.associative_scan:generic_associative_scan",
+                _associative_scan,
+                "it halves the length by recursion, which specializes it",
+            ),
+        )
+    ),
+    Patch(
+        "torch:Tensor.is_contiguous",
+        _layout_of_tensor,
+        "it has one answer for all sizes, and axes of size 1 change it",
+        PatchKind.SOUND,
+        strict=False,
+    ),
+    Patch(
+        "torch._subclasses.fake_impls:infer_size",
+        _infer_size,
+        "torch assumes that a size which may be 1 is not 1, even if it is 1 in the example",
+        PatchKind.SOUND,
+    ),
+    Patch(
+        "torch._meta_registrations:pooling_output_shape_pad_lr",
+        _pooling_output_shape,
+        "with ceil_mode it branches on the size, which is only valid for the example",
+    ),
+    FunctionPatch(
+        "torch.nn.functional:scaled_dot_product_attention",
+        _scaled_dot_product_attention,
+        "transformers passes an is_causal that depends on a size, but the C++ function only takes a bool",
+    ),
+    Patch(
+        "torch.nn.attention.flex_attention:_validate_device",
+        _validate_device,
+        "flex_attention raises on the CPU if weights require gradients, which an export does not compute",
+    ),
+)
+"""Applied during captures."""

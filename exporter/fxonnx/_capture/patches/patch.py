@@ -24,8 +24,17 @@ from ..._context_values import activated, active
 from ..._turns import one_at_a_time, undone_in_forks
 from ..function_transforms import computes_gradients
 from ..suspicions.departures import DepartureKind, record_departure
-from .installed.missing import MissingTarget, PatchKind, distribution_of, installed_version, is_newer, report_missing
-from .installed.signatures import ORIGINAL, parameters_of, recorded_parameters
+from .installed import (
+    ORIGINAL,
+    MissingTarget,
+    PatchKind,
+    distribution_of,
+    installed_version,
+    is_newer,
+    parameters_of,
+    recorded_parameters,
+    report_missing,
+)
 
 __all__ = [
     "MISSING",

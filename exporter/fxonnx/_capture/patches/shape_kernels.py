@@ -1,53 +1,41 @@
-"""Shape-only kernels of operators whose own kernel specializes dynamic sizes.
+"""Shape-only kernels of operators whose own kernel specializes dynamic sizes, and their rows.
 
 torch's kernels take sizes as plain C++ integers, choose an algorithm by size, or loop over time steps. The replacements
 compute the shapes of the results only, which is sufficient with fake tensors. In order: convolution and pooling,
-products and distances, indexing and shapes, recurrent layers.
+products and distances, indexing and shapes, histograms, Fourier transforms, sparse tensors.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import has_guarding_hint, statically_known_true
 
-from fxonnx_translations._torch_compat import check, prims_common
+from fxonnx_translations._torch_compat import DispatchKey, check, prims_common
 
-__all__ = [
-    "batch_norm",
-    "cdist",
-    "combinations",
-    "conv_tbc",
-    "cov",
-    "ctc_loss",
-    "fake_quantize",
-    "fill_diagonal",
-    "kron",
-    "lstm",
-    "lstsq",
-    "max_pool1d",
-    "narrow",
-    "of_contiguous",
-    "rnn",
-    "scaled_dot_product_attention",
-    "shape_as_tensor",
-    "take_along_dim",
-]
+from ..._own_operators import define_operator
+from ..function_transforms import computes_gradients
+from .patch import DecompositionPatch, KernelPatch, Patch, ShapePatch, TorchFunctionPatch
+
+__all__ = ["KERNEL_PATCHES"]
+
 
 # Functions of torch without type annotations.
 _broadcast: Callable[..., Sequence[int]] = torch.broadcast_shapes
 
 
-def conv_tbc(original: Callable[..., Any], self: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
+def _conv_tbc(original: Callable[..., Any], self: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
     """``aten::conv_tbc`` of [time, batch, channels], whose own kernel reads the sizes as plain integers."""
     return self.new_empty([self.size(0) + 2 * pad - weight.size(0) + 1, self.size(1), weight.size(2)])
 
 
-def batch_norm(original: Callable[..., Any], input: Tensor, *arguments: Any) -> Tensor:
+def _batch_norm(original: Callable[..., Any], input: Tensor, *arguments: Any) -> Tensor:
     """``aten::batch_norm``, whose meta kernel keeps the strides of transposed tensors; torch's results are contiguous.
 
     An unbacked number of elements, of which there may be none, has the shape only. On a GPU, torch chooses a kernel by
@@ -62,18 +50,18 @@ def batch_norm(original: Callable[..., Any], input: Tensor, *arguments: Any) -> 
     return result if any(statically_known_true(step == 1) for step in dense) else result.new_empty(result.shape)
 
 
-def fill_diagonal(original: Callable[..., Any], self: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
+def _fill_diagonal(original: Callable[..., Any], self: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
     """``aten::fill_diagonal_``, which fills a strided view of as many elements as the smallest size."""
     check(self.dim() >= 2, lambda: f"fill_diagonal_ of {self.dim()} axes; it takes at least two")
     return self
 
 
-def fake_quantize(original: Callable[..., Any], self: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+def _fake_quantize(original: Callable[..., Any], self: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
     """The operators ``fake_quantize_*_cachemask``: the quantized tensor and the mask of the elements in range."""
     return torch.empty_like(self), torch.empty_like(self, dtype=torch.bool)
 
 
-def max_pool1d(
+def _max_pool1d(
     original: Callable[..., Any],
     self: Tensor,
     kernel_size: Sequence[int],
@@ -94,13 +82,13 @@ def max_pool1d(
     return result.squeeze(-2)
 
 
-def of_contiguous(original: Callable[..., Tensor], self: Tensor, *arguments: Any) -> Tensor:
+def _of_contiguous(original: Callable[..., Tensor], self: Tensor, *arguments: Any) -> Tensor:
     """``aten::pixel_shuffle``, ``pixel_unshuffle`` and ``col2im``, whose decompositions take a view of their input."""
     result = original(torch.empty_like(self, memory_format=torch.contiguous_format), *arguments)
     return result.contiguous(memory_format=prims_common.suggest_memory_format(self))
 
 
-def kron(original: Callable[..., Any], self: Tensor, other: Tensor) -> Tensor:
+def _kron(original: Callable[..., Any], self: Tensor, other: Tensor) -> Tensor:
     """``aten::kron``: the product of the sizes per axis, aligned at the last axis."""
     rank = max(self.dim(), other.dim())
     shapes = [(1,) * (rank - tensor.dim()) + tuple(tensor.shape) for tensor in (self, other)]
@@ -108,7 +96,7 @@ def kron(original: Callable[..., Any], self: Tensor, other: Tensor) -> Tensor:
     return self.new_empty([one * two for one, two in zip(*shapes, strict=True)], dtype=dtype)
 
 
-def cdist(
+def _cdist(
     original: Callable[..., Any], x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: int | None = None
 ) -> Tensor:
     """``aten::cdist``, whose own kernel chooses a different algorithm above 25 rows."""
@@ -117,7 +105,7 @@ def cdist(
     return x1.new_empty([*batch, x1.size(-2), x2.size(-2)])
 
 
-def cov(
+def _cov(
     original: Callable[..., Any],
     self: Tensor,
     correction: int = 1,
@@ -134,7 +122,7 @@ def cov(
     return self.new_empty([] if rows == 1 else [rows, rows], dtype=dtype)
 
 
-def ctc_loss(
+def _ctc_loss(
     original: Callable[..., Any],
     log_probs: Tensor,
     targets: Tensor,
@@ -149,7 +137,7 @@ def ctc_loss(
     return log_probs.new_empty([log_probs.shape[1]] if is_batch else [])
 
 
-def lstsq(
+def _lstsq(
     original: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]],
     self: Tensor,
     b: Tensor,
@@ -172,13 +160,13 @@ def lstsq(
     return solution, residuals, rank, values
 
 
-def narrow(original: Callable[..., Any], self: Tensor, dim: int, start: Tensor, length: int) -> Tensor:
+def _narrow(original: Callable[..., Any], self: Tensor, dim: int, start: Tensor, length: int) -> Tensor:
     """``aten::narrow.Tensor``, whose own kernel reads the value of ``start``."""
     check(start.dim() == 0 and not start.dtype.is_floating_point, lambda: "start must be an integer of rank 0")
     return self.narrow(dim, 0, length)
 
 
-def combinations(original: Callable[..., Tensor], self: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
+def _combinations(original: Callable[..., Tensor], self: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
     """``aten::combinations``, whose own kernel selects from all tuples by a mask."""
     if r < 1 or self.dim() != 1:
         return original(self, r, with_replacement)
@@ -187,7 +175,7 @@ def combinations(original: Callable[..., Tensor], self: Tensor, r: int = 2, with
     return self.new_empty([math.comb(size + r - 1 if with_replacement else size, r) if size else 0, r])
 
 
-def take_along_dim(original: Callable[..., Any], self: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+def _take_along_dim(original: Callable[..., Any], self: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     """``aten::take_along_dim``: all axes except ``dim`` are broadcast."""
     if dim is None:
         return self.new_empty([indices.numel()])
@@ -197,12 +185,12 @@ def take_along_dim(original: Callable[..., Any], self: Tensor, indices: Tensor, 
     return self.new_empty([*shape[:axis], indices.shape[axis], *shape[axis + 1 :]])
 
 
-def shape_as_tensor(original: Callable[..., Any], self: Tensor) -> Tensor:
+def _shape_as_tensor(original: Callable[..., Any], self: Tensor) -> Tensor:
     """``aten::_shape_as_tensor``, whose own kernel reads memory that fake tensors do not have."""
     return self.new_empty([self.dim()], dtype=torch.int64)
 
 
-def scaled_dot_product_attention(
+def _scaled_dot_product_attention(
     original: Callable[..., Tensor],
     query: Tensor,
     key: Tensor,
@@ -218,48 +206,230 @@ def scaled_dot_product_attention(
     return query.new_empty([*query.shape[:-1], value.shape[-1]])
 
 
-def lstm(
-    original: Callable[..., Any],
+def _counts(original: Callable[..., Any], self: Tensor, bins: int = 100, **options: Any) -> tuple[Tensor, Tensor]:
+    """``aten::histogram.bin_ct``: the counts and the edges of the bins."""
+    return self.new_empty([bins]), self.new_empty([bins + 1])
+
+
+def _counts_of_edges(original: Callable[..., Any], self: Tensor, bins: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    """``aten::histogram.bins_tensor``: the counts, one less than the edges of the bins, and the edges."""
+    return self.new_empty([bins.shape[0] - 1]), self.new_empty(bins.shape)
+
+
+def _edges_of_points(original: Callable[..., Any], self: Tensor, bins: Sequence[int], **options: Any) -> list[Tensor]:
+    """``aten::_histogramdd_bin_edges``: the edges of the bins of each coordinate."""
+    return [self.new_empty([count + 1]) for count in bins]
+
+
+def _counts_of_points(original: Callable[..., Any], self: Tensor, bins: Sequence[Any], **options: Any) -> Tensor:
+    """``aten::_histogramdd_from_bin_cts`` and ``from_bin_tensors``: one count of each combination of bins."""
+    return self.new_empty([one if isinstance(one, int) else one.shape[0] - 1 for one in bins])
+
+
+def _counts_and_edges(
+    original: Callable[..., Any], self: Tensor, bins: int, **options: Any
+) -> tuple[Tensor, list[Tensor]]:
+    """``aten::histogramdd.int_bins``: the same number of bins of each coordinate."""
+    counts = [bins] * int(self.shape[-1])
+    return _counts_of_points(original, self, counts), _edges_of_points(original, self, counts)
+
+
+def _axes_and_lengths(rank: int, lengths: Any, axes: Any) -> Iterator[tuple[int, Any]]:
+    given = [] if lengths is None else list(lengths) if isinstance(lengths, Sequence) else [lengths]
+    if axes is None:
+        axes = range(rank - len(given) if given else 0, rank)
+    chosen = axes if isinstance(axes, Sequence) else [axes]
+    for index, axis in enumerate(chosen):
+        length = given[index] if index < len(given) else None
+        yield axis % rank, None if type(length) is int and length == -1 else length
+
+
+def _transform(
+    kind: str, lengths: str, axes: Any, original: Callable[..., Tensor], self: Tensor, *args: Any, **options: Any
+) -> Tensor:
+    """Functions of ``torch.fft`` with a given length of an axis, which is compared with a dynamic size.
+
+    Args:
+        kind: "complex", "spectrum" for the first half of the spectrum of real numbers, or "signal" for its inverse.
+        lengths: The name of the parameter with the lengths.
+        axes: The default of ``dim``.
+        original: torch's kernel.
+        self: The input.
+        args: The lengths, the axes and the normalization.
+        options: Those by name.
+    """
+    given = dict(zip((lengths, "dim", "norm"), args, strict=False)) | options
+    sizes, dim = given.get(lengths), given.get("dim", axes)
+    shape = list(self.shape)
+    pairs = list(_axes_and_lengths(self.dim(), sizes, dim))
+    resized = [(axis, length) for axis, length in pairs if length is not None]
+    if not any(isinstance(number, torch.SymInt) for axis, length in resized for number in (shape[axis], length)):
+        return original(self, sizes, dim, given.get("norm"))
+    for axis, length in resized:
+        shape[axis] = length
+    last, length = pairs[-1]
+    dtype = self.dtype if self.dtype.is_floating_point or self.dtype.is_complex else torch.get_default_dtype()
+    if kind == "spectrum":
+        shape[last] = shape[last] // 2 + 1
+    if kind == "signal":
+        shape[last] = 2 * (shape[last] - 1) if length is None else length
+    return self.new_empty(shape, dtype=dtype.to_real() if kind == "signal" else dtype.to_complex())
+
+
+def _istft_shape(
     input: Tensor,
-    hx: Sequence[Tensor],
-    params: Sequence[Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """``aten::lstm.input``: the output sequence, the hidden state and the cell state."""
-    return _output_sequence(input, hx[0], bidirectional, batch_first), _empty_like(hx[0]), _empty_like(hx[1])
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Tensor | None = None,
+    center: bool = True,
+    normalized: bool = False,
+    onesided: bool | None = None,
+    length: Any = None,
+    return_complex: bool = False,
+) -> Tensor:
+    allowed = {None: (n_fft // 2 + 1, n_fft), True: (n_fft // 2 + 1,), False: (n_fft,)}[onesided]
+    check(input.dim() in (2, 3), lambda: f"istft of {input.dim()} axes; it takes two or three")
+    check(
+        any(input.shape[-2] == bins for bins in allowed),
+        lambda: f"istft of {input.shape[-2]} frequencies; n_fft={n_fft} has {' or '.join(map(str, allowed))}",
+    )
+    step = n_fft // 4 if hop_length is None else hop_length
+    if length is None:
+        length = step * (input.shape[-1] - 1) + (n_fft - 2 * (n_fft // 2) if center else n_fft)
+    dtype = input.dtype if return_complex else input.dtype.to_real()
+    return input.new_empty([*input.shape[:-2], length], dtype=dtype)
 
 
-def rnn(
-    original: Callable[..., Any],
-    input: Tensor,
-    hx: Tensor,
-    params: Sequence[Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[Tensor, Tensor]:
-    """``aten::gru.input``, ``rnn_tanh.input`` and ``rnn_relu.input``: the output sequence and the hidden state."""
-    return _output_sequence(input, hx, bidirectional, batch_first), _empty_like(hx)
+_ISTFT = inspect.signature(_istft_shape)
+_OPERATOR = define_operator(
+    "fxonnx::istft(Tensor self, int n_fft, int? hop_length, int? win_length, Tensor? window, bool center, "
+    "bool normalized, bool? onesided, SymInt length, bool return_complex) -> Tensor",
+    torch.ops.aten.istft.default,
+    _istft_shape,
+)
 
 
-def _output_sequence(input: Tensor, hidden: Tensor, bidirectional: bool, batch_first: bool) -> Tensor:
-    batch = input.size(0 if batch_first else 1)
-    # A check instead of a comparison: equal unbacked sizes become one dim of the exported model.
-    check(hidden.size(1) == batch, lambda: f"the hidden state is for {hidden.size(1)} sequences, the input has {batch}")
-    channels = hidden.size(2) * (2 if bidirectional else 1)
-    if not batch_first:
-        return input.new_empty([*input.shape[:-1], channels])
-    # torch computes by time, and as_strided depends on the memory layout.
-    return input.new_empty([input.size(1), batch, channels]).transpose(0, 1)
+def _istft(original: Callable[..., Tensor], *args: Any, **options: Any) -> Tensor:
+    """``torch.istft`` with a dynamic length."""
+    given = _ISTFT.bind(*args, **options)
+    given.apply_defaults()
+    if not isinstance(given.arguments["length"], torch.SymInt) or computes_gradients():
+        return original(*args, **options)
+    result: Tensor = torch.ops.fxonnx.istft(*given.args)
+    return result
 
 
-def _empty_like(state: Tensor) -> Tensor:
-    return state.new_empty(state.shape)
+class _SparseShapePatch(KernelPatch):
+    """Meta kernel of an operator for sparse tensors; it is never called for dense ones."""
+
+    key = DispatchKey.SparseMeta
+
+    def write(self, value: Any) -> None:
+        """Register the kernel for all sparse layouts, or remove it."""
+        super().write(value)
+        kernels = self._operator().py_kernels
+        if self.key in kernels:
+            kernels[DispatchKey.SparseCsrMeta] = kernels[self.key]
+        else:
+            kernels.pop(DispatchKey.SparseCsrMeta, None)
+
+
+def _mv(original: Callable[..., Any], self: Tensor, vec: Tensor) -> Any:
+    """The decomposition of ``mv``: torch's multiplies the elements, which compressed sparse tensors do not have."""
+    return original(self, vec) if _is_dense(self) else vec.new_empty(self.shape[:1])
+
+
+def _addmm(original: Callable[..., Any], self: Tensor, mat1: Tensor, mat2: Tensor, **factors: Any) -> Any:
+    if not (_is_dense(mat1) or _is_dense(mat2)):
+        if self.layout is torch.sparse_coo:
+            return original(self, mat1, mat2, **factors)
+        # torch's own kernel for shapes ends the process.
+        return torch.empty((mat1.shape[0], mat2.shape[1]), dtype=self.dtype, layout=self.layout, device=self.device)
+    return _dense_one(mat1, mat2).new_empty((mat1.shape[0], mat2.shape[1]))
+
+
+def _product(original: Callable[..., Any], one: Tensor, other: Tensor) -> Any:
+    if _is_dense(one) == _is_dense(other):
+        # Two sparse tensors, whose product is sparse.
+        return original(one, other)
+    return _dense_one(one, other).new_empty((*one.shape[:-1], other.shape[-1]))
+
+
+def _dense_one(one: Tensor, other: Tensor) -> Tensor:
+    return one if _is_dense(one) else other
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided
+
+
+KERNEL_PATCHES: tuple[Patch, ...] = (
+    *(
+        KernelPatch(f"aten::{name}", kernel, why)
+        for name, kernel, why in (
+            ("_shape_as_tensor", _shape_as_tensor, "its kernel reads memory, which fake tensors do not have"),
+            ("batch_norm", _batch_norm, "it branches on whether the input is empty"),
+            (
+                "scaled_dot_product_attention",
+                _scaled_dot_product_attention,
+                "its kernel compares sizes with 1, which unbacked sizes do not decide",
+            ),
+            ("max_pool1d", _max_pool1d, "its kernel specializes the length"),
+            ("take_along_dim", _take_along_dim, "its kernel specializes the sizes"),
+            *(
+                (
+                    f"fft_{name}{suffix}",
+                    partial(_transform, kind, lengths, axes),
+                    "its kernel compares the given length with the size of the axis",
+                )
+                for name, kind in (
+                    *(("fft", "complex"), ("ifft", "complex"), ("rfft", "spectrum")),
+                    *(("ihfft", "spectrum"), ("irfft", "signal"), ("hfft", "signal")),
+                )
+                for suffix, lengths, axes in (("", "n", -1), ("2", "s", (-2, -1)), ("n", "s", None))
+            ),
+            (
+                "istft",
+                lambda _, *args, **options: _istft_shape(*args, **options),
+                "its kernel writes one element of all frames after the other",
+            ),
+            ("kron", _kron, "its kernel specializes the sizes"),
+            ("cdist", _cdist, "it branches on whether there are more than 25 points"),
+            ("combinations", _combinations, "its number of results depends on a mask"),
+            ("cov", _cov, "it branches on the values of weights"),
+            ("ctc_loss.Tensor", _ctc_loss, "its kernel reads the lengths"),
+            ("ctc_loss.IntList", _ctc_loss, "its kernel reads the lengths"),
+            ("histogramdd.int_bins", _counts_and_edges, "its kernel specializes the number of points"),
+            ("linalg_lstsq", _lstsq, "the shape of its residuals depends on the ranks"),
+            ("fill_diagonal_", _fill_diagonal, "it reads the sizes as plain integers"),
+            ("narrow.Tensor", _narrow, "it reads the value of a tensor"),
+            ("_sparse_mm", _product, "torch calls the kernel itself, which needs the values of sizes"),
+        )
+    ),
+    *(
+        ShapePatch(f"aten::{name}", kernel, why)
+        for name, kernel, why in (
+            ("conv_tbc", _conv_tbc, "its meta kernel specializes the sizes"),
+            ("histogram.bin_ct", _counts, "it has no meta kernel"),
+            ("histogram.bins_tensor", _counts_of_edges, "it has no meta kernel"),
+            ("_histogramdd_bin_edges", _edges_of_points, "it has no meta kernel"),
+            ("_histogramdd_from_bin_cts", _counts_of_points, "it has no meta kernel"),
+            ("_histogramdd_from_bin_tensors", _counts_of_points, "it has no meta kernel"),
+            ("fake_quantize_per_tensor_affine_cachemask", _fake_quantize, "it has no meta kernel"),
+            ("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", _fake_quantize, "it has no meta kernel"),
+            ("fake_quantize_per_channel_affine_cachemask", _fake_quantize, "it has no meta kernel"),
+        )
+    ),
+    *(
+        _SparseShapePatch(f"aten::{name}", kernel, "torch calls the kernel itself, which needs the values of sizes")
+        for name, kernel in (("mm", _product), ("bmm", _product), ("addmm", _addmm), ("_sparse_addmm", _addmm))
+    ),
+    DecompositionPatch("aten::mv", _mv, "its decomposition multiplies by strides, which CSR tensors do not have"),
+    *(
+        DecompositionPatch(f"aten::{name}", _of_contiguous, "for a transposed image, or a part, it specializes sizes")
+        for name in ("pixel_shuffle", "pixel_unshuffle", "col2im")
+    ),
+    TorchFunctionPatch("torch:istft", _istft, "its C++ function specializes the length", strict=False),
+)
+"""Applied during captures."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,49 +26,27 @@ from ..constraints.size_forms import guard_or, sym_node_init
 from ..data_dependence import checks, concrete_values
 from ..function_transforms import call_region
 from ..suspicions import handled_errors, random_seeds, texts
-from . import (
-    fast_paths,
-    functional,
-    indexing,
-    packed_sequences,
-    shape_kernels,
-    torchvision_detection,
-    tracing_state,
-)
+from . import fast_paths, indexing, tracing_state
 from .fast_paths import SPEED_PATCHES
-from .functional import (
-    QUOTIENT_PATCHES,
-    infer_size,
-    pooling_output_shape,
-    scaled_dot_product_attention,
-    tensor_split,
-    unbind,
-)
-from .installed.missing import MissingTarget
-from .layouts.padded_encoder import ENCODER_PATCHES
-from .layouts.sparse import SPARSE_PATCHES
-from .libraries.size_branches import LIBRARY_PATCHES
-from .libraries.transformers_models import TRANSFORMERS_PATCHES
-from .libraries.transformers_vision import TRANSFORMERS_VISION_PATCHES
-from .loading import LOADING_PATCHES
+from .functional import FUNCTION_PATCHES, isin, pad_sequence, tensor_split, unbind
+from .installed import MissingTarget
+from .libraries import LIBRARY_PATCHES
 from .patch import (
     DecompositionPatch,
     FunctionPatch,
     KernelPatch,
     Patch,
     PatchKind,
-    ShapePatch,
     ThreadDefault,
     TorchFunctionPatch,
     ValuePatch,
     applied,
 )
-from .python_sizes.integers import INTEGER_PATCHES
-from .python_sizes.table import SIZE_PATCHES
-from .tracing_state import REWRITING_PATCHES, STATE_PATCHES, FilteredWarnings, TracedData
-from .whole_operators import gradient_outputs
-from .whole_operators.histograms import HISTOGRAM_PATCHES
-from .whole_operators.spectra import SPECTRA_PATCHES
+from .sequences import SEQUENCE_PATCHES
+from .shape_kernels import KERNEL_PATCHES
+from .size_numbers import INTEGER_PATCHES, SIZE_PATCHES
+from .torchvision_detection import DETECTION_PATCHES
+from .tracing_state import LOADING_PATCHES, REWRITING_PATCHES, STATE_PATCHES, FilteredWarnings, TracedData
 
 __all__ = [
     "CAPTURE_PATCHES",
@@ -82,11 +59,6 @@ __all__ = [
     "tracing_patches",
     "value_patches",
 ]
-
-
-def _departing(patches: Sequence[Patch]) -> list[Patch]:
-    """The patches of functions that are computed by other means, which the capture proves."""
-    return [replace(patch, departs=True) for patch in patches]
 
 
 TRACING_PATCHES: tuple[Patch, ...] = (
@@ -105,11 +77,9 @@ TRACING_PATCHES: tuple[Patch, ...] = (
     DecompositionPatch(
         "aten::unbind.int", unbind, "its decomposition does not remove the axis of a part if the size is an expression"
     ),
-    DecompositionPatch("aten::isin.Tensor_Tensor", functional.isin, "it compares the numbers of elements"),
+    DecompositionPatch("aten::isin.Tensor_Tensor", isin, "it compares the numbers of elements"),
     KernelPatch("aten::tensor_split.sections", tensor_split, "it specializes which sections are longer"),
-    KernelPatch(
-        "aten::pad_sequence", functional.pad_sequence, "it compares the lengths of the sequences", before="2.15"
-    ),
+    KernelPatch("aten::pad_sequence", pad_sequence, "it compares the lengths of the sequences", before="2.15"),
     Patch(
         "torch.fx.experimental.symbolic_shapes:_guard_or",
         guard_or,
@@ -160,106 +130,8 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "size expressions of nested paddings and strides grow exponentially with the depth of a model",
         PatchKind.SPEED,
     ),
-    *(
-        KernelPatch(
-            f"aten::{name}.input",
-            kernel,
-            "its decomposition unrolls the time steps, which specializes the sequence length",
-        )
-        for name, kernel in (
-            ("lstm", shape_kernels.lstm),
-            ("gru", shape_kernels.rnn),
-            ("rnn_tanh", shape_kernels.rnn),
-            ("rnn_relu", shape_kernels.rnn),
-        )
-    ),
-    *(
-        KernelPatch(f"aten::{name}.data", kernel, "its kernel reads the batch size of every time step")
-        for name, kernel in (
-            ("lstm", packed_sequences.lstm),
-            ("gru", packed_sequences.rnn),
-            ("rnn_tanh", packed_sequences.rnn),
-            ("rnn_relu", packed_sequences.rnn),
-        )
-    ),
-    *(
-        Patch(f"torch._VF:_{name}", replacement, "the sizes of its results depend on the lengths", strict=False)
-        for name, replacement in (
-            ("pack_padded_sequence", packed_sequences.pack_padded_sequence),
-            ("pad_packed_sequence", packed_sequences.pad_packed_sequence),
-        )
-    ),
-    Patch(
-        "torch.nn.utils.rnn:_packed_sequence_init_args",
-        packed_sequences.sequence_arguments,
-        "torch.export replaces the tensors of a packed sequence by the specs of their dims",
-        strict=False,
-    ),
-    *(
-        Patch(
-            f"torch.nn.modules.rnn:{name}",
-            replacement,
-            "it reads the batch size of a packed sequence from a tensor",
-            strict=False,
-        )
-        for name, replacement in (
-            ("RNN.forward", packed_sequences.forward),
-            ("LSTM.forward", packed_sequences.forward),
-            ("GRU.forward", packed_sequences.forward),
-            ("RNNBase.get_expected_hidden_size", packed_sequences.expected_hidden_size),
-            ("LSTM.get_expected_cell_size", packed_sequences.expected_cell_size),
-        )
-    ),
-    ShapePatch("aten::conv_tbc", shape_kernels.conv_tbc, "its meta kernel specializes the sizes"),
-    KernelPatch(
-        "aten::_shape_as_tensor",
-        shape_kernels.shape_as_tensor,
-        "its kernel reads memory, which fake tensors do not have",
-    ),
-    KernelPatch("aten::batch_norm", shape_kernels.batch_norm, "it branches on whether the input is empty"),
-    KernelPatch(
-        "aten::scaled_dot_product_attention",
-        shape_kernels.scaled_dot_product_attention,
-        "its kernel compares sizes with 1, which unbacked sizes do not decide",
-    ),
-    KernelPatch("aten::max_pool1d", shape_kernels.max_pool1d, "its kernel specializes the length"),
-    KernelPatch("aten::take_along_dim", shape_kernels.take_along_dim, "its kernel specializes the sizes"),
-    *SPECTRA_PATCHES,
-    *(
-        DecompositionPatch(
-            f"aten::{name}", shape_kernels.of_contiguous, "for a transposed image, or a part, it specializes sizes"
-        )
-        for name in ("pixel_shuffle", "pixel_unshuffle", "col2im")
-    ),
-    KernelPatch("aten::kron", shape_kernels.kron, "its kernel specializes the sizes"),
-    KernelPatch("aten::cdist", shape_kernels.cdist, "it branches on whether there are more than 25 points"),
-    KernelPatch("aten::combinations", shape_kernels.combinations, "its number of results depends on a mask"),
-    KernelPatch("aten::cov", shape_kernels.cov, "it branches on the values of weights"),
-    KernelPatch("aten::ctc_loss.Tensor", shape_kernels.ctc_loss, "its kernel reads the lengths"),
-    KernelPatch("aten::ctc_loss.IntList", shape_kernels.ctc_loss, "its kernel reads the lengths"),
-    *HISTOGRAM_PATCHES,
-    *(
-        ShapePatch(f"aten::{name}", shape_kernels.fake_quantize, "it has no meta kernel")
-        for name in (
-            "fake_quantize_per_tensor_affine_cachemask",
-            "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
-            "fake_quantize_per_channel_affine_cachemask",
-        )
-    ),
-    KernelPatch("aten::linalg_lstsq", shape_kernels.lstsq, "the shape of its residuals depends on the ranks"),
-    KernelPatch("aten::fill_diagonal_", shape_kernels.fill_diagonal, "it reads the sizes as plain integers"),
-    KernelPatch("aten::narrow.Tensor", shape_kernels.narrow, "it reads the value of a tensor"),
-    TorchFunctionPatch("torch:as_tensor", functional.as_tensor, "it specializes sizes in a list", strict=False),
-    TorchFunctionPatch("torch:tensor", functional.tensor, "it reads the values of the tensors in a list", strict=False),
-    Patch(
-        "torch:_debug_has_internal_overlap",
-        functional.has_internal_overlap,
-        "for writes to a part of a tensor, it compares sizes with 1",
-        strict=False,
-    ),
-    *QUOTIENT_PATCHES,
-    *(*SIZE_PATCHES, *SPARSE_PATCHES, *ENCODER_PATCHES),
-    Patch("torch:SymInt.__hash__", functional.hash_of_size, "it raises a TypeError for sets of lengths", strict=False),
+    *(*KERNEL_PATCHES, *SEQUENCE_PATCHES, *FUNCTION_PATCHES, *SIZE_PATCHES),
+    *(*DETECTION_PATCHES, *LIBRARY_PATCHES),
     *(
         Patch(
             f"torch:{name}.__repr__",
@@ -279,45 +151,6 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
             strict=False,
         )
         for name in ("__repr__", "__format__")
-    ),
-    Patch(
-        "torch:Tensor.is_contiguous",
-        functional.layout_of_tensor,
-        "it has one answer for all sizes, and axes of size 1 change it",
-        PatchKind.SOUND,
-        strict=False,
-    ),
-    TorchFunctionPatch("torch:linspace", functional.linspace, "it specializes the number of steps", strict=False),
-    *(
-        TorchFunctionPatch(
-            f"torch.nn.functional:{name}",
-            replacement,
-            "it specializes the window size, also if it is the size of the input",
-            strict=False,
-        )
-        for name, replacement in functional.GLOBAL_POOLING
-    ),
-    Patch(
-        "torch.nn.modules.transformer:_detect_is_causal_mask",
-        functional.detect_is_causal_mask,
-        "it compares the mask with a causal one, which is a branch on the values of a tensor",
-        strict=False,
-    ),
-    Patch(
-        "torch._meta_registrations:pooling_output_shape_pad_lr",
-        pooling_output_shape,
-        "with ceil_mode it branches on the size, which is only valid for the example",
-    ),
-    FunctionPatch(
-        "torch.nn.functional:scaled_dot_product_attention",
-        scaled_dot_product_attention,
-        "transformers passes an is_causal that depends on a size, but the C++ function only takes a bool",
-    ),
-    Patch(
-        "torch._subclasses.fake_impls:infer_size",
-        infer_size,
-        "torch assumes that a size which may be 1 is not 1, even if it is 1 in the example",
-        PatchKind.SOUND,
     ),
     Patch(
         "torch.autograd.function:Function.apply",
@@ -351,9 +184,6 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
             ("apis:vmap_impl", function_transforms.vmap),
         )
     ),
-    TorchFunctionPatch(
-        "torch:unbind", gradient_outputs.unbind, "the number of results is a dynamic size", strict=False
-    ),
     *(
         Patch(target, function_transforms.gradients, "torch.export loses tensors that gradients need", strict=False)
         for target in ("torch.autograd:grad", "torch:Tensor.backward")
@@ -362,17 +192,6 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         "torch:compile",
         tracing_state.compile_anew,
         "higher-order operators compile one function each: guards of earlier calls would specialize dynamic dims",
-        strict=False,
-    ),
-    Patch(
-        "torch.nn.attention.flex_attention:_validate_device",
-        functional.validate_device,
-        "flex_attention raises on the CPU if weights require gradients, which an export does not compute",
-    ),
-    Patch(
-        "torch._higher_order_ops.associative_scan:generic_associative_scan",
-        functional.associative_scan,
-        "it halves the length by recursion, which specializes it",
         strict=False,
     ),
     Patch(
@@ -456,15 +275,6 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         strict=False,
         optional=True,
     ),
-    Patch(
-        "torch.utils._sympy.reference:PythonReferenceAnalysis.int_truediv",
-        torchvision_detection.true_division,
-        "torch does not implement it, but the size of a scaled image requires it",
-    ),
-    *_departing(torchvision_detection.DETECTION_PATCHES),
-    *functional.MASK_PATCHES,
-    *functional.WRAPPER_PATCHES,
-    *_departing((*LIBRARY_PATCHES, *TRANSFORMERS_PATCHES, *TRANSFORMERS_VISION_PATCHES)),
 )
 """Applied by torch.export; in strict mode without the rows with ``strict=False``: TorchDynamo would trace into them."""
 

@@ -18,18 +18,7 @@ from fxonnx_translations._torch_compat import check, sym_int, sym_max, sym_min
 from ..._own_operators import define_operator
 from .patch import Patch
 
-__all__ = [
-    "DETECTION_PATCHES",
-    "batch_images",
-    "batched_nms",
-    "decode_boxes",
-    "find_keypoints",
-    "infer_scale",
-    "multiscale_roi_align",
-    "paste_masks",
-    "resize_image",
-    "true_division",
-]
+__all__ = ["DETECTION_PATCHES"]
 
 Tensor = torch.Tensor
 
@@ -231,61 +220,51 @@ def batch_images(original: Callable[..., Any], self: Any, images: list[Tensor], 
     return torch.stack([F.pad(image, (0, width - image.shape[2], 0, height - image.shape[1])) for image in images])
 
 
-def true_division(original: Callable[..., Any], first: Any, second: Any) -> Any:
-    """``PythonReferenceAnalysis.int_truediv``, which torch does not implement: the size of a scaled image."""
-    return first / second
-
-
 _DETECTION = "torchvision.models.detection"
 
-DETECTION_PATCHES: tuple[Patch, ...] = (
-    Patch(
-        "torchvision.ops.boxes:batched_nms",
-        batched_nms,
-        "it branches on the number of boxes, which is unbacked",
-        optional=True,
-    ),
-    Patch(
-        "torchvision.ops.poolers:_multiscale_roi_align",
-        multiscale_roi_align,
-        "it takes the length of a tensor of regions, which is unbacked",
-        optional=True,
-    ),
-    Patch(
-        "torchvision.ops.poolers:_infer_scale",
-        infer_scale,
-        "it rounds a ratio of sizes, which specializes them",
-        optional=True,
-    ),
-    Patch(
-        f"{_DETECTION}.roi_heads:heatmaps_to_keypoints",
-        find_keypoints,
-        "it loops over the regions, whose number is unbacked",
-        optional=True,
-    ),
-    Patch(
-        f"{_DETECTION}.transform:paste_masks_in_image",
-        paste_masks,
-        "it loops over the boxes, whose number is unbacked",
-        optional=True,
-    ),
-    Patch(
-        f"{_DETECTION}.transform:_resize_image_and_masks",
-        resize_image,
-        "it branches on which of two scales is smaller",
-        optional=True,
-    ),
-    Patch(
-        f"{_DETECTION}.transform:GeneralizedRCNNTransform.batch_images",
-        batch_images,
-        "it rounds sizes up as floats, which specializes them",
-        optional=True,
-    ),
-    Patch(
-        f"{_DETECTION}._utils:BoxCoder.decode",
-        decode_boxes,
-        "it branches on whether there are boxes, whose number is unbacked",
-        optional=True,
-    ),
+DETECTION_PATCHES: tuple[Patch, ...] = tuple(
+    Patch(target, replacement, why, optional=True, departs=True)
+    for target, replacement, why in (
+        (
+            "torchvision.ops.boxes:batched_nms",
+            batched_nms,
+            "it branches on the number of boxes, which is unbacked",
+        ),
+        (
+            "torchvision.ops.poolers:_multiscale_roi_align",
+            multiscale_roi_align,
+            "it takes the length of a tensor of regions, which is unbacked",
+        ),
+        (
+            "torchvision.ops.poolers:_infer_scale",
+            infer_scale,
+            "it rounds a ratio of sizes, which specializes them",
+        ),
+        (
+            f"{_DETECTION}.roi_heads:heatmaps_to_keypoints",
+            find_keypoints,
+            "it loops over the regions, whose number is unbacked",
+        ),
+        (
+            f"{_DETECTION}.transform:paste_masks_in_image",
+            paste_masks,
+            "it loops over the boxes, whose number is unbacked",
+        ),
+        (
+            f"{_DETECTION}.transform:_resize_image_and_masks",
+            resize_image,
+            "it branches on which of two scales is smaller",
+        ),
+        (
+            f"{_DETECTION}.transform:GeneralizedRCNNTransform.batch_images",
+            batch_images,
+            "it rounds sizes up as floats, which specializes them",
+        ),
+        (
+            f"{_DETECTION}._utils:BoxCoder.decode",
+            decode_boxes,
+            "it branches on whether there are boxes, whose number is unbacked",
+        ),
+    )
 )
 """Patches of torchvision, if it is imported."""

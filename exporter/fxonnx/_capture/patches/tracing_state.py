@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
@@ -30,30 +31,76 @@ from fxonnx_translations._torch_compat import (
     set_grad_enabled,
 )
 
+from ..._archives import read_program, refuse_compiled_code
+from ..._context_values import activated, active
 from ..suspicions.departures import DepartureKind, record_departure
-from .compiling_state import answer_is_compiling
 from .patch import Patch, PatchKind, ValuePatch, applied, in_tracing_thread, is_tracing, written
 
 __all__ = [
+    "LOADING_PATCHES",
     "REWRITING_PATCHES",
     "STATE_PATCHES",
+    "CompilingState",
     "FilteredWarnings",
     "RestrictedPickle",
     "TracedData",
+    "answer_is_compiling",
     "clone_input",
     "compile_anew",
     "convert_module",
     "load_weights_only",
+    "loading_patches",
     "model_prints",
     "new_patcher",
     "override_builtins",
     "print_nothing",
+    "recorded_compiling_state",
     "return_false",
     "rewriting_patches",
     "suggest_checks",
     "without_function_tables",
     "without_gradient_modes",
 ]
+
+
+_OWN = ("fxonnx.", "fxonnx_translations.")
+
+
+@dataclass
+class CompilingState:
+    """Whether a model asks if it is compiled.
+
+    Attributes:
+        is_asked: Whether the model, or a library other than torch, has asked.
+        is_eager: Whether the answer is the one of eager mode.
+    """
+
+    is_asked: bool = False
+    is_eager: bool = False
+
+
+def recorded_compiling_state(*, is_eager: bool) -> AbstractContextManager[CompilingState]:
+    """Record inside the context whether the model asks, and answer as in eager mode if requested."""
+    return activated(CompilingState(is_eager=is_eager))
+
+
+def answer_is_compiling(original: Callable[[], bool]) -> bool:
+    """``is_compiling`` in the tracing thread: torch's own functions get its answer, others the recorded state's.
+
+    BigBird-Pegasus of transformers 4.57 makes a causal mask that is a column too long if a program is compiled.
+    """
+    state, value = active(CompilingState), original()
+    if state is None or not value:
+        return value
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OWN):
+        frame = frame.f_back
+    if frame.f_globals.get("__name__", "").partition(".")[0] == "torch":
+        return value
+    state.is_asked = True
+    if state.is_eager:
+        record_departure(DepartureKind.REPLACED, "torch.compiler.is_compiling", frame)
+    return not state.is_eager
 
 
 _RNN_WEIGHT_WARNING = re.compile(r"The tensor attributes? (self\.[\w.]*_flat_weights\[\d+\](, )?)+ (was|were) assigned")
@@ -394,3 +441,39 @@ def _print(silent: int | None, original: Callable[..., None]) -> Callable[..., N
     # TorchDynamo, which refuses ``print``, calls it instead of tracing it.
     printed._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return printed
+
+
+LOADING_PATCHES: tuple[Patch, ...] = (
+    Patch(
+        "torch:load",
+        load_weights_only,
+        "torch.export.load unpickles older files without restrictions",
+        PatchKind.SOUND,
+    ),
+    ValuePatch(
+        "torch.export.pt2_archive._package:pickle",
+        RestrictedPickle,
+        "torch.export.load unpickles the entries that a file marks as pickled",
+        PatchKind.SOUND,
+    ),
+    Patch(
+        "torch._export.serde.serialize:_bytes_to_dataclass",
+        read_program,
+        "torch.export.load evaluates, compiles and imports texts of the file",
+        PatchKind.SOUND,
+    ),
+    Patch(
+        "torch.export.pt2_archive._package:_load_aoti",
+        refuse_compiled_code,
+        "torch.export.load loads shared libraries of the file",
+        PatchKind.SOUND,
+    ),
+)
+"""Applied by torch.export.load, since the command line loads files from untrusted sources."""
+
+
+@contextmanager
+def loading_patches() -> Iterator[None]:
+    """Apply ``LOADING_PATCHES`` for this thread, under the lock."""
+    with applied(LOADING_PATCHES):
+        yield

@@ -1,13 +1,22 @@
-"""Functions that run in a transformed form, because Python asks for the value of a tensor in them."""
+"""Functions that run in a transformed form, because Python asks for the value of a tensor in them.
+
+They are found from the failure of an attempt, compiled from transformed source, and replaced for the exporting thread.
+"""
 
 from __future__ import annotations
 
+import ast
+import copy
+import gc
+import inspect
 import re
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from types import CodeType, FrameType, FunctionType
+from functools import partial
+from types import CellType, CodeType, FrameType, FunctionType
+from typing import Any
 
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -18,16 +27,212 @@ from ..._user_files import is_user_file
 from ...errors import CaptureError
 from ..constraints.specialized_dims import SpecializedDimsError
 from ..patches import Patch, applied, rewriting_patches
+from ..patches.patch import CodePatch, is_tracing, written
 from ..suspicions.departures import Departure, DepartureKind
-from ..user_code import running_definition
+from ..user_code import REWRITTEN, Definition, compile_function, find_definition, running_definition
+from .analysis import loop_lines
 from .operators.conditionals import traced_cond
 from .operators.helpers import Helpers, Rewrite
-from .operators.memory import SharedMemory, recorded_memory
-from .source.functions import compile_transformed, function_of_code, looping_functions, replaced
-from .source.transformer import Site
+from .operators.values import SharedMemory, recorded_memory
+from .transformer import HELPERS, PREFIX, Site, transform
 from .written_copies import reject_written_copies
 
 __all__ = ["Rewriting", "functions_at", "is_refusal", "rewritten_functions"]
+
+
+_DISPATCH = f"{PREFIX}dispatch"
+_COPY = f"{PREFIX}copy"
+"""Attribute of the copy of a replaced function, which must not be rewritten itself."""
+
+
+@contextmanager
+def _with_frozen_objects() -> Iterator[None]:
+    """Let ``gc`` find the objects that the user's process has frozen with ``gc.freeze``, as servers do that fork."""
+    if not gc.get_freeze_count():
+        yield
+        return
+    gc.collect()  # or the garbage would be frozen as well
+    gc.unfreeze()
+    try:
+        yield
+    finally:
+        gc.freeze()
+
+
+def _function_of_code(code: CodeType, known: Collection[int]) -> FunctionType | None:
+    """A function object with the given code, of which each closure is one, and whose ``id`` is not among the known."""
+    with _with_frozen_objects():
+        found = [item for item in gc.get_referrers(code) if isinstance(item, FunctionType) and item.__code__ is code]
+    return next((item for item in found if _COPY not in item.__dict__ and id(item) not in known), None)
+
+
+def _looping_functions(file: str, lines: Sequence[int]) -> list[FunctionType]:
+    """The functions, not yet transformed, that contain one of the lines of a file where a loop or a list begins."""
+    begin = loop_lines(file, lines)
+    if not begin:
+        return []
+    with _with_frozen_objects():
+        codes = [
+            (item, begin.intersection(number for *_, number in _all_lines(item.__code__)))
+            for item in gc.get_objects()
+            if type(item) is FunctionType
+            and item.__code__.co_filename == file
+            and HELPERS not in item.__code__.co_freevars
+            and _COPY not in item.__dict__
+        ]
+    found = (item for line in lines for item, contained in codes if line in contained)
+    return [item for item in found if find_definition(item.__code__) is not None]
+
+
+def _all_lines(code: CodeType) -> Iterator[tuple[int, int, int | None]]:
+    yield from code.co_lines()
+    for item in code.co_consts:
+        if isinstance(item, CodeType):
+            yield from _all_lines(item)
+
+
+def _compile_transformed(
+    function: FunctionType, definition: Definition, helpers: Callable[[list[Site]], Any]
+) -> FunctionType:
+    """Compile the transformed source of a function, with its closure, defaults, globals and line numbers.
+
+    Args:
+        function: The original function.
+        definition: Its source.
+        helpers: Creates the helpers that the transformed function calls, for the control flow constructs in it.
+    """
+    node = _WithoutAnnotations().visit(copy.deepcopy(definition.node))
+    if definition.owner is not None:
+        for part in [node.args, *node.body]:
+            _Mangler(definition.owner).visit(part)
+    node, sites = transform(node)
+    original = function.__code__
+    code = _renamed(compile_function(node, original, [*original.co_freevars, HELPERS]), original)
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    cells[HELPERS] = CellType(helpers(sites))
+    return _function_like(function, code, tuple(cells[name] for name in code.co_freevars))
+
+
+class _WithoutAnnotations(ast.NodeTransformer):
+    """Remove the annotations of variables: a name that is declared ``nonlocal`` must not have one."""
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if node.value is None or not isinstance(node.target, ast.Name):
+            return node
+        return ast.copy_location(ast.Assign([node.target], node.value), node)
+
+
+@contextmanager
+def _replaced(function: FunctionType, replacement: FunctionType) -> Iterator[None]:
+    """Replace a function inside the context for the exporting thread, wherever it is referenced.
+
+    Its ``__code__`` is replaced by a call of the replacement; other threads call a copy of the original.
+    """
+    original = function.__code__
+    copied = _function_like(function, original, function.__closure__)
+    copied.__dict__[_COPY] = True
+
+    def dispatch() -> FunctionType:
+        return replacement if is_tracing() else copied
+
+    row = CodePatch(
+        f"{function.__module__}:{function.__qualname__}",
+        partial(_trampoline, function, dispatch),
+        "torch.export cannot capture its control flow",
+        function=function,
+    )
+    with written([row]):
+        yield
+
+
+def _function_like(function: FunctionType, code: CodeType, closure: tuple[CellType, ...] | None) -> FunctionType:
+    made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
+    made.__kwdefaults__ = function.__kwdefaults__
+    made.__qualname__ = function.__qualname__
+    made.__module__ = function.__module__
+    made.__dict__.update(function.__dict__)
+    return made
+
+
+def _renamed(code: CodeType, original: CodeType) -> CodeType:
+    """The code, in which generated functions have the name of the function that contains them, for tracebacks."""
+    constants = tuple(
+        _renamed(item, original)
+        if isinstance(item, CodeType) and item.co_name.startswith((PREFIX, "<lambda>"))
+        else item
+        for item in code.co_consts
+    )
+    return code.replace(co_consts=(*constants, REWRITTEN), co_name=original.co_name)
+
+
+def _trampoline(function: FunctionType, dispatch: Callable[[], FunctionType]) -> CodeType:
+    """Code with the signature and the free variables of a function that calls the function ``dispatch`` returns."""
+    code = function.__code__
+    names = code.co_varnames
+    positional = names[: code.co_argcount]
+    keyword = names[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    rest = list(names[code.co_argcount + code.co_kwonlyargcount :])
+    variadic = rest.pop(0) if code.co_flags & inspect.CO_VARARGS else None
+    keywords = rest.pop(0) if code.co_flags & inspect.CO_VARKEYWORDS else None
+    optional = function.__kwdefaults__ or {}
+    arguments = ast.arguments(
+        posonlyargs=[ast.arg(name) for name in positional[: code.co_posonlyargcount]],
+        args=[ast.arg(name) for name in positional[code.co_posonlyargcount :]],
+        vararg=None if variadic is None else ast.arg(variadic),
+        kwonlyargs=[ast.arg(name) for name in keyword],
+        kw_defaults=[ast.Constant(None) if name in optional else None for name in keyword],
+        kwarg=None if keywords is None else ast.arg(keywords),
+        defaults=[ast.Constant(None) for _ in function.__defaults__ or ()],
+    )
+
+    def load(name: str) -> ast.expr:
+        return ast.Name(name, ast.Load())
+
+    given: list[ast.expr] = [load(name) for name in positional]
+    if variadic is not None:
+        given.append(ast.Starred(load(variadic), ast.Load()))
+    by_name = [ast.keyword(name, load(name)) for name in keyword]
+    if keywords is not None:
+        by_name.append(ast.keyword(None, load(keywords)))
+    target = f"{PREFIX}target"
+    # The constant is replaced by the function below. The condition keeps the free variables.
+    body: list[ast.stmt] = [
+        ast.Assign([ast.Name(target, ast.Store())], ast.Constant(_DISPATCH)),
+        ast.Return(ast.Call(ast.Call(load(target), [], []), given, by_name)),
+    ]
+    if code.co_freevars:
+        unused = ast.Expr(ast.Tuple([load(name) for name in code.co_freevars], ast.Load()))
+        body.insert(0, ast.If(ast.Constant(False), [unused], []))
+    node = ast.FunctionDef(code.co_name, arguments, body, [])
+    node.lineno = node.end_lineno = code.co_firstlineno
+    node.col_offset = node.end_col_offset = 0
+    made = compile_function(node, code, code.co_freevars)
+    constants = tuple(dispatch if item == _DISPATCH else item for item in made.co_consts)
+    return made.replace(co_consts=constants)
+
+
+class _Mangler(ast.NodeTransformer):
+    """Private names (``self.__x``) of a class, whose methods are compiled outside of it."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner.lstrip("_")
+
+    def _name(self, name: str) -> str:
+        private = name.startswith("__") and not name.endswith("__") and "." not in name
+        return f"_{self._owner}{name}" if private and self._owner else name
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        node.attr = self._name(node.attr)
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        node.id = self._name(node.id)
+        return node
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.arg = self._name(node.arg)
+        return self.generic_visit(node)
+
 
 _PLACE = re.compile(r"(.+):(\d+) in ")
 _MAX_FUNCTIONS = 20
@@ -147,7 +352,7 @@ def rewritten_functions(rewriting: Rewriting | None) -> Iterator[SharedMemory]:
     with rewriting_patches(), ExitStack() as stack, recorded_memory() as memory:
         stack.enter_context(applied(_COND_PATCHES if rewriting.traces_branches else ()))
         for function, replacement in rewriting.functions:
-            stack.enter_context(replaced(function, replacement))
+            stack.enter_context(_replaced(function, replacement))
         yield memory
 
 
@@ -172,7 +377,7 @@ def functions_at(lines: Iterable[str]) -> list[FunctionType]:
     for match in map(_PLACE.match, dict.fromkeys(lines)):
         if match is not None:
             places.setdefault(match[1], []).append(int(match[2]))
-    return list(dict.fromkeys(found for file, numbers in places.items() for found in looping_functions(file, numbers)))
+    return list(dict.fromkeys(found for file, numbers in places.items() for found in _looping_functions(file, numbers)))
 
 
 def _failing_function(error: CaptureError, known: Collection[int]) -> FunctionType | None:
@@ -235,7 +440,7 @@ def _function_of_frame(frames: Sequence[FrameType], known: Collection[int]) -> F
     for frame in reversed(frames[:-1]):
         if _defines(frame.f_code, code):
             code = frame.f_code
-    return None if code.co_name == "<lambda>" else function_of_code(code, known)
+    return None if code.co_name == "<lambda>" else _function_of_code(code, known)
 
 
 def _defines(outer: CodeType, inner: CodeType) -> bool:
@@ -253,4 +458,4 @@ def _transformed(function: FunctionType, log: RewriteLog) -> FunctionType:
     def helpers(sites: list[Site]) -> Helpers:
         return Helpers(function.__code__.co_filename, function.__name__, sites, record, unrolled, log.refusals)
 
-    return compile_transformed(function, definition, helpers)
+    return _compile_transformed(function, definition, helpers)

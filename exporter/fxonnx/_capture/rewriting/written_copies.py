@@ -15,8 +15,8 @@ from fxonnx_translations._torch_compat import OpOverload, pytree
 from ..._nodes import input_of, schema_of, written_arguments
 from ...errors import CaptureError
 from ..constraints.guard_recorder import line_of_node
-from .operators.memory import SharedMemory, storage_of
-from .operators.side_effects import has_items
+from .operators.state import has_items
+from .operators.values import SharedMemory, storage_of
 
 __all__ = ["reject_written_copies"]
 

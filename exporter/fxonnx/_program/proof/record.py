@@ -12,7 +12,7 @@ from ..._capture import Assumption, AssumptionKind
 from ..._capture.constraints.constraint import SizeLimits
 from ..._capture.constraints.guard_recorder import SourceLine
 from ..._capture.patches import PatchKind
-from ..._capture.patches.installed.missing import MissingTarget
+from ..._capture.patches.installed import MissingTarget
 from ..._capture.suspicions.departures import Departure, DepartureKind
 from ..._display import printable
 from ..._json_text import parse_json

@@ -10,8 +10,7 @@ from typing import Any
 from packaging.version import Version
 
 from ..table import all_patches
-from .missing import installed_version
-from .signatures import SIGNATURES
+from . import SIGNATURES, installed_version
 
 
 def main() -> None:

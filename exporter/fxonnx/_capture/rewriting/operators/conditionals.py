@@ -15,14 +15,25 @@ from ....errors import CaptureError
 from ...function_transforms import reject_lost_gradients
 from .growing_lists import Padding, Parts, grows_in_a_loop, selected
 from .lifting import Uses, lifted, observed, symbol_value, unknown_values
-from .memory import copied_back, merged, shares, storage_of
 from .sequences import StackedList
-from .side_effects import Objects, unchanged_objects
-from .state import Slot, State, containers_in
-from .values import UNBOUND, as_condition, is_number, number_dtype, number_of, number_tensor, separate
+from .state import Objects, Slot, State, containers_in, unchanged_objects
+from .values import (
+    UNBOUND,
+    Refuse,
+    as_condition,
+    copied_back,
+    is_number,
+    is_traced,
+    merged,
+    number_dtype,
+    number_of,
+    number_tensor,
+    separate,
+    shares,
+    storage_of,
+)
 
 __all__ = [
-    "Refuse",
     "add_output",
     "describe",
     "operands_of",
@@ -34,8 +45,6 @@ __all__ = [
     "symbolic_branch",
     "traced_cond",
 ]
-
-Refuse = Callable[[str, str], NoReturn]
 
 
 @dataclass
@@ -323,7 +332,7 @@ def _merge_leaf(plan: _Plan, part: int, leaf: int, pair: tuple[Any, Any], name: 
     """The value of a leaf if it is the same in both branches; otherwise add an output."""
     left, right = pair
     if left is right or (
-        not _is_traced(left) and not _is_traced(right) and type(left) is type(right) and _equal(left, right)
+        not is_traced(left) and not is_traced(right) and type(left) is type(right) and _equal(left, right)
     ):
         return left
     missing = [value is UNBOUND for value in pair]
@@ -334,7 +343,7 @@ def _merge_leaf(plan: _Plan, part: int, leaf: int, pair: tuple[Any, Any], name: 
         plan.outputs.append(_Output(part, leaf, None, known[0] if any(missing) else None, _differing_axis(known)))
     elif all(is_number(value) for value in known):
         plan.outputs.append(_Output(part, leaf, number_dtype(known)))
-    elif any(missing) and not any(_is_traced(value) for value in known):
+    elif any(missing) and not any(is_traced(value) for value in known):
         # Only the branch that defines the variable may lead to its use.
         return known[0]
     elif (
@@ -451,10 +460,6 @@ def reject_written_views(tensors: Mapping[int, torch.Tensor], written: Sequence[
             "a tensor is modified in place, and a view of it is used as well",
             "write to a clone() of the tensor",
         )
-
-
-def _is_traced(value: Any) -> bool:
-    return isinstance(value, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
 def _equal(left: Any, right: Any) -> bool:

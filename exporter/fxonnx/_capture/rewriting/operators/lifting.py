@@ -30,10 +30,10 @@ from ...data_dependence.concrete_values import active_values
 from ...patches.indexing import with_numbers_as_bounds
 from ...suspicions.function_caches import without_traced_results
 from ...suspicions.handled_errors import recorded_as_conditional
+from .values import SYMBOLIC
 
 __all__ = ["Uses", "lifted", "observed", "shape_env_of", "symbol_value", "unknown_values"]
 
-_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _DATA: Any = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
 
@@ -75,7 +75,7 @@ class Uses:
             if id(value) not in self.tensors and id(value) not in self.own and not self._is_literal(value):
                 self.tensors[id(value)] = value
                 self.versions[id(value)] = value._version
-        elif isinstance(value, _NUMBERS):
+        elif isinstance(value, SYMBOLIC):
             self.shape_env = value.node.shape_env
             outer = [symbol for symbol in value.node.expr.free_symbols if self.is_outer(symbol)]
             self.symbols |= dict.fromkeys(sorted(outer, key=str))

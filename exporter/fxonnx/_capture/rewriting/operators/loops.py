@@ -13,9 +13,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from fxonnx_translations._torch_compat import FakeTensor, TreeSpec, check, sym_max
 
 from ...function_transforms import reject_lost_gradients
-from .chunks import Chunks, check_not_empty
 from .conditionals import (
-    Refuse,
     add_output,
     describe,
     operands_of,
@@ -25,22 +23,25 @@ from .conditionals import (
     reject_kept_lists,
     reject_written_views,
 )
-from .growing_lists import GrowingList, tried_lists
+from .growing_lists import Chunks, GrowingList, check_not_empty, tried_lists
 from .lifting import Uses, lifted, observed, unknown_values
-from .memory import copied_back, merged, shares
 from .sequences import StackedList
-from .side_effects import Objects, unchanged_objects
-from .state import Slot, State, containers_in
+from .state import Objects, Slot, State, containers_in, unchanged_objects
 from .values import (
     NUMBER_DEVICE,
     UNBOUND,
+    Refuse,
     as_condition,
+    copied_back,
     is_number,
+    is_traced,
+    merged,
     number_dtype,
     number_of,
     number_tensor,
     same_shape,
     separate,
+    shares,
 )
 
 __all__ = ["Counter", "symbolic_loop"]
@@ -436,7 +437,7 @@ def _revise_part(plan: _Plan, part: int, name: str, before: Slot, after: Slot, r
     changed = False
     for leaf, (first, value, result) in enumerate(zip(initial, now, leaves, strict=True)):
         if value is result or (
-            leaf not in known and not _is_traced(value) and not _is_traced(result) and value == result
+            leaf not in known and not is_traced(value) and not is_traced(result) and value == result
         ):
             continue
         carry = _carry(part, leaf, name, first, result, refuse)
@@ -576,7 +577,3 @@ def _restored(state: State, slots: Sequence[Slot], counter: Counter | None) -> I
         state.write(slots)
         if counter is not None and tensor is not None:
             counter.tensor = tensor
-
-
-def _is_traced(value: Any) -> bool:
-    return isinstance(value, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool)

@@ -17,8 +17,7 @@ from fxonnx_translations._torch_compat import sym_float, sym_ite, sym_min
 from ....errors import CaptureError
 from ...constraints.guard_recorder import record_nonempty
 from ...data_dependence.concrete_values import active_values
-from .memory import repeats, shares
-from .values import UNBOUND, as_condition, is_dynamic_size, is_symbolic, number_tensor, same_shape
+from .values import UNBOUND, as_condition, is_dynamic_size, is_symbolic, number_tensor, repeats, same_shape, shares
 
 __all__ = [
     "JOINING",

@@ -1,22 +1,305 @@
-"""The variables of a transformed function that a branch or a loop may change."""
+"""What a branch or a loop may change: its variables, which the operator returns, and no other Python object."""
 
 from __future__ import annotations
 
+import copy
+import operator
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
+
+import numpy as np
+import torch
 
 from fxonnx_translations._torch_compat import TreeSpec, pytree
 
-from ..source.transformer import Site
-from .chunks import ChunkedList
-from .growing_lists import GrowingList, Parts
+from ...._user_files import is_user_file
+from ...inputs.pytree_objects import slot_names
+from ..transformer import PREFIX, Site
+from .growing_lists import ChunkedList, GrowingList, Parts
 from .sequences import StackedList
-from .side_effects import has_items
-from .values import UNBOUND
+from .values import UNBOUND, Refuse
 
-__all__ = ["Slot", "State", "containers_in", "read_value"]
+__all__ = ["Objects", "Slot", "State", "containers_in", "has_items", "read_value", "unchanged_objects"]
+
+
+_ARRAYS = (np.ndarray, array)
+_CONTAINERS = (list, dict, set, deque, bytearray, *_ARRAYS)
+_VALUES = (bool, int, float, complex, str, bytes)
+_WARNED = "__warningregistry__"
+"""The warnings that Python has shown for a module, which are no state of a model."""
+_LARGEST = 20_000
+"""Number of objects up to which they are compared."""
+
+
+@contextmanager
+def unchanged_objects(functions: Sequence[Callable[..., Any]], refuse: Refuse) -> Iterator[Objects]:
+    """Reject changes of the objects that branches refer to, except for those that the construct restores.
+
+    A branch is run several times, and so is the one that is not taken. Assignments in the branch itself are variables
+    of the construct. Functions that it calls may change other objects: variables of enclosing functions, global
+    variables, attributes, and the items of containers.
+
+    Args:
+        functions: The branches.
+        refuse: Raises the error for a construct that cannot be expressed.
+
+    Yields:
+        The objects.
+    """
+    objects = Objects(functions)
+    yield objects
+    change = objects.change()
+    if change is not None:
+        objects.restore()
+        refuse(*change)
+
+
+class Objects:
+    """The objects that functions refer to, with their content.
+
+    The children of modules are omitted: comparing all experts of a layer in the branch of each of them would be
+    quadratic.
+
+    Args:
+        functions: The functions.
+    """
+
+    def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
+        self._cells: list[tuple[CellType, Any, str]] = []
+        self._attributes: list[tuple[MutableMapping[str, Any], dict[str, Any], Any]] = []
+        self._containers: list[tuple[Any, Any]] = []
+        self._iterators: list[tuple[Any, Any]] = []
+        self._globals: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
+        self._stacked: list[tuple[StackedList, list[Any]]] = []
+        self._seen: dict[int, Any] = {}
+        self._pending: list[Any] = list(functions)
+        while self._pending and len(self._seen) < _LARGEST:
+            found = self._pending.pop()
+            if id(found) not in self._seen:
+                self._seen[id(found)] = found
+                self._visit(found)
+
+    def _visit(self, found: Any) -> None:
+        match found:
+            case FunctionType():
+                self._visit_function(found)
+            case MethodType():
+                self._pending += (found.__self__, found.__func__)
+            case torch.nn.Module():
+                self._visit_module(found)
+            case StackedList():
+                self._stacked.append((found, list(found.parts)))
+            case GrowingList():
+                pass
+            case list() | dict() | set() | deque() | bytearray():
+                self._containers.append((found, found.copy()))
+                self._pending += found.values() if isinstance(found, dict) else found
+            case np.ndarray() | array():
+                self._containers.append((found, copy.copy(found)))
+            case tuple():
+                self._pending += found
+            case type():
+                if _is_of_user(found):
+                    self._pending += (item for item in vars(found).values() if isinstance(item, FunctionType))
+            case GeneratorType():
+                self._iterators.append((found, _position(found)))
+            case torch.Tensor() | ModuleType():
+                pass
+            case _ if hasattr(type(found), "__next__"):
+                self._iterators.append((found, _position(found)))
+            case _ if _is_of_user(type(found)):
+                self._visit_object(found)
+
+    def _visit_object(self, found: Any) -> None:
+        slots = _Slots(found)
+        for values in (getattr(found, "__dict__", {}), slots if slots.names else {}):
+            self._attributes.append((values, dict(values), found))
+            self._pending += values.values()
+        self._pending.append(type(found))
+
+    def _visit_function(self, found: FunctionType) -> None:
+        for name, cell in zip(found.__code__.co_freevars, found.__closure__ or (), strict=True):
+            if not name.startswith(f"{PREFIX}helpers"):
+                content = _content(cell)
+                self._cells.append((cell, content, name))
+                self._pending.append(content)
+        self._pending += (*(found.__defaults__ or ()), *(found.__kwdefaults__ or {}).values())
+        if found.__dict__:
+            self._attributes.append((found.__dict__, dict(found.__dict__), found))
+        # A replaced function refers to its replacement by a constant.
+        self._pending += (item for item in found.__code__.co_consts if isinstance(item, FunctionType))
+        variables = found.__globals__
+        if not is_user_file(found.__code__.co_filename):
+            return
+        self._globals.setdefault(id(variables), (variables, dict(variables)))
+        for name in _global_names(found.__code__):
+            value = variables.get(name)
+            if isinstance(value, (FunctionType, *_CONTAINERS)) or _is_of_user(type(value)):
+                self._pending.append(value)
+
+    def _visit_module(self, found: torch.nn.Module) -> None:
+        for tensors in (vars(found), found._buffers, found._parameters):
+            self._attributes.append((tensors, dict(tensors), found))
+        self._pending += (
+            value
+            for name, value in vars(found).items()
+            if name not in ("_modules", "_buffers", "_parameters") and not name.endswith("_hooks")
+        )
+
+    def contains(self, value: Any) -> bool:
+        """Whether an object is one of these."""
+        return id(value) in self._seen
+
+    def change(self) -> tuple[str, str] | None:
+        """Problem and hint of the first difference from the recorded content; None without one."""
+        for current, previous, owner in self._attributes:
+            for name in _differences(current, previous):
+                if previous.get(name, UNBOUND) is not None or not isinstance(owner, torch.nn.Module):
+                    return (
+                        f"it changes the attribute {name!r} of {getattr(owner, '__name__', type(owner).__name__)} "
+                        "in a call",
+                        f"assign it in the branch itself: self.{name} = ...",
+                    )
+        for cell, content, name in self._cells:
+            if not _is_same(_content(cell), content):
+                return (
+                    f"it changes the variable {name!r} of an enclosing function in a call",
+                    f"return the new value, and assign it in the branch itself: {name} = ...",
+                )
+        for variables, previous in self._globals.values():
+            for name in _differences(variables, previous):
+                if name != _WARNED:
+                    return f"it changes the global variable {name!r}", "use a local variable"
+        parts = ((found.parts, items) for found, items in self._stacked)
+        for container, items in (*self._containers, *parts):
+            if not has_items(container, items):
+                kind = f"{'an' if isinstance(container, _ARRAYS) else 'a'} {type(container).__name__}"
+                return (
+                    f"it changes {kind} in a call, or in a way that is not supported",
+                    "assign a new value in the branch itself, such as items = [*items, item]",
+                )
+        for iterator, position in self._iterators:
+            if _position(iterator) != position:
+                return f"it advances a {type(iterator).__name__}", "advance it before the condition"
+        return None
+
+    def restore(self) -> None:
+        """Restore the recorded content, as far as possible."""
+        for cell, content, _ in self._cells:
+            if content is not UNBOUND:
+                cell.cell_contents = content
+        for current, previous, _ in self._attributes:
+            _replace(current, previous)
+        for variables, previous in self._globals.values():
+            for name in _differences(variables, previous):
+                if name in previous:
+                    variables[name] = previous[name]
+                else:
+                    del variables[name]
+        for container, items in self._containers:
+            if not has_items(container, items):
+                _replace(container, items)
+
+
+class _Slots(MutableMapping[str, Any]):
+    """The attributes of an object in ``__slots__`` that are assigned.
+
+    Args:
+        owner: The object.
+    """
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+        self.names = slot_names(type(owner))
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return object.__getattribute__(self._owner, name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        object.__setattr__(self._owner, name, value)
+
+    def __delitem__(self, name: str) -> None:
+        object.__delattr__(self._owner, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self.names if name in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _replace(container: Any, items: Any) -> None:
+    if isinstance(container, np.ndarray):
+        container[...] = items
+        return
+    if isinstance(container, array):
+        container[:] = items
+        return
+    container.clear()
+    (container.extend if isinstance(container, list | deque | bytearray) else container.update)(items)
+
+
+def has_items(container: Any, items: Any) -> bool:
+    """Whether a container has the same items in the same order."""
+    if isinstance(container, _ARRAYS):
+        return bool(container.tobytes() == items.tobytes())
+    if len(container) != len(items):
+        return False
+    if isinstance(container, dict):
+        return all(map(_is_same, container, items)) and all(map(_is_same, container.values(), items.values()))
+    if isinstance(container, set):
+        return bool(container == items)
+    return all(map(_is_same, container, items))
+
+
+def _differences(current: Mapping[str, Any], previous: Mapping[str, Any]) -> Iterator[str]:
+    """The names with other values; a name that is new is one."""
+    for name in [*previous, *(name for name in current if name not in previous)]:
+        if not _is_same(current.get(name, UNBOUND), previous.get(name, UNBOUND)):
+            yield name
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one is other or (type(one) is type(other) and isinstance(one, _VALUES) and bool(one == other))
+
+
+def _position(iterator: Any) -> Any:
+    """Where an iterator is, as far as it is known."""
+    if isinstance(iterator, GeneratorType):
+        return None if iterator.gi_frame is None else iterator.gi_frame.f_lasti
+    if type(iterator).__module__ == "itertools":
+        return repr(iterator)
+    return operator.length_hint(iterator, -1)
+
+
+def _is_of_user(kind: type) -> bool:
+    """Whether a class is defined in the user's code or in a library other than torch."""
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    return kind.__module__ == "__main__" or (isinstance(file, str) and is_user_file(file))
+
+
+def _global_names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for item in code.co_consts:
+        if isinstance(item, CodeType):
+            yield from _global_names(item)
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a variable without a value
+        return UNBOUND
 
 
 @dataclass(frozen=True)

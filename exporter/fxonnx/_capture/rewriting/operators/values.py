@@ -1,36 +1,133 @@
-"""Values that depend on the data of tensors: conditions, numbers, and their form as operands of operators."""
+"""Values that depend on the data of tensors: conditions, numbers, their form as operands, and the memory they share.
+
+The operators for branches and loops return new tensors, also where Python returns a variable as it is: lists that are
+one object, and tensors that share memory in eager torch, are copies in the captured program. As long as none of them is
+written in place, the two are equal.
+"""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, is_concrete_int, statically_known_true
 
-from fxonnx_translations._torch_compat import FakeTensor, sym_not
+from fxonnx_translations._torch_compat import FakeTensor, functorch, sym_not
 
+from ...._context_values import activated, active
 from ...data_dependence.concrete_values import active_values
-from .memory import shares, storage_of
 
 __all__ = [
     "NUMBER_DEVICE",
+    "SYMBOLIC",
     "UNBOUND",
+    "Refuse",
+    "SharedMemory",
     "as_condition",
     "as_number",
+    "copied_back",
     "is_dynamic_size",
     "is_number",
     "is_symbolic",
+    "is_traced",
     "is_undecided",
+    "merged",
     "number_dtype",
     "number_of",
     "number_tensor",
+    "recorded_memory",
+    "repeats",
     "same_shape",
     "separate",
+    "shares",
+    "storage_of",
 ]
+
+
+Refuse = Callable[[str, str], NoReturn]
+"""Raises the error for a construct that cannot be an operator, with the problem and the hint."""
+
+
+@dataclass
+class SharedMemory:
+    """The copies of one capture, by the ids of their storages.
+
+    Attributes:
+        copies: Storage of a copy to the storages whose memory it shares in eager torch.
+        repeated: Storages that hold several copies of the same memory.
+        copied_back: Storages of results that are copied to the tensor that they are a copy of.
+        containers: Lists and dicts with their items, and with the function that raises the error for their construct.
+    """
+
+    copies: dict[int, set[int]] = field(default_factory=dict)
+    repeated: set[int] = field(default_factory=set)
+    copied_back: set[int] = field(default_factory=set)
+    containers: list[tuple[Any, Any, Refuse]] = field(default_factory=list)
+    # Their ids are valid as long as the storages exist.
+    _tensors: list[torch.Tensor] = field(default_factory=list)
+
+    def keep(self, *tensors: torch.Tensor) -> list[int]:
+        """The ids of the tensors' storages, which remain valid."""
+        self._tensors.extend(tensors)
+        return [storage_of(tensor) for tensor in tensors]
+
+
+def recorded_memory() -> AbstractContextManager[SharedMemory]:
+    """Record copies inside the context."""
+    return activated(SharedMemory())
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """The id of a tensor's storage; inside vmap, the whole batch's."""
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return int(tensor.untyped_storage()._cdata)
+
+
+def shares(copy: torch.Tensor, *originals: torch.Tensor) -> torch.Tensor:
+    """Record that a tensor is a copy of tensors whose memory it shares in eager torch; return it."""
+    memory = active(SharedMemory)
+    if memory is not None:
+        key, *others = memory.keep(copy, *originals)
+        memory.copies.setdefault(key, set()).update(others)
+    return copy
+
+
+def repeats(copy: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+    """Record that all items of a tensor share their memory with another one; return it."""
+    memory = active(SharedMemory)
+    if memory is not None:
+        memory.repeated.update(memory.keep(copy))
+    return shares(copy, original)
+
+
+def copied_back(result: torch.Tensor, original: torch.Tensor) -> None:
+    """Copy the result of an operator to the tensor that the operator's body writes."""
+    memory = active(SharedMemory)
+    if memory is not None:
+        memory.copied_back.update(memory.keep(result))
+    # A parameter is written without gradients only.
+    target = original.detach() if original.requires_grad and original.is_leaf else original
+    target.copy_(result)
+
+
+def merged(containers: Sequence[Any], refuse: Refuse) -> None:
+    """Record lists and dicts that are one object in eager torch: none of them may change later.
+
+    Args:
+        containers: The result of a construct, and the objects in its place.
+        refuse: Raises the error for the construct.
+    """
+    memory = active(SharedMemory)
+    if memory is not None:
+        memory.containers += ((container, container.copy(), refuse) for container in containers)
+
 
 NUMBER_DEVICE = torch.device("cpu")
 """The device of tensors that stand for numbers, whatever the model is on: the same in all branches and iterations."""
@@ -45,7 +142,7 @@ _COMPARISONS: Mapping[type[sympy.Basic], Callable[[Any, Any], Any]] = MappingPro
         sympy.Unequality: operator.ne,
     }
 )
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class _Unbound:
@@ -65,7 +162,12 @@ def is_symbolic(value: Any) -> bool:
         if not isinstance(value, FakeTensor) or value.constant is not None or value.numel() != 1:
             return False
         return values is None or not values.is_constant(value)
-    return isinstance(value, _SYMBOLIC) and bool(free_unbacked_symbols(value))
+    return isinstance(value, SYMBOLIC) and bool(free_unbacked_symbols(value))
+
+
+def is_traced(value: Any) -> bool:
+    """Whether a value is a tensor or a symbolic number."""
+    return isinstance(value, (torch.Tensor, *SYMBOLIC))
 
 
 def is_dynamic_size(value: Any) -> bool:

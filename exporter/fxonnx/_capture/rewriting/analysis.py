@@ -1,25 +1,36 @@
-"""Names in the source of a function: which ones statements store, and which ones are live."""
+"""Facts about the source of a function: stored and live names, scopes, tests, iterables, and where loops begin."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import linecache
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 __all__ = [
     "MUTATING_METHODS",
     "Liveness",
     "adds_items",
+    "as_iterable",
+    "as_test",
+    "begins_loop",
+    "binds_late",
+    "binds_name",
     "contains",
     "dotted_name",
+    "is_iterated",
+    "is_test",
     "jumps",
     "loads",
+    "loop_lines",
     "mutated_containers",
+    "scope_function",
     "scope_nodes",
     "stored_attributes",
     "stored_names",
     "with_called",
 ]
+
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -308,3 +319,128 @@ class Liveness:
                     read.add(found.id)
                     read |= self._at_region.get(found.id, frozenset())
         return frozenset(read)
+
+
+_SCOPE_FUNCTIONS = {"locals": 0, "vars": 0, "dir": 0, "eval": 1, "exec": 1}
+"""Functions of local variables by the number of arguments with which they are ones."""
+
+
+def scope_function(node: ast.Call) -> str | None:
+    """The name in a call that reads or writes variables of the function by name: ``locals()``, ``eval("x + 1")``."""
+    match node:
+        case ast.Call(ast.Name(name), arguments, []) if len(arguments) == _SCOPE_FUNCTIONS.get(name):
+            return name
+    return None
+
+
+def as_test(node: ast.expr) -> ast.expr:
+    """The expression itself, after its boolean operators have been marked: only the truth of their values matters."""
+    if isinstance(node, ast.BoolOp):
+        vars(node)["is_test"] = True
+        for value in node.values:
+            as_test(value)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        as_test(node.operand)
+    return node
+
+
+def is_test(node: ast.BoolOp) -> bool:
+    """Whether only the truth of an operator's value matters, and not which operand it is."""
+    return "is_test" in vars(node)
+
+
+def as_iterable(node: ast.expr, variables: Container[str]) -> ast.expr:
+    """The iterable of a loop itself, after the calls whose results only the loop reads have been marked.
+
+    Args:
+        node: The expression.
+        variables: Names that may be other functions than the builtin ones.
+    """
+    match node:
+        case ast.Call(ast.Attribute(attr="unbind" | "split")):
+            vars(node)["is_iterated"] = True
+        case ast.Call(ast.Name("enumerate" | "reversed" | "zip" as name), arguments) if name not in variables:
+            for argument in arguments:
+                as_iterable(argument, variables)
+    return node
+
+
+def is_iterated(node: ast.Call) -> bool:
+    """Whether only a loop reads the result of a call."""
+    return "is_iterated" in vars(node)
+
+
+def binds_name(node: ast.AST) -> bool:
+    """Whether an expression assigns a variable."""
+    return any(isinstance(found, ast.NamedExpr) for found in ast.walk(node))
+
+
+def binds_late(node: ast.ListComp) -> bool:
+    """Whether functions in the items of a comprehension read its variables when they are called, after its end."""
+    targets = {
+        name.id
+        for found in ast.walk(node)
+        if isinstance(found, ast.comprehension)
+        for name in ast.walk(found.target)
+        if isinstance(name, ast.Name)
+    }
+    consumed = {id(argument) for found in ast.walk(node.elt) if isinstance(found, ast.Call) for argument in found.args}
+    for found in ast.walk(node.elt):
+        if isinstance(found, ast.Lambda):
+            own = {argument.arg for argument in ast.walk(found.args) if isinstance(argument, ast.arg)}
+            if (_loaded(found.body) - own) & targets:
+                return True
+        elif isinstance(found, ast.GeneratorExp) and id(found) not in consumed and _loaded(found) & targets:
+            return True
+    return False
+
+
+def _loaded(node: ast.AST) -> set[str]:
+    return {found.id for found in ast.walk(node) if isinstance(found, ast.Name) and isinstance(found.ctx, ast.Load)}
+
+
+def begins_loop(file: str, line: int) -> bool:
+    """Whether a loop or a list that a loop fills begins at a line of a file."""
+    return line in loop_lines(file, (line,))
+
+
+def loop_lines(file: str, lines: Iterable[int]) -> set[int]:
+    """The lines of a file, of those that are given, where a loop or a list that a loop fills begins."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return set()
+    return {line for line in lines if any(_begins_loop(node, line) for node in _nodes_at(tree, line))}
+
+
+def _nodes_at(node: ast.AST, line: int) -> Iterator[ast.AST]:
+    """A node and all nodes in it, without statements and expressions that lie on other lines."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        # Decorators lie above the line number of their function.
+        first = min([getattr(child, "lineno", line), *(one.lineno for one in getattr(child, "decorator_list", ()))])
+        if first <= line <= (getattr(child, "end_lineno", None) or line):
+            yield from _nodes_at(child, line)
+
+
+def _begins_loop(node: ast.AST, line: int) -> bool:
+    if isinstance(node, ast.For | ast.While):
+        header = node.iter if isinstance(node, ast.For) else node.test
+        return node.lineno <= line <= (header.end_lineno or header.lineno)
+    match node:
+        case ast.If(body=[ast.Break()]):
+            return line == node.lineno
+        case (
+            ast.ListComp()
+            | ast.GeneratorExp()
+            | ast.BinOp(ast.List(), ast.Mult())
+            | ast.BinOp(_, ast.Mult(), ast.List())
+        ):
+            pass
+        case ast.Call(ast.Name("map" | "sum" | "list" | "tuple")):
+            pass
+        case ast.Call(ast.Attribute(attr="unbind" | "split" | "chunk")):
+            pass
+        case _:
+            return False
+    return bool(node.lineno <= line <= (node.end_lineno or node.lineno))

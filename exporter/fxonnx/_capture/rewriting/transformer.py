@@ -1,4 +1,4 @@
-"""AST transformation: control flow statements and expressions become calls of the helpers in ``runtime``.
+"""AST transformation: control flow statements and expressions become calls of the helpers in ``operators.helpers``.
 
 The bodies of branches and loops become nested functions that share the variables of the function (``nonlocal``). The
 helpers decide at run time: a condition that is a Python value is evaluated as Python does.
@@ -14,19 +14,24 @@ from typing import Any, TypeVar
 from .analysis import (
     Liveness,
     adds_items,
+    as_iterable,
+    as_test,
+    binds_late,
+    binds_name,
     contains,
+    is_iterated,
+    is_test,
     mutated_containers,
+    scope_function,
     scope_nodes,
     stored_attributes,
     stored_names,
     with_called,
 )
-from .counters import CountedWhile, counted_loops, with_tests
-from .jumps import Structured, structure
-from .private_names import mangle
-from .scopes import as_iterable, as_test, binds_late, binds_name, is_iterated, is_test, scope_function
+from .structure import CountedWhile, Structured, counted_loops, structure, with_tests
 
 __all__ = ["HELPERS", "PREFIX", "Site", "transform"]
+
 
 _Node = TypeVar("_Node", bound=ast.AST)
 
@@ -73,19 +78,17 @@ class Site:
     grows: bool = False
 
 
-def transform(function: ast.FunctionDef, owner: str | None) -> tuple[ast.FunctionDef, list[Site]]:
+def transform(function: ast.FunctionDef) -> tuple[ast.FunctionDef, list[Site]]:
     """Transform a function.
 
     Args:
         function: The definition; changed in place.
-        owner: Name of the class that contains it.
 
     Returns:
         The transformed definition without decorators and annotations, and its control flow constructs: the helpers
         receive the index of a construct.
     """
     sites: list[Site] = []
-    mangle(function, owner)
     _Function(function, sites, frozenset()).run()
     function.decorator_list = []
     return ast.fix_missing_locations(function), sites

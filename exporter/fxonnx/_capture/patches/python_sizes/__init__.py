@@ -1,1 +1,0 @@
-"""Sizes where Python would convert them to numbers: ``int``, ``len``, the functions of ``math``, arguments of torch."""

@@ -1,1 +1,0 @@
-"""Replacements of operators and functions that are recorded as a whole, for any size."""

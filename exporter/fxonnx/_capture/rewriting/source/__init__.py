@@ -1,1 +1,0 @@
-"""Source transformation of functions with control flow."""
