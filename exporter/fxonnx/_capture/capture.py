@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 
-from .._callers_autocast import callers_autocast
 from .._extensions import extended, stand_in
+from .._request import Request
 from .._warnings import warn_user
 from ..errors import ArgumentError, CaptureError
 from .attribute_changes import recorded_changes, state_changes
@@ -21,7 +21,6 @@ from .constraints.guard_translation import translate_guards
 from .constraints.specialized_dims import SpecializedDimsError, with_specialized_dims
 from .data_dependence.assumption import Assumption, AssumptionKind
 from .data_dependence.concrete_values import following_example
-from .data_dependence.data_dependent_guards import DataDependent
 from .fewer_limits import Confirm
 from .function_caches import reject_cached_random_values
 from .growing_states import UnknownStates
@@ -38,7 +37,7 @@ from .inputs.frozen import freeze_inputs
 from .inputs.input_names import input_paths, output_paths
 from .inputs.input_table import InputTable
 from .inputs.list_inputs import reject_tensor_lists, stack_lists
-from .inputs.more_inputs import Examples, add_examples
+from .inputs.more_inputs import add_examples
 from .inputs.scalars import frozen_arguments, scalars_to_tensors, with_dynamic_ints, with_scalars_as_tensors
 from .introspection import eager_introspection
 from .observers import reject_enabled_observers
@@ -46,7 +45,7 @@ from .operand_types import check_operand_types
 from .plan import CapturePlan
 from .program_arguments import check_program_arguments, check_program_shapes
 from .random_seeds import reject_generators
-from .result import ALIASES_KEY, Capture
+from .result import Capture
 from .shapes.data_dependent_dims import name_detections, warn_about_squeezed_dims
 from .shapes.dynamic_axes import DynamicAxes, name_computed_dims, read_dynamic_axes
 from .shapes.dynamic_dims import ExampleCall
@@ -57,85 +56,19 @@ from .state_inputs import capture_with_states
 from .strategies import capture_with_strategies
 from .torch_export import eager_error, reject_tracing
 from .trace import CaptureTask, names_of_dims
-from .training_mode import results_depend_on_mode, training_modules
+from .training_mode import results_depend_on_mode
 
-__all__ = ["ALIASES_KEY", "Capture", "capture"]
-
-
-@dataclass(frozen=True)
-class _ShapeOptions:
-    """The user's options for shapes and names; see ``capture``."""
-
-    dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None
-    dynamic_axes: Mapping[str, Any] | None
-    more_inputs: Examples | None
-    input_names: Sequence[str]
-    output_names: Sequence[str]
-    legacy: bool = False
-
-    def read(
-        self, inputs: BoundInputs, graph: Sequence[str] | None = None
-    ) -> tuple[DynamicShapes, DynamicAxes | None, tuple[ExampleCall, ...]]:
-        """Parse the options: the shapes of the inputs, ``dynamic_axes``, and the additional examples."""
-        if self.dynamic_axes is not None and self.dynamic_shapes is not None:
-            raise ArgumentError(
-                "dynamic_axes", "dynamic_shapes is also given", hint="specify all dynamic dims in one of them"
-            )
-        axes = None
-        if self.dynamic_axes is not None:
-            axes = read_dynamic_axes(inputs, self.dynamic_axes, self.input_names, graph, legacy=self.legacy)
-            shapes = axes.shapes
-        else:
-            shapes = read_dynamic_shapes(inputs, self.dynamic_shapes, self.input_names, graph)
-        others: tuple[ExampleCall, ...] = ()
-        if self.more_inputs:
-            shapes, others = add_examples(shapes, self.more_inputs)
-        return shapes, axes, others
+__all__ = ["capture"]
 
 
 def capture(
-    model: torch.nn.Module | ExportedProgram,
-    args: tuple[Any, ...] | torch.Tensor = (),
-    kwargs: Mapping[str, Any] | None = None,
-    dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None,
-    *,
-    dynamic_axes: Mapping[str, Any] | None = None,
-    more_inputs: Examples | None = None,
-    input_names: Sequence[str] = (),
-    output_names: Sequence[str] = (),
-    dynamic_scalars: Collection[str] = (),
-    strict_shapes: bool = False,
-    may_train: bool = False,
-    frozen: Collection[str] = (),
-    data_dependent: DataDependent = "error",
-    legacy: bool = False,
-    state_inputs: bool = False,
-    confirm: Callable[[Capture], frozenset[Constraint] | None] | None = None,
+    request: Request, confirm: Callable[[Capture], frozenset[Constraint] | None] = lambda captured: frozenset()
 ) -> Capture:
     """Capture a model with torch.export, leaving the model and the example inputs unchanged.
 
     Args:
-        model: An ``nn.Module``; or an ``ExportedProgram``, which is not traced again: ``args`` and ``kwargs`` must
-            then be inputs that it takes, and ``dynamic_shapes`` and ``dynamic_axes`` only name dims.
-        args: Positional example inputs; a bare tensor is one argument.
-        kwargs: Keyword example inputs.
-        dynamic_shapes: Specs by name of ``forward``'s parameters, or in their order. The leaves are, per tensor, a dict
-            from axis to spec or a sequence of specs; a spec is a name, a ``Dim``, ``Dim.AUTO``, ``Dim.DYNAMIC``,
-            ``Dim.STATIC``, an int or None. A ``TensorList`` stands for a list of tensors. Dims without a spec are
-            static. A key may also be the name of a graph input, or a pattern that matches such names.
-        dynamic_axes: The alternative, by names of graph inputs and outputs: ``{name: {axis: dim}}``,
-            ``{name: [axis]}``.
-        more_inputs: Additional examples, ``(args, kwargs)`` each; sizes that differ between examples are dynamic.
-        input_names: Names of the first graph inputs.
-        output_names: Names of the first graph outputs.
-        dynamic_scalars: The ints, floats and bools that become graph inputs, by parameter or path; others become
-            constants.
-        strict_shapes: Raise an error instead of a warning if the model cannot be captured for all requested sizes.
-        may_train: Do not warn about a model in training mode.
-        frozen: Names or patterns of the tensors whose example values become constants.
-        data_dependent: "example" to follow the example where the model branches on the values of its inputs.
-        legacy: Read keyword inputs and the names of ``dynamic_axes`` as the TorchScript exporter of torch.onnx does.
-        state_inputs: Whether the parameters and buffers that forward writes become inputs.
+        request: The model, its example inputs and the options. An ``ExportedProgram`` is not traced again: ``args`` and
+            ``kwargs`` must then be inputs that it takes, and ``dynamic_shapes`` and ``dynamic_axes`` only name dims.
         confirm: Runs the model, and returns the assumed limits that a capture does not need, or None if the capture is
             wrong at the example; by default, no limits.
 
@@ -144,76 +77,62 @@ def capture(
         CaptureError: If torch traces a model already, torch.export fails, a dynamic dim is specialized to one size, or,
             with ``strict_shapes``, some of the requested sizes are not supported.
     """
+    model = request.model
     check_model(model)
     reject_tracing()
-    options = _ShapeOptions(dynamic_shapes, dynamic_axes, more_inputs, input_names, output_names, legacy)
     if isinstance(model, ExportedProgram):
-        if frozen:
+        if request.frozen:
             raise ArgumentError(
                 "frozen",
                 "an ExportedProgram is already captured",
                 hint="pass the nn.Module, or export its program again",
             )
-        check_program_arguments(model, args, kwargs)
-        return replace(_capture_program(model, options, strict_shapes), model=model)
-    complete = partial(
-        replace,
-        model=model,
-        training=training_modules(model),
-        grad_mode=torch.is_grad_enabled(),
-        autocast=callers_autocast(),
-    )
-
-    def confirmed(captured: Capture) -> frozenset[Constraint] | None:
-        return frozenset() if confirm is None else confirm(complete(captured))
-
+        check_program_arguments(model, request.args, request.kwargs)
+        return _capture_program(model, request)
     with extended(model), stand_in(model) as module, eager_introspection(module):
-        captured = _capture_module(
-            module,
-            args,
-            kwargs,
-            options,
-            dynamic_scalars,
-            strict_shapes,
-            may_train,
-            frozen,
-            data_dependent,
-            state_inputs,
-            confirmed,
-        )
-    return complete(captured)
+        return _capture_module(module, request, confirm)
+
+
+def _read_shapes(
+    request: Request, dynamic_shapes: Any, inputs: BoundInputs, graph: Sequence[str] | None = None
+) -> tuple[DynamicShapes, DynamicAxes | None, tuple[ExampleCall, ...]]:
+    """The shapes of the inputs, ``dynamic_axes``, and the additional examples."""
+    axes = None
+    if request.dynamic_axes is not None:
+        axes = read_dynamic_axes(inputs, request.dynamic_axes, request.input_names, graph, legacy=request.legacy)
+        shapes = axes.shapes
+    else:
+        shapes = read_dynamic_shapes(inputs, dynamic_shapes, request.input_names, graph)
+    others: tuple[ExampleCall, ...] = ()
+    if request.more_inputs:
+        shapes, others = add_examples(shapes, request.more_inputs)
+    return shapes, axes, others
 
 
 def _capture_module(
-    model: torch.nn.Module,
-    args: Any,
-    kwargs: Any,
-    options: _ShapeOptions,
-    dynamic_scalars: Collection[str],
-    strict_shapes: bool,
-    may_train: bool,
-    frozen: Collection[str],
-    data_dependent: DataDependent,
-    state_inputs: bool,
-    confirm: Callable[[Capture], frozenset[Constraint] | None],
+    model: torch.nn.Module, request: Request, confirm: Callable[[Capture], frozenset[Constraint] | None]
 ) -> Capture:
     """Capture a module; see ``capture``."""
-    if model.training and not may_train and results_depend_on_mode(model):
+    if model.training and request.training is None and results_depend_on_mode(model):
         _warn_about_training()
     reject_enabled_observers(model)
-    bound = bind_example_inputs(model, args, kwargs, options.input_names, by_signature=options.legacy)
-    inputs, options = _with_stacked_lists(bound, options)
-    inputs, ints = scalars_to_tensors(inputs, dynamic_scalars, model)
-    inputs = freeze_inputs(inputs, frozen, options.input_names)
-    shapes, axes, others = options.read(inputs)
+    bound = bind_example_inputs(model, request.args, request.kwargs, request.input_names, by_signature=request.legacy)
+    inputs, dynamic_shapes = stack_lists(bound, request.dynamic_shapes)
+    if inputs.table.lists and request.more_inputs:
+        raise ArgumentError(
+            "more_inputs", "dynamic_shapes has a TensorList", hint="specify all dynamic dims in dynamic_shapes"
+        )
+    inputs, ints = scalars_to_tensors(inputs, request.dynamic_scalars, model)
+    inputs = freeze_inputs(inputs, request.frozen, request.input_names)
+    shapes, axes, others = _read_shapes(request, dynamic_shapes, inputs)
     reject_quantized_inputs((leaf.label, leaf.value) for leaf in shapes.leaves)
     shapes = with_dynamic_ints(shapes, ints)
     names_are_labels = axes is not None and axes.legacy
     shapes = replace(shapes, shared=() if names_are_labels else shared_dims(shapes.leaves, others))
     numbers = [shapes.leaves[index].label for index in sorted(inputs.table.numbers)]
 
-    task = CaptureTask(model, inputs, axes, options.output_names, numbers)
-    plan = CapturePlan(strict_shapes, data_dependent == "example", bool(frozen), UnknownStates(), None, shapes)
+    task = CaptureTask(request, model, inputs, axes, numbers)
+    plan = CapturePlan(request, UnknownStates(), None, shapes)
 
     def confirmed(captured: Capture, plan: CapturePlan) -> frozenset[Constraint] | None:
         return confirm(replace(captured, inputs=_input_table(captured, inputs, plan.shapes.leaves)))
@@ -224,19 +143,20 @@ def _capture_module(
         own_error=lambda error: with_scalars_as_tensors(eager_error(error, model, inputs, shapes), numbers),
         confirm=confirmed,
     )
-    with following_example(is_requested=plan.may_follow_example), recorded_changes() as changes:
+    is_followed = request.data_dependent == "example"
+    with following_example(is_requested=is_followed), recorded_changes() as changes:
         try:
-            traced, plan = capture_with_states(run, plan, model) if state_inputs else run(plan)
+            traced, plan = capture_with_states(run, plan, model) if request.state == "io" else run(plan)
             traced, plan = _with_shared_tensors(task, inputs, (traced, plan), confirmed)
         except SpecializedDimsError as error:  # not a class that users know
             raise CaptureError(error.message, hint=error.hint) from error
     _warn_about_followed_example(traced.assumptions)
-    shapes = plan.shapes
+    shapes, strict = plan.shapes, request.strict_shapes
     if not names_are_labels:
         _warn_about_split_names(shapes.leaves, others)
     program = traced.exported_program
     limits = with_specialized_dims(traced.limits, plan.specialized, program, shapes.leaves)
-    report_narrowed((one for one in limits.constraints if one not in limits.assumed), strict=strict_shapes)
+    report_narrowed((one for one in limits.constraints if one not in limits.assumed), strict=strict)
     dims, paths = (traced.dim_names, traced.dim_aliases), output_paths(program)
     check_operand_types(program, shapes.leaves)
     reject_generators(program)
@@ -251,7 +171,7 @@ def _capture_module(
         more_inputs=others,
         output_dims={
             **name_detections(program, paths, dims[0]),
-            **name_computed_dims(program, axes, options.output_names, dims, strict=strict_shapes),
+            **name_computed_dims(program, axes, request.output_names, dims, strict=strict),
         },
         attribute_changes=state_changes(model, inputs, program, changes),
     )
@@ -298,16 +218,6 @@ def _warn_about_training() -> None:
     )
 
 
-def _with_stacked_lists(inputs: BoundInputs, options: _ShapeOptions) -> tuple[BoundInputs, _ShapeOptions]:
-    """Inputs and specs with stacked tensors in the place of lists of a dynamic number of tensors."""
-    inputs, shapes = stack_lists(inputs, options.dynamic_shapes)
-    if inputs.table.lists and options.more_inputs:
-        raise ArgumentError(
-            "more_inputs", "dynamic_shapes has a TensorList", hint="specify all dynamic dims in dynamic_shapes"
-        )
-    return inputs, replace(options, dynamic_shapes=shapes)
-
-
 def _warn_about_followed_example(assumptions: Sequence[Assumption]) -> None:
     followed = [one for one in assumptions if one.kind is AssumptionKind.EXAMPLE]
     if followed:
@@ -328,28 +238,30 @@ def _warn_about_split_names(leaves: Sequence[Leaf], others: Sequence[ExampleCall
         )
 
 
-def _capture_program(program: ExportedProgram, options: _ShapeOptions, strict_shapes: bool) -> Capture:
+def _capture_program(program: ExportedProgram, request: Request) -> Capture:
     """Name the dims of an ExportedProgram that is already captured; see ``capture``."""
-    if options.more_inputs:
+    if request.more_inputs:
         raise ArgumentError(
             "more_inputs",
             "the dims of an ExportedProgram are already fixed or dynamic",
             hint="pass the nn.Module instead of the ExportedProgram",
         )
-    reject_tensor_lists(options.dynamic_shapes)
+    reject_tensor_lists(request.dynamic_shapes)
     check_operand_types(program)
-    if not (options.dynamic_shapes or options.dynamic_axes):
-        return Capture(program, {}, {}, translate_guards(program, None, {}, None), output_paths=output_paths(program))
-    shapes, axes, _ = options.read(program_inputs(program), user_input_names(program))
+    if not (request.dynamic_shapes or request.dynamic_axes):
+        limits = translate_guards(program, None, {}, None)
+        return Capture(program, request, limits=limits, output_paths=output_paths(program))
+    shapes, axes, _ = _read_shapes(request, request.dynamic_shapes, program_inputs(program), user_input_names(program))
     check_program_shapes(program, shapes.leaves)
     shapes = replace(shapes, shared=() if axes is not None and axes.legacy else shared_dims(shapes.leaves))
     try:
-        names, aliases = names_of_dims(program, shapes, axes, options.output_names)
+        names, aliases = names_of_dims(program, shapes, axes, request.output_names)
     except SpecializedDimsError as error:
         raise CaptureError(
             error.message.replace("the model specializes", "the program was captured with a fixed size of", 1),
             hint="pass dynamic_shapes to torch.export.export, or pass the nn.Module instead of the program",
         ) from error
     limits = translate_guards(program, shapes, names, None)
-    output_dims = name_computed_dims(program, axes, options.output_names, (names, aliases), strict=strict_shapes)
-    return Capture(program, names, aliases, limits, output_paths=output_paths(program), output_dims=output_dims)
+    dims = name_computed_dims(program, axes, request.output_names, (names, aliases), strict=request.strict_shapes)
+    paths = output_paths(program)
+    return Capture(program, request, names, aliases, limits, output_paths=paths, output_dims=dims)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .._request import Request
 from ..errors import CaptureError
 from .constraints.guard_recorder import GuardLog
 from .constraints.specialized_dims import SpecializedDim
@@ -80,12 +81,10 @@ class LoopRewriting:
 class CapturePlan:
     """How the next attempt captures the model.
 
-    After the options, the fields have the order of the strategies that change them: ``changed`` resets all later ones.
+    After the request, the fields have the order of the strategies that change them: ``changed`` resets all later ones.
 
     Attributes:
-        strict_shapes: Whether a specialized dim is an error.
-        may_follow_example: Whether branches on data may follow the example.
-        knows_constants: Whether the first attempt already has concrete values.
+        request: The export as it was asked for.
         states: The parameters and buffers that become inputs.
         edges: The lines whose conditions on sizes are answered for the example, if others are answered beside their
             edges; None if all are answered for the example.
@@ -112,9 +111,7 @@ class CapturePlan:
         change: The difference from the attempt before.
     """
 
-    strict_shapes: bool
-    may_follow_example: bool
-    knows_constants: bool
+    request: Request
     states: UnknownStates
     edges: frozenset[str] | None
     shapes: DynamicShapes
@@ -142,7 +139,7 @@ class CapturePlan:
     @property
     def has_concrete_values(self) -> bool:
         """Whether the values of tensors that depend on no input are known."""
-        return self.knows_constants or self.resolves_guards or self.loops is not None
+        return bool(self.request.frozen) or self.resolves_guards or self.loops is not None
 
     @property
     def rewritten(self) -> Rewriting | None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import sympy
 import torch
 from torch.export import ExportedProgram
 
 from .._callers_autocast import Autocast
+from .._request import Request
 from ..errors import CaptureError
 from .assigned_buffers import Reassignment
 from .attempts import Attempt
@@ -38,6 +38,7 @@ class Capture:
 
     Attributes:
         exported_program: The captured program, not decomposed.
+        request: The export as it was asked for.
         dim_names: torch's symbol (``s77``) to the user's dim name, for the dims the user named. Names are unique.
         inputs: The leaves of the example inputs that the program takes in another form than the model.
         output_paths: Index of the user output to path, for outputs in a dict, a dataclass or an object.
@@ -48,8 +49,6 @@ class Capture:
         limits: The sizes for which the program is valid.
         more_inputs: The additional examples, positional and keyword inputs each.
         functions: The autograd functions with a ``symbolic``; the program refers to them by index.
-        model: The object that the caller passed: a module, a scripted function or an ``ExportedProgram``; None if it is
-            not known.
         training: Names of the modules that were in training mode during the capture; None if they are not known.
         grad_mode: Whether gradients were enabled during the capture; None if it is not known.
         autocast: The caller's autocast during the capture.
@@ -66,6 +65,7 @@ class Capture:
     """
 
     exported_program: ExportedProgram
+    request: Request = field(default_factory=Request)
     dim_names: Mapping[sympy.Symbol, str] = field(default_factory=dict)
     dim_aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     limits: SizeLimits = field(default_factory=SizeLimits)
@@ -76,7 +76,6 @@ class Capture:
     assumptions: tuple[Assumption, ...] = ()
     weight_reads: WeightReads = field(default_factory=WeightReads)
     output_dims: Mapping[int, AxisNames] = field(default_factory=dict)
-    model: torch.nn.Module | ExportedProgram | Callable[..., Any] | None = None
     training: frozenset[str] | None = None
     grad_mode: bool | None = None
     autocast: Autocast = ()
@@ -92,4 +91,4 @@ class Capture:
     @property
     def source(self) -> torch.nn.Module | None:
         """The captured module; None for a scripted function or an ``ExportedProgram``."""
-        return self.model if isinstance(self.model, torch.nn.Module) else None
+        return self.request.model if isinstance(self.request.model, torch.nn.Module) else None

@@ -149,7 +149,9 @@ def _static_dims(failure: Failure, plan: CapturePlan) -> Decision:
     if not isinstance(error, SpecializedDimsError):
         return failure
     try:
-        shapes, specialized = without_specialized(plan.shapes, plan.specialized, error, strict=plan.strict_shapes)
+        shapes, specialized = without_specialized(
+            plan.shapes, plan.specialized, error, strict=plan.request.strict_shapes
+        )
     except SpecializedDimsError as last:
         return Failure(last)
     change = "static dims: " + ", ".join(dim.label for dim in specialized)
@@ -259,7 +261,7 @@ def _is_unresolved(outcome: Outcome, plan: CapturePlan) -> bool:
 
 
 def _followed_example(failure: Failure, plan: CapturePlan) -> Decision:
-    if plan.may_follow_example:
+    if plan.request.data_dependent == "example":
         return plan.changed(follows_example=True)
     guard = failure.guard or failure
     return Failure(unresolved_error(guard.error, guard.guard_inputs, failure.error, plan.states.names))

@@ -13,6 +13,8 @@ from torch.export import ExportedProgram
 
 from fxonnx_translations._optional_names import MissingNameError
 
+from .._callers_autocast import callers_autocast
+from .._request import Request
 from ..errors import CaptureError, ExportError
 from .assigned_buffers import Reassignment, merge_tied_tensors
 from .autograd_functions import FunctionCall, recorded_function_calls
@@ -44,6 +46,7 @@ from .shapes.dynamic_axes import DynamicAxes, name_output_dims
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
 from .tensor_lists import ListResults, recorded_list_results
 from .torch_export import explained_error, export_module
+from .training_mode import training_modules
 
 __all__ = ["CaptureTask", "names_of_dims"]
 
@@ -102,20 +105,20 @@ def _applied(plan: CapturePlan, model: torch.nn.Module) -> Iterator[_Observation
 
 @dataclass(frozen=True)
 class CaptureTask:
-    """The model and the options of all attempts.
+    """What all attempts share.
 
     Attributes:
-        model: The model.
+        request: The export as it was asked for.
+        model: Its model, or the module of an add-on that is captured in its place.
         inputs: The example inputs.
         axes: ``dynamic_axes``.
-        output_names: The user's names of outputs.
         scalars: Labels of the numbers that were converted to tensors.
     """
 
+    request: Request
     model: torch.nn.Module
     inputs: BoundInputs
     axes: DynamicAxes | None
-    output_names: Sequence[str]
     scalars: Sequence[str]
 
     def attempt(self, plan: CapturePlan) -> Capture | Failure:
@@ -124,7 +127,7 @@ class CaptureTask:
         Raises:
             ExportError: For an error of fxonnx that no other plan avoids.
         """
-        end = EarlyEnds(plan.shapes.leaves, plan.unrolls_long_loops or plan.plain, plan.strict_shapes)
+        end = EarlyEnds(plan.shapes.leaves, plan.unrolls_long_loops or plan.plain, self.request.strict_shapes)
         end.watch(plan.log)
         program: ExportedProgram | None = None
         error: Exception | None = None
@@ -157,12 +160,16 @@ class CaptureTask:
         rewritten = [] if plan.rewritten is None else plan.rewritten.departures
         return Capture(
             program,
+            self.request,
             names,
             aliases,
             limits,
             functions=tuple(seen.calls),
             reassigned=tuple(seen.reassigned),
             inputs=self.inputs.table,
+            training=training_modules(self.request.model),
+            grad_mode=torch.is_grad_enabled(),
+            autocast=callers_autocast(),
             assumptions=assumptions,
             weight_reads=WeightReads() if seen.values is None else seen.values.tape.found(),
             rewrites=() if plan.rewritten is None else tuple(plan.rewritten.log.constructs),
@@ -193,7 +200,7 @@ class CaptureTask:
             CaptureError: If a dynamic dim is specialized to one size, or the example violates a limit.
         """
         shapes, log = plan.shapes, plan.log
-        names, aliases = names_of_dims(program, shapes, self.axes, self.output_names, log)
+        names, aliases = names_of_dims(program, shapes, self.axes, self.request.output_names, log)
         limits = translate_guards(program, shapes, names, log)
         merged = _merge_equal_names(names, limits)
         if merged != names:

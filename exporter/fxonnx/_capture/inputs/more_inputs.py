@@ -8,15 +8,13 @@ from typing import Any
 
 import torch
 
+from ..._request import Examples
 from ...errors import ArgumentError, kind_of
 from ..shapes.dim_specs import name_of_spec
 from ..shapes.dynamic_dims import AlignedCalls, ExampleCall, align_more_inputs
 from ..shapes.dynamic_shapes import DynamicShapes, Leaf, check_example, checked_shapes
 
-__all__ = ["Examples", "add_examples"]
-
-Examples = Sequence[tuple[tuple[Any, ...] | torch.Tensor, Mapping[str, Any] | None]]
-"""Positional and keyword inputs of each additional example."""
+__all__ = ["add_examples"]
 
 _ARGUMENT = "more_inputs"
 
