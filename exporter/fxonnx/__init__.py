@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ._capture.constraints.constraint import Constraint
     from ._capture.data_dependence.assumption import Assumption, AssumptionKind
     from ._capture.departures import Departure, DepartureKind
-    from ._capture.inputs.list_inputs import TensorList
+    from ._capture.inputs.converted_inputs import TensorList
     from ._comparison import OutputComparison
     from ._diagnostics import Diagnostics
     from ._export import export
@@ -159,7 +159,7 @@ _MODULES = {
     "Constraint": "_capture.constraints.constraint",
     "Departure": "_capture.departures",
     "DepartureKind": "_capture.departures",
-    "TensorList": "_capture.inputs.list_inputs",
+    "TensorList": "_capture.inputs.converted_inputs",
     "InputObserver": "_input_observer",
     "Analysis": "_analysis",
     "ExportIssue": "_analysis",

@@ -20,12 +20,12 @@ from fxonnx_translations._builder.default_device import cpu_by_default
 from fxonnx_translations._torch_compat import unset_fake_temporarily
 
 from ._capture import ALIASES_KEY, AssumptionKind, Capture, capture, report_narrowed
-from ._capture.attempts import recorded_attempts
+from ._capture.attempts import AttemptLog
 from ._capture.constraints.constraint import Constraint
-from ._capture.inputs.replaced_tensors import normal_weights
-from ._capture.number_states import with_number_states
+from ._capture.inputs.tensor_memory import normal_weights
 from ._capture.patches import PatchKind, missing_targets, tracing_patches
 from ._capture.patches.tracing_state import model_prints
+from ._capture.state_inputs import with_number_states
 from ._comparison import OutputComparison, report_skipped
 from ._diagnostics import Diagnostics, Report, read_diagnostics
 from ._export_context import exporting, in_mode
@@ -156,20 +156,18 @@ def export(
     given = with_own_examples(given)
     request, shown = read(given), read_diagnostics(diagnostics)
     timer, page = Timer(shown.on_stage), Report(request, profile_runtime=shown.profile_runtime)
-    attempts = recorded_attempts(page.attempts, shows_log=shown.verbose)
+    attempts = AttemptLog(page.attempts, shows_torch_log=shown.verbose)
     with (
         deferred_interrupts(),
         _reporting(page, shown, timer),
         exporting(),
         rare_collections(),
-        attempts,
         normal_weights(request.model),
     ):
-        captured = _capture(request, timer, prints=shown.verbose)
+        captured = _capture(request, timer, attempts)
         while request.state == "io" and any(not change.is_random for change in captured.attribute_changes):
             request = replace(request, model=with_number_states(request.model, captured.attribute_changes))
-            captured = _capture(request, timer, prints=shown.verbose)
-        captured = replace(captured, attempts=tuple(page.attempts))
+            captured = _capture(request, timer, attempts)
         if opset_version is None:
             captured = _with_opset_of_program(captured, given)
         _keep_captured(captured, page, shown)
@@ -215,7 +213,7 @@ def _with_opset_of_program(captured: Capture, given: Mapping[str, Any]) -> Captu
     return replace(captured, request=replace(read(given, least, is_older=is_older), model=request.model))
 
 
-def _capture(request: Request, timer: Timer, *, prints: bool) -> Capture:
+def _capture(request: Request, timer: Timer, attempts: AttemptLog) -> Capture:
     """Capture a model, and keep what the model itself confirms."""
     model = request.model
 
@@ -223,8 +221,9 @@ def _capture(request: Request, timer: Timer, *, prints: bool) -> Capture:
         with unset_fake_temporarily():
             return confirmed_limits(captured, model)
 
-    with one_at_a_time(), timer.stage("capture"), in_mode(model, request.training), model_prints(shown=prints):
-        captured = capture(request, confirmed)
+    in_this_mode, prints = in_mode(model, request.training), model_prints(shown=attempts.shows_torch_log)
+    with one_at_a_time(), timer.stage("capture"), in_this_mode, prints:
+        captured = capture(request, confirmed, attempts)
         with unset_fake_temporarily():
             captured = replace(captured, exported_program=unwrap_subclasses(captured.exported_program))
             captured = confirm_assumed_limits(captured, model, strict=request.strict_shapes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .capture import capture
 from .constraints.constraint import Constraint, SizeLimits, report_narrowed
 from .data_dependence.assumption import Assumption, AssumptionKind
-from .result import ALIASES_KEY, Capture
+from .plan import ALIASES_KEY, Capture
 
 __all__ = [
     "ALIASES_KEY",

@@ -36,9 +36,8 @@ from .constraints.guard_recorder import SourceLine, source_line_of
 from .eager_state import preserved_gradients, preserved_random_states
 from .generators import GENERATORS, state_of
 from .inputs.example_inputs import BoundInputs
-from .inputs.preserve import Change, Snapshot, changed_attributes, preserve_model
+from .inputs.preserve import Change, Snapshot, TensorValues, changed_attributes, preserve_model
 from .inputs.pytree_objects import slot_names
-from .inputs.tensor_values import TensorValues
 from .process_state import ABSENT
 
 __all__ = ["AttributeChange", "draws_values", "noted_changes", "recorded_changes", "state_changes"]

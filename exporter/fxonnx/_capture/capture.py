@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import sympy
 import torch
-from torch.export import ExportedProgram
+from torch.export import Dim, ExportedProgram
+
+from fxonnx_translations._torch_compat import pytree
 
 from .._extensions import extended, stand_in
 from .._request import Request
 from .._warnings import warn_user
-from ..errors import ArgumentError, CaptureError
+from ..errors import ArgumentError, CaptureError, did_you_mean, kind_of
+from .attempts import AttemptLog
 from .attribute_changes import recorded_changes, state_changes
 from .constraints.constraint import Constraint, report_narrowed
 from .constraints.guard_recorder import GuardLog
@@ -21,11 +25,19 @@ from .constraints.guard_translation import translate_guards
 from .constraints.specialized_dims import SpecializedDimsError, with_specialized_dims
 from .data_dependence.assumption import Assumption, AssumptionKind
 from .data_dependence.concrete_values import following_example
-from .fewer_limits import Confirm
 from .function_caches import reject_cached_random_values
-from .growing_states import UnknownStates
+from .inputs.converted_inputs import (
+    freeze_inputs,
+    frozen_arguments,
+    reject_tensor_lists,
+    scalars_to_tensors,
+    stack_lists,
+    with_dynamic_ints,
+    with_scalars_as_tensors,
+)
 from .inputs.example_inputs import (
     BoundInputs,
+    InputTable,
     bind_example_inputs,
     check_model,
     program_inputs,
@@ -33,36 +45,32 @@ from .inputs.example_inputs import (
     repeated_tensors,
     user_input_names,
 )
-from .inputs.frozen import freeze_inputs
 from .inputs.input_names import input_paths, output_paths
-from .inputs.input_table import InputTable
-from .inputs.list_inputs import reject_tensor_lists, stack_lists
-from .inputs.more_inputs import add_examples
-from .inputs.scalars import frozen_arguments, scalars_to_tensors, with_dynamic_ints, with_scalars_as_tensors
+from .inputs.pytree_objects import flatten_objects
 from .introspection import eager_introspection
 from .observers import reject_enabled_observers
 from .operand_types import check_operand_types
-from .plan import CapturePlan
-from .program_arguments import check_program_arguments, check_program_shapes
+from .plan import Capture, CapturePlan
 from .random_seeds import reject_generators
-from .result import Capture
 from .shapes.data_dependent_dims import name_detections, warn_about_squeezed_dims
-from .shapes.dynamic_axes import DynamicAxes, name_computed_dims, read_dynamic_axes
-from .shapes.dynamic_dims import ExampleCall
+from .shapes.dim_names import differing_dims, shared_dims
+from .shapes.dynamic_dims import ExampleCall, add_examples
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
-from .shapes.shared_dim_names import differing_dims, shared_dims
-from .shapes.spec_keys import read_dynamic_shapes
+from .shapes.spec_keys import DynamicAxes, name_computed_dims, read_dynamic_axes, read_dynamic_shapes
 from .state_inputs import capture_with_states
-from .strategies import capture_with_strategies
+from .strategies import Confirm, capture_with_strategies
 from .torch_export import eager_error, reject_tracing
 from .trace import CaptureTask, names_of_dims
 from .training_mode import results_depend_on_mode
+from .written_states import UnknownStates
 
 __all__ = ["capture"]
 
 
 def capture(
-    request: Request, confirm: Callable[[Capture], frozenset[Constraint] | None] = lambda captured: frozenset()
+    request: Request,
+    confirm: Callable[[Capture], frozenset[Constraint] | None] = lambda captured: frozenset(),
+    attempts: AttemptLog | None = None,
 ) -> Capture:
     """Capture a model with torch.export, leaving the model and the example inputs unchanged.
 
@@ -71,6 +79,7 @@ def capture(
             ``kwargs`` must then be inputs that it takes, and ``dynamic_shapes`` and ``dynamic_axes`` only name dims.
         confirm: Runs the model, and returns the assumed limits that a capture does not need, or None if the capture is
             wrong at the example; by default, no limits.
+        attempts: Receives the calls of torch.export.
 
     Raises:
         ArgumentError: If an argument is invalid; the error names the argument.
@@ -87,10 +96,10 @@ def capture(
                 "an ExportedProgram is already captured",
                 hint="pass the nn.Module, or export its program again",
             )
-        check_program_arguments(model, request.args, request.kwargs)
+        _check_program_arguments(model, request.args, request.kwargs)
         return _capture_program(model, request)
     with extended(model), stand_in(model) as module, eager_introspection(module):
-        return _capture_module(module, request, confirm)
+        return _capture_module(module, request, confirm, AttemptLog() if attempts is None else attempts)
 
 
 def _read_shapes(
@@ -110,7 +119,10 @@ def _read_shapes(
 
 
 def _capture_module(
-    model: torch.nn.Module, request: Request, confirm: Callable[[Capture], frozenset[Constraint] | None]
+    model: torch.nn.Module,
+    request: Request,
+    confirm: Callable[[Capture], frozenset[Constraint] | None],
+    attempts: AttemptLog,
 ) -> Capture:
     """Capture a module; see ``capture``."""
     if model.training and request.training is None and results_depend_on_mode(model):
@@ -131,7 +143,7 @@ def _capture_module(
     shapes = replace(shapes, shared=() if names_are_labels else shared_dims(shapes.leaves, others))
     numbers = [shapes.leaves[index].label for index in sorted(inputs.table.numbers)]
 
-    task = CaptureTask(request, model, inputs, axes, numbers)
+    task = CaptureTask(request, model, inputs, axes, numbers, attempts)
     plan = CapturePlan(request, UnknownStates(), None, shapes)
 
     def confirmed(captured: Capture, plan: CapturePlan) -> frozenset[Constraint] | None:
@@ -174,23 +186,14 @@ def _capture_module(
             **name_computed_dims(program, axes, request.output_names, dims, strict=strict),
         },
         attribute_changes=state_changes(model, inputs, program, changes),
+        attempts=tuple(attempts.attempts),
     )
 
 
 def _with_shared_tensors(
     task: CaptureTask, inputs: BoundInputs, found: tuple[Capture, CapturePlan], confirm: Confirm
 ) -> tuple[Capture, CapturePlan]:
-    """A capture of a model that asks whether two inputs are one tensor, as they are in the example.
-
-    Args:
-        task: Captures the model.
-        inputs: The example inputs.
-        found: The capture with separate inputs, and its plan.
-        confirm: Runs the model.
-
-    Returns:
-        The capture as it is if it is right at the example, or else that for equal inputs, if there is one.
-    """
+    """A capture of a model that asks whether two inputs are one tensor, as they are in the example."""
     shared = repeated_tensors(inputs)
     captured, plan = found
     asks_identity = any(one.detail in ("is", "is not") for one in captured.departures)
@@ -252,7 +255,7 @@ def _capture_program(program: ExportedProgram, request: Request) -> Capture:
         limits = translate_guards(program, None, {}, None)
         return Capture(program, request, limits=limits, output_paths=output_paths(program))
     shapes, axes, _ = _read_shapes(request, request.dynamic_shapes, program_inputs(program), user_input_names(program))
-    check_program_shapes(program, shapes.leaves)
+    _check_program_shapes(program, shapes.leaves)
     shapes = replace(shapes, shared=() if axes is not None and axes.legacy else shared_dims(shapes.leaves))
     try:
         names, aliases = names_of_dims(program, shapes, axes, request.output_names)
@@ -265,3 +268,123 @@ def _capture_program(program: ExportedProgram, request: Request) -> Capture:
     dims = name_computed_dims(program, axes, request.output_names, (names, aliases), strict=request.strict_shapes)
     paths = output_paths(program)
     return Capture(program, request, names, aliases, limits, output_paths=paths, output_dims=dims)
+
+
+_HINT = "leave it out: the program has inputs of its own; or pass the nn.Module, to capture it for these"
+_VARIABLE = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+_LOWEST = 2
+"""torch leaves 0 and 1 out of the ranges of some sizes."""
+
+
+def _check_program_arguments(program: ExportedProgram, args: Any, kwargs: Mapping[str, Any] | None) -> None:
+    """Check that example inputs are ones that a program takes; their values have no effect.
+
+    Raises:
+        ArgumentError: If they have another structure, dtype or shape than the program takes.
+    """
+    given = (args,) if isinstance(args, torch.Tensor) else args
+    if not given and not kwargs:
+        return
+    own = program_inputs(program)
+    names = [*own.signature.parameters]
+    if not isinstance(given, tuple | list):
+        raise _error("args", f"expected a tuple or a tensor, got {kind_of(given)}")
+    if len(given) > len(names):
+        raise _error("args", f"the ExportedProgram takes {len(names)} inputs, got {len(given)} positional ones")
+    bound = dict(zip(names, given, strict=False))
+    for name, value in (kwargs or {}).items():
+        if name not in names:
+            taken = f"it takes {', '.join(names) or 'none'}"
+            raise _error("kwargs", f"the ExportedProgram has no input {name!r}", did_you_mean(name, names, taken))
+        if name in bound:
+            raise _error("kwargs", f"{name!r} is also given by position")
+        bound[name] = value
+    expected = dict(zip(names, (*own.args, *own.kwargs.values()), strict=True))
+    sizes: dict[sympy.Expr, int] = {}
+    for name in names:
+        if name in bound:
+            argument = "kwargs" if name in (kwargs or {}) else "args"
+            _check_input(program, argument, name, bound[name], expected[name], sizes)
+        elif any(isinstance(leaf, _VARIABLE) for leaf in pytree.tree_leaves(expected[name])):
+            raise _error("kwargs" if kwargs else "args", f"the input {name!r} of the ExportedProgram is missing")
+
+
+def _check_program_shapes(program: ExportedProgram, leaves: Sequence[Leaf]) -> None:
+    """Check that specs only name the dynamic dims of a program.
+
+    Raises:
+        ArgumentError: If a spec makes a dynamic dim static, or gives it another range.
+    """
+    for leaf in leaves:
+        shape: Sequence[Any] = leaf.value.shape if isinstance(leaf.value, torch.Tensor) else ()
+        for axis, size in enumerate(shape):
+            if not isinstance(size, torch.SymInt):
+                continue
+            if axis in leaf.fixed:
+                problem = f"{leaf.label} axis {axis} is dynamic in the ExportedProgram, not static"
+                raise _error("dynamic_shapes", problem)
+            spec, known = leaf.dims.get(axis), program.range_constraints.get(size.node.expr)
+            if known is None or type(spec) is not Dim:
+                continue
+            ranges = [(max(int(spec.min), _LOWEST), spec.max), (max(int(known.lower), _LOWEST), known.upper)]
+            is_named_only = int(spec.min) <= _LOWEST and not _is_finite(spec.max)
+            if not is_named_only and ranges[0] != ranges[1]:
+                problem = f"{leaf.label} axis {axis} is {known.lower} to {known.upper} in the ExportedProgram"
+                raise _error("dynamic_shapes", f"{problem}, not {spec.min} to {spec.max}")
+
+
+def _is_finite(size: Any) -> bool:
+    return isinstance(size, int | sympy.Integer)
+
+
+def _error(argument: str, problem: str, hint: str | None = None) -> ArgumentError:
+    return ArgumentError(argument, problem, hint=_HINT if hint is None else f"{hint}; or {_HINT}")
+
+
+def _check_input(
+    program: ExportedProgram, argument: str, name: str, value: Any, expected: Any, sizes: dict[sympy.Expr, int]
+) -> None:
+    """Check one input; sizes of dynamic dims are collected."""
+    given, structure = pytree.tree_flatten(flatten_objects(_with_tuples(value)))
+    leaves, known = pytree.tree_flatten(expected)
+    if structure != known or len(given) != len(leaves):
+        raise _error(argument, f"{name!r} has another structure than in the ExportedProgram")
+    for leaf, own in zip(given, leaves, strict=True):
+        if isinstance(own, torch.Tensor):
+            _check_tensor(program, argument, name, leaf, own, sizes)
+        elif isinstance(own, _VARIABLE):
+            continue
+        elif isinstance(leaf, torch.Tensor) or repr(leaf) != repr(own):
+            shown = kind_of(leaf) if isinstance(leaf, torch.Tensor) else repr(leaf)
+            raise _error(argument, f"{name!r} is {shown}, but the constant {own!r} in the ExportedProgram")
+
+
+def _with_tuples(value: Any) -> Any:
+    """The input with tuples in the place of sizes of tensors, as torch.export makes of them."""
+    return pytree.tree_map(
+        lambda part: tuple(part) if isinstance(part, torch.Size) else part,
+        value,
+        is_leaf=lambda part: isinstance(part, torch.Size),
+    )
+
+
+def _check_tensor(
+    program: ExportedProgram, argument: str, name: str, given: Any, own: torch.Tensor, sizes: dict[sympy.Expr, int]
+) -> None:
+    if isinstance(given, bool | int | float) and not own.dim():
+        return
+    if not isinstance(given, torch.Tensor):
+        raise _error(argument, f"{name!r} is {kind_of(given)}, but a tensor in the ExportedProgram")
+    if given.dtype != own.dtype:
+        raise _error(argument, f"{name!r} is {given.dtype}, but {own.dtype} in the ExportedProgram")
+    matches = given.dim() == own.dim()
+    for size, known in zip(given.shape, own.shape, strict=True) if matches else ():
+        if isinstance(known, torch.SymInt):
+            bounds = program.range_constraints.get(known.node.expr)
+            matches &= isinstance(size, torch.SymInt) or sizes.setdefault(known.node.expr, size) == size
+            matches &= bounds is None or isinstance(size, torch.SymInt) or bool(bounds.lower <= size <= bounds.upper)
+        else:
+            matches &= size == known
+    if not matches:
+        shape = ", ".join(map(str, own.shape))
+        raise _error(argument, f"{name!r} has the shape {[*given.shape]}, but [{shape}] in the ExportedProgram")

@@ -16,7 +16,7 @@ from fxonnx_translations._optional_names import MissingNameError
 from .._callers_autocast import callers_autocast
 from .._request import Request
 from ..errors import CaptureError, ExportError
-from .assigned_buffers import Reassignment, merge_tied_tensors
+from .attempts import AttemptLog
 from .autograd_functions import FunctionCall, recorded_function_calls
 from .constraints.constraint import SizeLimits
 from .constraints.early_ends import EarlyEnd, EarlyEnds
@@ -29,24 +29,24 @@ from .data_dependence.data_dependent_guards import inputs_of_guard
 from .data_dependence.weight_reads import WeightReads
 from .departures import Departure, DepartureKind, record_departure, recorded_departures
 from .function_transforms import TransformTracing
+from .inputs.converted_inputs import with_scalar_branch
 from .inputs.example_inputs import BoundInputs
-from .inputs.scalars import with_scalar_branch
-from .inputs.shared_memory import assumed_equal, reject_shared_writes, with_separate_inputs
+from .inputs.tensor_memory import assumed_equal, reject_shared_writes, with_separate_inputs
 from .introspection import truth_values
 from .operand_types import state_default_dtypes
 from .patches.compiling_state import CompilingState, recorded_compiling_state
 from .patches.functional import FullMasks, recorded_full_masks
 from .patches.python_sizes.integers import symbolic_integers
-from .plan import CapturePlan, Failure
-from .result import Capture
+from .plan import Capture, CapturePlan, Failure
 from .rewriting import rewritten_functions
 from .rewriting.operators.memory import SharedMemory
 from .shapes.dim_names import name_dims
-from .shapes.dynamic_axes import DynamicAxes, name_output_dims
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
+from .shapes.spec_keys import DynamicAxes, name_output_dims
 from .tensor_lists import ListResults, recorded_list_results
 from .torch_export import explained_error, export_module
 from .training_mode import training_modules
+from .written_states import Reassignment, merge_tied_tensors
 
 __all__ = ["CaptureTask", "names_of_dims"]
 
@@ -113,6 +113,7 @@ class CaptureTask:
         inputs: The example inputs.
         axes: ``dynamic_axes``.
         scalars: Labels of the numbers that were converted to tensors.
+        attempts: Receives the calls of torch.export.
     """
 
     request: Request
@@ -120,6 +121,7 @@ class CaptureTask:
     inputs: BoundInputs
     axes: DynamicAxes | None
     scalars: Sequence[str]
+    attempts: AttemptLog
 
     def attempt(self, plan: CapturePlan) -> Capture | Failure:
         """Run torch.export once, and name the dims of the program.
@@ -134,7 +136,7 @@ class CaptureTask:
         with _applied(plan, self.model) as seen:
             inputs, shared = with_separate_inputs(self.model, self.inputs, [leaf.label for leaf in plan.shapes.leaves])
             try:
-                program = export_module(self.model, inputs, plan, seen.transforms, seen.reassigned)
+                program = export_module(self.model, inputs, plan, seen.transforms, seen.reassigned, self.attempts)
             except EarlyEnd:
                 pass
             except Exception as failure:

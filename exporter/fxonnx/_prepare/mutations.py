@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
-from .._capture.assigned_buffers import Reassignment
 from .._capture.attribute_changes import AttributeChange
+from .._capture.written_states import Reassignment
 from .._provenance import source_line
 from .._request import State
 from .._warnings import warn_user

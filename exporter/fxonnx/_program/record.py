@@ -9,7 +9,7 @@ from typing import Any
 
 from .._capture import Assumption, Capture
 from .._capture.constraints.constraint import Constraint, Constraints
-from .._capture.inputs.input_table import with_lists
+from .._capture.inputs.example_inputs import with_lists
 from .._capture.rewriting import Rewrite
 from .._prepare.fusions import Fusion, FusionRecord, NearMiss
 from .._public import public

@@ -16,18 +16,34 @@ from torch.nn.utils.rnn import PackedSequence
 from fxonnx_translations._torch_compat import check
 
 from ..._own_operators import define_operator
-from ..batch_sizes import Size, record_batch_size, recorded_batch_size
 
 __all__ = [
+    "Size",
     "expected_cell_size",
     "expected_hidden_size",
     "forward",
     "lstm",
     "pack_padded_sequence",
     "pad_packed_sequence",
+    "record_batch_size",
+    "recorded_batch_size",
     "rnn",
     "sequence_arguments",
 ]
+
+Size = int | torch.SymInt
+
+_ATTRIBUTE = "_fxonnx_batch_size"
+
+
+def record_batch_size(batch_sizes: torch.Tensor, size: Size) -> None:
+    """Record the batch size on a traced tensor of batch sizes."""
+    setattr(batch_sizes, _ATTRIBUTE, size)
+
+
+def recorded_batch_size(batch_sizes: torch.Tensor) -> Size | None:
+    """The recorded batch size, or None if the tensor is not known to be one of batch sizes."""
+    return getattr(batch_sizes, _ATTRIBUTE, None)
 
 
 def _fake_pack(input: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
