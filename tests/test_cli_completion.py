@@ -12,13 +12,12 @@ import typer
 from typer.testing import CliRunner
 
 import fxonnx
-from fxonnx._capture import DataDependent
 from fxonnx._cli.choices import CHOICES
 from fxonnx._cli.commands import app
 from fxonnx._lower.metadata import MetadataLevel
 from fxonnx._lower.versions import NEWEST_OPSET, OLDEST_OPSET
-from fxonnx._options import Functions, Numerics
 from fxonnx._quantize_config import WeightDtype, _Choice, _Table
+from fxonnx._request import DataDependent, Functions, Numerics
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 

@@ -19,6 +19,7 @@ from torch.onnx import OperatorExportTypes, TrainingMode
 
 import fxonnx
 from fxonnx import ArgumentError, UnsupportedOperatorError
+from fxonnx._request import LegacyOptions, Request
 
 LIBRARY = torch.library.Library("fxonnx_options", "DEF")
 LIBRARY.define(
@@ -302,6 +303,34 @@ def test_passthrough_of_all_operators() -> None:
     first = program.model.graph[0]
     assert (first.attributes["operator"].value, first.attributes["overload_name"].value) == ("conv2d", "")
     assert program.model.opset_imports["org.pytorch.aten"] == 1
+
+
+# The fields of a request that follow from arguments; none from those about what happens to the program in the end.
+RARE = {field.name for field in fields(fxonnx.ExportOptions)}
+READ: dict[str, set[str]] = {
+    **{name: set[str]() for name in ("f", "external_data", "diagnostics")},
+    "options": RARE,
+    "opset_version": {"opset"},
+    "target": {"profile"},
+    "custom_translation_table": {"registry"},
+}
+
+
+def test_each_option_is_one_field_of_the_request() -> None:
+    arguments = inspect.signature(fxonnx.export).parameters
+    expected = {"enabled_patterns"}.union(*(READ.get(name, {name}) for name in arguments))
+    legacy = {field.name for field in fields(LegacyOptions)} - RARE
+    assert {field.name for field in fields(Request)} - legacy == expected
+
+
+def test_the_program_has_the_request() -> None:
+    model = Network().eval()
+    program = fxonnx.export(model, (X,), state="error", opset_version=18)
+    request = program.record.options
+    assert request.model is model
+    assert request.args[0] is X
+    assert (request.state, request.opset) == ("error", 18)
+    assert "args=" not in repr(request)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

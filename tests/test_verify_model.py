@@ -399,7 +399,7 @@ class Scripted(nn.Module):
 @pytest.mark.parametrize("model", [torch.jit.script(scripted_function), torch.jit.script(Scripted().eval())])
 def test_scripted_models_are_the_reference(model: Any) -> None:
     program = fxonnx.export(model, (X,), verify=True)
-    assert program.record.capture.model is model
+    assert program.record.options.model is model
     assert {(row.status, row.reference) for row in program.verify()} == {("ok", "model")}
     with pytest.raises(VerificationError):
         program.verify(model=lambda x: model(x) + 1)

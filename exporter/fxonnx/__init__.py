@@ -19,14 +19,13 @@ if TYPE_CHECKING:
     from ._analysis import Analysis, ExportIssue, analyze
     from ._capture.constraints.constraint import Constraint
     from ._capture.data_dependence.assumption import Assumption, AssumptionKind
-    from ._capture.inputs.list_inputs import TensorList
+    from ._capture.inputs.converted_inputs import TensorList
     from ._capture.suspicions.departures import Departure, DepartureKind
     from ._comparison import OutputComparison
     from ._diagnostics import Diagnostics
     from ._export import export
     from ._export_context import is_in_onnx_export
     from ._input_observer import InputObserver
-    from ._options import ExportOptions
     from ._prepare.fusions import Fusion, NearMiss
     from ._program import ONNXProgram, weights_of
     from ._program.external_data import REFERENCE
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from ._program.value_comparison import Comparison, ValueDifference, ValueStatistics
     from ._program.verification import verify
     from ._quantize_config import QuantizeConfig
+    from ._request import ExportOptions
     from ._targets import Target
     from ._targets.check import TargetFinding, check
     from .diagnostics.diff import GraphChange, ModelDiff, diff
@@ -159,7 +159,7 @@ _MODULES = {
     "Constraint": "_capture.constraints.constraint",
     "Departure": "_capture.suspicions.departures",
     "DepartureKind": "_capture.suspicions.departures",
-    "TensorList": "_capture.inputs.list_inputs",
+    "TensorList": "_capture.inputs.converted_inputs",
     "InputObserver": "_input_observer",
     "Analysis": "_analysis",
     "ExportIssue": "_analysis",
@@ -185,7 +185,7 @@ _MODULES = {
     "Fusion": "_prepare.fusions",
     "NearMiss": "_prepare.fusions",
     "Diagnostics": "_diagnostics",
-    "ExportOptions": "_options",
+    "ExportOptions": "_request",
     "ExportRecord": "_program.record",
     "GraphInterface": "_program.interface",
     "ProgramQuantization": "_program.quantization",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import onnx_ir as ir
@@ -15,10 +15,11 @@ from ._capture.data_dependence.assumption import AssumptionKind
 from ._display import Displayed, html_table
 from ._export import export
 from ._lower.passthrough import Passthrough
-from ._options import ExportOptions, LegacyExportOptions, legacy_of, read_export_options
+from ._options import read_export_options
 from ._program import ONNXProgram
 from ._program.protobuf_layout import tensor_bytes
 from ._public import public
+from ._request import ExportOptions, LegacyOptions
 from ._sequence_types import type_text
 from ._warnings import collecting_warnings
 from .errors import (
@@ -256,8 +257,7 @@ class _Analyzer:
 
 def _keeping_operators(options: ExportOptions | None) -> ExportOptions:
     """Options with which operators without a translation stay as they are."""
-    given = read_export_options(options)
-    return LegacyExportOptions.of(given, replace(legacy_of(given), passthrough=Passthrough("fallthrough")))
+    return LegacyOptions(**{**vars(read_export_options(options)), "passthrough": Passthrough("fallthrough")})
 
 
 def _operator_issues(error: UnsupportedOperatorError) -> Iterator[ExportIssue]:

@@ -12,6 +12,7 @@ import torch
 from ._capture.attempts import Attempt
 from ._comparison import OutputComparison
 from ._public import public
+from ._request import Request
 from .errors import ArgumentError
 
 __all__ = ["Diagnostics", "Report", "read_diagnostics"]
@@ -73,10 +74,7 @@ class Report:
     """The subject of the report, as far as it is known.
 
     Attributes:
-        model: The model.
-        args: Positional example inputs.
-        kwargs: Keyword example inputs.
-        shapes: ``dynamic_shapes``, ``dynamic_axes`` and ``more_inputs``.
+        request: The export as it was asked for.
         exported_program: The captured program, set as soon as it exists.
         program: The exported program, set as soon as it exists.
         rows: The comparison of the outputs, if they were verified.
@@ -84,10 +82,7 @@ class Report:
         attempts: The calls of torch.export, filled during the capture.
     """
 
-    model: Any
-    args: Any
-    kwargs: Any
-    shapes: tuple[Any, Any, Any]
+    request: Request
     exported_program: torch.export.ExportedProgram | None = None
     program: Any = None
     rows: tuple[OutputComparison, ...] = ()

@@ -19,29 +19,27 @@ from torch.onnx import TrainingMode
 from fxonnx_translations._builder.default_device import cpu_by_default
 from fxonnx_translations._torch_compat import unset_fake_temporarily
 
-from ._capture import ALIASES_KEY, AssumptionKind, Capture, DataDependent, capture, report_narrowed
-from ._capture.attempts import recorded_attempts
+from ._capture import ALIASES_KEY, AssumptionKind, Capture, capture, report_narrowed
+from ._capture.attempts import AttemptLog
 from ._capture.constraints.constraint import Constraint
-from ._capture.inputs.replaced_tensors import normal_weights
-from ._capture.number_states import with_number_states
+from ._capture.inputs.tensor_memory import normal_weights
 from ._capture.patches import PatchKind, missing_targets, tracing_patches
 from ._capture.patches.tracing_state import model_prints
+from ._capture.state_inputs import with_number_states
 from ._comparison import OutputComparison, report_skipped
 from ._diagnostics import Diagnostics, Report, read_diagnostics
-from ._export_context import exporting, in_mode, without_wrappers
+from ._export_context import exporting, in_mode
 from ._extensions import add_on
 from ._garbage import rare_collections
 from ._interrupts import deferred_interrupts
 from ._keywords import called_by_users
 from ._lower.dispatch import is_translated
 from ._lower.lowering import lower
-from ._options import ExportOptions, LegacyOptions, Options, legacy_of, read_export_options, read_options
+from ._options import read, with_own_examples
 from ._prepare import (
     LOST_UPDATES_KEY,
-    State,
     find_updates,
     has_operators,
-    least_default_opset,
     least_opset_of_program,
     pattern_context,
     prepare,
@@ -58,6 +56,7 @@ from ._program.record import ExportRecord
 from ._program.saving import check_file
 from ._public import public
 from ._quantize_config import QuantizeConfig, WeightDtype
+from ._request import DataDependent, ExportOptions, Request, State
 from ._targets import Target
 from ._timing import Timer
 from ._turns import one_at_a_time
@@ -152,51 +151,36 @@ def export(
         SaveError: If ``f`` or the report cannot be written.
         StateError: With ``state="error"``, if forward mutates state that outlives the call.
     """
+    given = locals()
     check_file(f, "f")
-    model = without_wrappers(model)
-    args, kwargs, dynamic_shapes, *names = _own_examples(model, args, kwargs, dynamic_shapes, input_names, output_names)
-    rare = read_export_options(options)
-    read = partial(
-        read_options,
-        opset_version=opset_version,
-        verify=verify,
-        names=(names[0], names[1]),
-        target=target,
-        optimize=optimize,
-        custom_translation_table=custom_translation_table,
-        state=state,
-        strict_shapes=strict_shapes,
-        frozen=frozen,
-        adapters=adapters,
-        data_dependent=data_dependent,
-        quantize=quantize,
-        rare=rare,
-    )
-    least = least_default_opset(model)
-    checked, shown, legacy = read(least), read_diagnostics(diagnostics), legacy_of(rare)
-    timer, shapes = Timer(shown.on_stage), (dynamic_shapes, legacy.dynamic_axes, more_inputs)
-    page = Report(model, args, kwargs, shapes, profile_runtime=shown.profile_runtime)
-    attempts = recorded_attempts(page.attempts, shows_log=shown.verbose)
-    given = checked, timer, (args, kwargs), shapes, dynamic_scalars
+    given = with_own_examples(given)
+    request, shown = read(given), read_diagnostics(diagnostics)
+    timer, page = Timer(shown.on_stage), Report(request, profile_runtime=shown.profile_runtime)
+    attempts = AttemptLog(page.attempts, shows_torch_log=shown.verbose)
     with (
         deferred_interrupts(),
         _reporting(page, shown, timer),
         exporting(),
         rare_collections(),
-        attempts,
-        normal_weights(model),
+        normal_weights(request.model),
     ):
-        captured = _capture(model, *given, prints=shown.verbose)
-        while checked.state == "io" and any(not change.is_random for change in captured.attribute_changes):
-            model = with_number_states(model, captured.attribute_changes)
-            captured = _capture(model, *given, prints=shown.verbose)
-        captured = replace(captured, attempts=tuple(page.attempts))
+        captured = _capture(request, timer, attempts)
+        while request.state == "io" and any(not change.is_random for change in captured.attribute_changes):
+            request = replace(request, model=with_number_states(request.model, captured.attribute_changes))
+            captured = _capture(request, timer, attempts)
         if opset_version is None:
-            checked = _with_opset_of(captured, checked, least, read)
+            captured = _with_opset_of_program(captured, given)
         _keep_captured(captured, page, shown)
-        program = page.program = _convert(captured, checked, timer, model, prints=shown.verbose)
-        page.rows = _verify(program, timer, verify, locate=shown.writes_report)
-        _save(program, timer, f, legacy, external_data)
+        program = page.program = _convert(captured, timer, prints=shown.verbose)
+        page.rows = _verify(program, timer, locate=shown.writes_report)
+        if f is not None:
+            with timer.stage("save"):
+                program.save(
+                    f,
+                    include_initializers=request.include_initializers,
+                    keep_initializers_as_inputs=request.keep_initializers_as_inputs,
+                    external_data=external_data,
+                )
     return _printed(program, shown)
 
 
@@ -215,140 +199,77 @@ def _keep_captured(captured: Capture, page: Report, shown: Diagnostics) -> None:
         add_on("diagnostics").save_exported_program(captured.exported_program, shown.artifacts_dir)
 
 
-def _with_opset_of(captured: Capture, options: Options, least: int, read: Callable[..., Options]) -> Options:
-    """Options with another default opset, if the captured program requires one.
+def _with_opset_of_program(captured: Capture, given: Mapping[str, Any]) -> Capture:
+    """The capture with another default opset, if its program requires one.
 
     It is newer if the weights cannot be stored as they are otherwise, and older if the target has kernels for the
     program's operators only there.
-
-    Args:
-        captured: The captured program.
-        options: The options with the usual default opset.
-        least: The lowest default opset of the model.
-        read: Reads the options again, for another lowest default opset, or for the profile with the older one.
     """
-    program = captured.exported_program
-    least = max(least, least_opset_of_program(program))
-    if has_operators(program, options.profile.older_operators):
-        return read(least, is_older=True)
-    return read(least) if least > options.opset else options
+    program, request = captured.exported_program, captured.request
+    least = least_opset_of_program(program)
+    is_older = has_operators(program, request.profile.older_operators)
+    if not is_older and least <= request.opset:
+        return captured
+    return replace(captured, request=replace(read(given, least, is_older=is_older), model=request.model))
 
 
-def _own_examples(model: Any, args: Any, kwargs: Any, *specified: Any) -> tuple[Any, ...]:
-    """Complete the caller's arguments by an ``ExportableModule``'s.
-
-    Args:
-        model: Any model; without inputs, one with ``example_arguments`` provides them.
-        args: Positional inputs.
-        kwargs: Keyword inputs.
-        *specified: ``dynamic_shapes``, ``input_names`` and ``output_names`` of the caller.
-    """
-    if isinstance(args, tuple) and not args and not kwargs and hasattr(model, "example_arguments"):
-        args, kwargs = model.example_arguments()
-        own = (model.dynamic_shapes(), model.input_names(), model.output_names())
-        specified = tuple(theirs if theirs is not None else ours for theirs, ours in zip(specified, own, strict=True))
-    return args, kwargs, *specified
-
-
-def _capture(
-    model: torch.nn.Module | torch.export.ExportedProgram,
-    options: Options,
-    timer: Timer,
-    inputs: tuple[Any, Any],
-    shapes: tuple[Any, Any, Any],
-    dynamic_scalars: Collection[str],
-    *,
-    prints: bool,
-) -> Capture:
-    """Capture a model.
-
-    Args:
-        model: The model.
-        options: The validated options.
-        timer: Measures the stage.
-        inputs: Positional and keyword example inputs.
-        shapes: ``dynamic_shapes``, ``dynamic_axes`` and ``more_inputs``.
-        dynamic_scalars: The numbers that become graph inputs.
-        prints: Whether the model may print.
-    """
-    dynamic_shapes, dynamic_axes, more_inputs = shapes
-    stage, tracing = timer.stage("capture"), in_mode(model, options.training)
+def _capture(request: Request, timer: Timer, attempts: AttemptLog) -> Capture:
+    """Capture a model, and keep what the model itself confirms."""
+    model = request.model
 
     def confirmed(captured: Capture) -> frozenset[Constraint] | None:
         with unset_fake_temporarily():
             return confirmed_limits(captured, model)
 
-    with one_at_a_time(), stage, tracing, model_prints(shown=prints):
-        captured = capture(
-            model,
-            *inputs,
-            dynamic_shapes,
-            dynamic_axes=dynamic_axes,
-            more_inputs=more_inputs,
-            input_names=options.input_names,
-            output_names=options.output_names,
-            dynamic_scalars=dynamic_scalars,
-            strict_shapes=options.strict_shapes,
-            may_train=options.training is not None,
-            frozen=options.frozen,
-            data_dependent=options.data_dependent,
-            legacy=options.legacy,
-            state_inputs=options.state == "io",
-            confirm=confirmed,
-        )
+    in_this_mode, prints = in_mode(model, request.training), model_prints(shown=attempts.shows_torch_log)
+    with one_at_a_time(), timer.stage("capture"), in_this_mode, prints:
+        captured = capture(request, confirmed, attempts)
         with unset_fake_temporarily():
             captured = replace(captured, exported_program=unwrap_subclasses(captured.exported_program))
-            captured = confirm_assumed_limits(captured, model, strict=options.strict_shapes)
+            captured = confirm_assumed_limits(captured, model, strict=request.strict_shapes)
             return confirm_data_edges(captured, model)
 
 
-def _convert(captured: Capture, options: Options, timer: Timer, model: Any, *, prints: bool) -> ONNXProgram:
-    """Prepare and lower the captured program.
-
-    Args:
-        captured: The captured program.
-        options: The validated options.
-        timer: Measures the stages.
-        model: The model before the capture.
-        prints: Whether the model may print.
-    """
+def _convert(captured: Capture, timer: Timer, *, prints: bool) -> ONNXProgram:
+    """Prepare, lower and prove the captured program."""
+    request = captured.request
     if captured.functions:
         called = add_on("torchscript").CalledFunctions(captured.functions)
-        registry = options.registry.extended({torch.ops.fxonnx_functions.apply.default: called})
-        options = replace(options, registry=registry)
+        registry = request.registry.extended({torch.ops.fxonnx_functions.apply.default: called})
+        request = replace(request, registry=registry)
 
     def translated(node: torch.fx.Node) -> bool:
-        return options.passthrough.keeps(node.target) or is_translated(node, options.registry, options.opset)
+        return request.passthrough.keeps(node.target) or is_translated(node, request.registry, request.opset)
 
     # Constants have values, even if the model is exported in a fake tensor mode.
     with cpu_by_default(), tracing_patches(), unset_fake_temporarily(), timer.stage("prepare"):
         prepared = prepare(
             captured.exported_program,
             translated,
-            optimize=options.optimize,
-            fold_weights=options.fold_weights,
-            fold_norms=options.training != TrainingMode.TRAINING,
-            patterns=options.patterns,
-            adapters=options.adapters,
+            optimize=request.optimize,
+            fold_weights=request.fold_weights,
+            fold_norms=request.training != TrainingMode.TRAINING,
+            patterns=request.enabled_patterns,
+            adapters=request.adapters,
             weight_reads=captured.weight_reads,
-            pattern_context=partial(pattern_context, model, options.profile),
-            checked=options.guards and any(one.kind is AssumptionKind.EXAMPLE for one in captured.assumptions),
+            pattern_context=partial(pattern_context, request.model, request.profile),
+            checked=request.guards and any(one.kind is AssumptionKind.EXAMPLE for one in captured.assumptions),
         )
     updates = find_updates(prepared, captured.inputs.paths)
-    lost = report_updates(updates, captured.reassigned, options.state) + report_changes(
-        captured.attribute_changes, options.state
+    lost = report_updates(updates, captured.reassigned, request.state) + report_changes(
+        captured.attribute_changes, request.state
     )
-    returned = [] if options.state == "warn" else [update for update in updates if not update.is_returned]
+    returned = [] if request.state == "warn" else [update for update in updates if not update.is_returned]
     with cpu_by_default(), unset_fake_temporarily(), timer.stage("lower"):
-        lowered = lower(prepared, captured, options, returned)
+        lowered = lower(prepared, replace(captured, request=request), returned)
     if not lowered.model.graph.outputs:
         raise ArgumentError("model", "forward returns no tensor", hint="return the results: a graph has outputs")
-    if options.quantize is not None and options.quantize.calibration is not None:
+    if request.quantize is not None and request.quantize.calibration is not None:
         # The program does not keep the batches.
-        options = replace(options, quantize=replace(options.quantize, activations="static", calibration=None))
+        request = replace(request, quantize=replace(request.quantize, activations="static", calibration=None))
     limits = lowered.limits
     added = limits.constraints[len(captured.limits.constraints) :]
-    report_narrowed(added, strict=options.strict_shapes)
+    report_narrowed(added, strict=request.strict_shapes)
     metadata = lowered.model.metadata_props
     if lost:
         metadata[LOST_UPDATES_KEY] = json.dumps(lost)
@@ -356,14 +277,13 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any, *, p
     metadata.update(reads_metadata(captured.weight_reads))
     if captured.dim_aliases:
         metadata[ALIASES_KEY] = json.dumps(captured.dim_aliases)
-    captured = replace(captured, limits=limits)
+    captured = replace(captured, request=request, limits=limits)
     with unset_fake_temporarily(), timer.stage("prove"), model_prints(shown=prints):
-        proof = prove(captured, model, is_stateful=options.state == "io" and not lost)
+        proof = prove(captured, request.model, is_stateful=request.state == "io" and not lost)
     metadata.update(proof.metadata())
     untested = unproved_for_untested(missing_targets(), limits)
     record = ExportRecord(
         replace(captured, assumptions=(*captured.assumptions, *proof.unexercised, *untested)),
-        options,
         MappingProxyType(timer.seconds),
         prepared.fusions,
         proof,
@@ -378,26 +298,6 @@ def _convert(captured: Capture, options: Options, timer: Timer, model: Any, *, p
     return ONNXProgram(lowered.model, record)
 
 
-def _save(program: ONNXProgram, timer: Timer, f: Any, legacy: LegacyOptions, external_data: ExternalData) -> None:
-    """Save a program on request.
-
-    Args:
-        program: The program.
-        timer: Measures the stage.
-        f: The destination, if any.
-        legacy: Which initializers the file has, and which are graph inputs.
-        external_data: Whether the weights are in a second file.
-    """
-    if f is not None:
-        with timer.stage("save"):
-            program.save(
-                f,
-                include_initializers=legacy.include_initializers,
-                keep_initializers_as_inputs=legacy.keep_initializers_as_inputs,
-                external_data=external_data,
-            )
-
-
 def _printed(program: ONNXProgram, shown: Diagnostics) -> ONNXProgram:
     """The program, after printing its graph and the times of its stages on request."""
     if shown.verbose:
@@ -407,20 +307,9 @@ def _printed(program: ONNXProgram, shown: Diagnostics) -> ONNXProgram:
     return program
 
 
-def _verify(
-    program: ONNXProgram, timer: Timer, wanted: bool | Literal["auto"], *, locate: bool
-) -> tuple[OutputComparison, ...]:
-    """Verify a program on request, without patches for soundness, or if torch could not run the captured program.
-
-    Args:
-        program: The program.
-        timer: Measures the stage.
-        wanted: Whether to verify it, or at which sizes.
-        locate: Whether to find the first value that differs.
-
-    Returns:
-        One row for each output and size.
-    """
+def _verify(program: ONNXProgram, timer: Timer, *, locate: bool) -> tuple[OutputComparison, ...]:
+    """Verify a program on request, without patches for soundness, or if torch could not run the captured program."""
+    wanted = program.record.options.verify
     if not wanted and not any(target.kind is PatchKind.SOUND for target in missing_targets()):
         if program.record.proof.is_left_to_file:
             # Kernels that ONNX Runtime lacks are no fault of the file.

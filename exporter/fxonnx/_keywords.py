@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 
 from ._callers_autocast import without_autocast
 from ._diagnostics import Diagnostics
-from ._options import ExportOptions
+from ._request import ExportOptions
 from ._tracebacks import shortened
 from .errors import ExportError, did_you_mean
 

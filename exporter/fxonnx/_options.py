@@ -1,169 +1,25 @@
-"""The options of ``export``, validated: each one is honoured or rejected with an ArgumentError."""
+"""The arguments of ``export``, validated: each one is honoured or rejected with an ArgumentError."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, TypeAlias, get_args
-
-from torch.onnx import TrainingMode
+from dataclasses import fields, replace
+from typing import Any, get_args
 
 from fxonnx_translations._builtin import default_registry
 from fxonnx_translations._registry import Registry
 from fxonnx_translations._torch_compat import OpOverloadPacket
 
-from ._capture import DataDependent
+from ._export_context import without_wrappers
 from ._extensions import add_on, translations_of_extensions
 from ._lower.metadata import MetadataLevel
-from ._lower.passthrough import Passthrough
 from ._lower.versions import FUNCTIONS_IR_VERSION, NEWEST_IR_VERSION, NEWEST_OPSET, OLDEST_OPSET, ir_versions
-from ._prepare import PATTERNS, State
-from ._public import public
-from ._quantize_config import QuantizeConfig, WeightDtype
-from ._targets import DEFAULT_PROFILE, Target, TargetProfile, profile_of
+from ._prepare import PATTERNS, least_default_opset
+from ._request import DataDependent, ExportOptions, Functions, LegacyOptions, Numerics, Request, State
+from ._targets import Target, TargetProfile, profile_of
 from .errors import ArgumentError, did_you_mean, kind_of
 
-__all__ = [
-    "ExportOptions",
-    "Functions",
-    "LegacyExportOptions",
-    "LegacyOptions",
-    "Numerics",
-    "Options",
-    "check_choice",
-    "legacy_of",
-    "read_export_options",
-    "read_options",
-]
-
-Numerics: TypeAlias = Literal["default", "exact"]
-Functions: TypeAlias = Literal["none", "regions", "repeated"]
-
-
-@dataclass(frozen=True)
-class Options:
-    """The validated options of one export; ``export`` documents them for users.
-
-    Attributes:
-        opset: Target opset of the default domain.
-        ir_version: IR version of the model.
-        registry: The translations, the user's own first.
-        input_names: Names of the first graph inputs, then of parameters.
-        output_names: Names of the first graph outputs.
-        passthrough: Operators that become nodes of their own domain.
-        patterns: Names of the fusion patterns to apply, in order.
-        optimize: Whether CSE, fusion patterns and batch norm folding run.
-        fold_weights: Whether expressions of weights become initializers.
-        state: How mutations of parameters, buffers and inputs are exported.
-        metadata: Which provenance metadata nodes carry.
-        legacy: Whether inputs have the form of torch.onnx's TorchScript exporter.
-        legacy_names: Whether nodes and values are named as by that exporter.
-        strict_shapes: Whether a constraint on a dynamic dim is an error.
-        training: The mode the model is put into; None leaves each module in its own.
-        frozen: Names or patterns of the tensors that become constants.
-        adapters: Patterns of the weights that become graph inputs with default values.
-        data_dependent: What the capture does where the model branches on the values of its inputs.
-        guards: Whether the graph checks the limits of its inputs.
-        numerics: "exact" keeps torch's results for NaN and signed zeros as well.
-        profile: The runtime that the graph is written for.
-        functions: Whether marked regions, or repeated modules as well, become functions.
-        quantize: Which weights are quantized, and how; None for none.
-    """
-
-    opset: int = 20
-    ir_version: int | None = None
-    registry: Registry = field(default_factory=default_registry, repr=False)
-    input_names: tuple[str, ...] = ()
-    output_names: tuple[str, ...] = ()
-    passthrough: Passthrough = Passthrough()  # noqa: RUF009 - immutable
-    patterns: tuple[str, ...] = ()
-    optimize: bool = True
-    fold_weights: bool = True
-    state: State = "warn"
-    metadata: MetadataLevel = "full"
-    legacy: bool = False
-    legacy_names: bool = False
-    strict_shapes: bool = False
-    training: TrainingMode | None = None
-    frozen: tuple[str, ...] = ()
-    adapters: tuple[str, ...] = ()
-    data_dependent: DataDependent = "error"
-    guards: bool = True
-    numerics: Numerics = "default"
-    profile: TargetProfile = DEFAULT_PROFILE
-    functions: Functions = "regions"
-    quantize: QuantizeConfig | None = None
-
-
-@public
-@dataclass(frozen=True, kw_only=True)
-class ExportOptions:
-    """Rarely needed options of ``export``.
-
-    Attributes:
-        metadata: Provenance of nodes. "full": module scopes, operator, FX node and stack trace with relative paths;
-            "names": without the last two; "none": nothing.
-        ir_version: IR version of the model; by default 10 from opset 20 on, or the version that the opset requires.
-        functions: ONNX functions, with weights as inputs, for parts of the model that are lowered to the same nodes.
-            "regions": for each region marked by ``torch.compiler.nested_compile_region``, from opset 15 on;
-            "repeated": also for repeated modules of one class, as the blocks of a transformer; "none": a flat graph.
-        numerics: "default": calls become the ONNX operators that are specified to give torch's results for finite
-            inputs; NaN and signed zeros are left to the runtime, and half-precision operators that are computed in
-            float32 for lack of a kernel are not rounded in between. "exact": further nodes make the results for these
-            torch's as well, each operator rounds, and attention in half precision computes its scores in float32.
-        patterns: Fusion patterns to enable or disable, by name; ``program.record.patterns`` lists them.
-        guards: Check in the graph the limits of its inputs beyond those that were asked for: constraints on the sizes
-            of dims that are requested to be dynamic, and with ``data_dependent="example"`` the answers of the example.
-            For other inputs the model fails in any runtime, with the limit in the name of the node that fails.
-    """
-
-    metadata: MetadataLevel = "full"
-    ir_version: int | None = None
-    functions: Functions = "regions"
-    numerics: Numerics = "default"
-    patterns: Mapping[str, bool] = field(default_factory=dict)
-    guards: bool = True
-
-
-@dataclass(frozen=True)
-class LegacyOptions:
-    """The validated options of torch.onnx's TorchScript exporter.
-
-    Attributes:
-        passthrough: Operators that become nodes of their own domain.
-        training: The mode the model is put into; None leaves each module in its own.
-        is_asked: Whether the caller asks for that exporter, with ``dynamo=False``.
-        names: Whether nodes and values are named as by that exporter.
-        fold_weights: Whether expressions of weights become initializers.
-        dynamic_axes: Dynamic dims by the names of graph inputs and outputs.
-        include_initializers: Whether the file has the weights; they are graph inputs otherwise.
-        keep_initializers_as_inputs: Whether the initializers of the file are graph inputs as well.
-    """
-
-    passthrough: Passthrough = Passthrough()  # noqa: RUF009 - immutable
-    training: TrainingMode | None = None
-    is_asked: bool = False
-    names: bool = False
-    fold_weights: bool = True
-    dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int] | None] | None = None
-    include_initializers: bool = True
-    keep_initializers_as_inputs: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class LegacyExportOptions(ExportOptions):
-    """Options of ``export`` together with those that only torch.onnx.export has.
-
-    Attributes:
-        legacy: The latter.
-    """
-
-    legacy: LegacyOptions = LegacyOptions()
-
-    @classmethod
-    def of(cls, options: ExportOptions, legacy: LegacyOptions) -> LegacyExportOptions:
-        """The same options with others of torch.onnx.export."""
-        return cls(**{one.name: getattr(options, one.name) for one in fields(ExportOptions)}, legacy=legacy)
+__all__ = ["check_choice", "read", "read_export_options", "with_own_examples"]
 
 
 def read_export_options(options: ExportOptions | None) -> ExportOptions:
@@ -181,79 +37,72 @@ def read_export_options(options: ExportOptions | None) -> ExportOptions:
     return options
 
 
-def legacy_of(options: ExportOptions) -> LegacyOptions:
-    """The options that only torch.onnx.export has; the defaults for those of a caller of ``export``."""
-    return options.legacy if isinstance(options, LegacyExportOptions) else LegacyOptions()
+def with_own_examples(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of ``export`` for the module inside of wrappers, completed by an ``ExportableModule``'s."""
+    model, completed = without_wrappers(given["model"]), dict(given)
+    has_inputs = given["kwargs"] or not isinstance(given["args"], tuple) or given["args"]
+    if not has_inputs and hasattr(model, "example_arguments"):
+        completed["args"], completed["kwargs"] = model.example_arguments()
+        for name in ("dynamic_shapes", "input_names", "output_names"):
+            own = getattr(model, name)()
+            completed[name] = own if given[name] is None else given[name]
+    return {**completed, "model": model}
 
 
-def read_options(
-    least_opset: int,
-    *,
-    verify: bool | Literal["auto"],
-    names: tuple[Sequence[str] | None, Sequence[str] | None],
-    opset_version: int | None,
-    target: Target | None,
-    optimize: bool,
-    custom_translation_table: Mapping[Callable[..., Any], Callable[..., Any]] | None,
-    state: State,
-    strict_shapes: bool,
-    frozen: Collection[str],
-    adapters: str | Collection[str],
-    data_dependent: DataDependent,
-    quantize: QuantizeConfig | WeightDtype | None,
-    rare: ExportOptions,
-    is_older: bool = False,
-) -> Options:
-    """Validate the arguments of ``export`` that need no model; see there for each of them.
+def read(given: Mapping[str, Any], least_opset: int = 0, *, is_older: bool = False) -> Request:
+    """Validate the arguments of ``export`` that need no model.
 
-    ``least_opset`` is the lowest default, ``names`` are the names of inputs and outputs, ``rare`` is ``options``, and
-    ``is_older`` asks for the default opset of operators that the target has no newer kernels for.
+    Args:
+        given: The arguments by name.
+        least_opset: The lowest default opset of the captured program.
+        is_older: Whether the default opset is that of operators for which the target has no newer kernels.
 
     Raises:
         ArgumentError: If an argument has an invalid value or cannot be honoured.
     """
-    legacy = legacy_of(rare)
-    check_choice("verify", verify, (False, True, "auto"))
-    check_choice("target", target, (None, *get_args(Target)))
-    check_choice("state", state, get_args(State))
+    rare = LegacyOptions(**vars(read_export_options(given["options"])))
+    least_opset = max(least_opset, least_default_opset(given["model"]))
+    for name, choices in (("verify", (False, True, "auto")), ("target", (None, *get_args(Target)))):
+        check_choice(name, given[name], choices)
+    check_choice("state", given["state"], get_args(State))
     check_choice("metadata", rare.metadata, get_args(MetadataLevel))
-    check_choice("data_dependent", data_dependent, get_args(DataDependent))
+    check_choice("data_dependent", given["data_dependent"], get_args(DataDependent))
     check_choice("numerics", rare.numerics, get_args(Numerics))
     check_choice("functions", rare.functions, get_args(Functions))
-    profile = profile_of(target)
+    profile = profile_of(given["target"])
     if is_older and profile.older_opset is not None:
         profile = replace(profile, default_opset=profile.older_opset)
-    config = None
+    quantize, opset_version = given["quantize"], given["opset_version"]
     if quantize is not None:
-        config, opset_version = add_on("quantization").read_quantize(quantize, opset_version, profile)
+        quantize, opset_version = add_on("quantization").read_quantize(quantize, opset_version, profile)
     opset = _check_opset(opset_version, max(profile.default_opset, least_opset))
-    inputs, outputs = _check_names(*names)
+    inputs, outputs = _check_names(given["input_names"], given["output_names"])
     ir_version = _check_ir_version(rare.ir_version, opset)
-    return Options(
-        opset=opset,
-        ir_version=ir_version,
-        registry=_check_table(default_registry().extended(translations_of_extensions(opset)), custom_translation_table),
-        input_names=inputs,
-        output_names=outputs,
-        passthrough=legacy.passthrough,
-        patterns=_check_patterns(rare.patterns, opset, profile) if optimize else (),
-        optimize=optimize,
-        fold_weights=legacy.fold_weights,
-        state=state,
-        metadata=rare.metadata,
-        legacy=legacy.is_asked,
-        legacy_names=legacy.names,
-        strict_shapes=strict_shapes,
-        training=legacy.training,
-        frozen=_check_frozen(frozen),
-        adapters=_check_adapters(adapters),
-        data_dependent=data_dependent,
-        guards=_check_guards(rare.guards),
-        numerics=rare.numerics,
-        profile=profile,
-        functions=_check_functions(rare.functions, ir_version, opset),
-        quantize=config,
-    )
+    registry = default_registry().extended(translations_of_extensions(opset))
+    checked = {
+        "opset": opset,
+        "ir_version": ir_version,
+        "profile": profile,
+        "registry": _check_table(registry, given["custom_translation_table"]),
+        "input_names": inputs,
+        "output_names": outputs,
+        "enabled_patterns": _check_patterns(rare.patterns, opset, profile) if given["optimize"] else (),
+        "frozen": _check_frozen(given["frozen"]),
+        "adapters": _check_adapters(given["adapters"]),
+        "guards": _check_guards(rare.guards),
+        "functions": _check_functions(rare.functions, ir_version, opset),
+        "quantize": quantize,
+    }
+    _check_dynamic_axes(rare.dynamic_axes, given["dynamic_shapes"])
+    unchanged = {one.name: given[one.name] for one in fields(Request) if one.name in given}
+    return Request(**{**vars(rare), **unchanged, **checked})
+
+
+def _check_dynamic_axes(dynamic_axes: Any, dynamic_shapes: Any) -> None:
+    if dynamic_axes is not None and dynamic_shapes is not None:
+        raise ArgumentError(
+            "dynamic_axes", "dynamic_shapes is also given", hint="specify all dynamic dims in one of them"
+        )
 
 
 def _check_guards(guards: Any) -> bool:

@@ -16,10 +16,11 @@ from torch.export import Dim
 from torch.func import grad, vmap
 
 import fxonnx
-from fxonnx._capture.growing_states import UnknownStates
 from fxonnx._capture.inputs.example_inputs import bind_example_inputs
 from fxonnx._capture.plan import CapturePlan
 from fxonnx._capture.shapes.spec_keys import read_dynamic_shapes
+from fxonnx._capture.written_states import UnknownStates
+from fxonnx._request import Request
 
 from ..functions import Function
 
@@ -167,14 +168,7 @@ def test_an_error_of_the_model_is_traced_once(tmp_path: Path) -> None:
 def test_plans_keep_the_changes_of_outer_strategies() -> None:
     """The fields have the order of the strategies; a change resets the later ones."""
     shapes = read_dynamic_shapes(bind_example_inputs(Function(constant), (X,), {}), None, ())
-    plan = CapturePlan(
-        strict_shapes=False,
-        may_follow_example=False,
-        knows_constants=False,
-        states=UnknownStates(),
-        edges=None,
-        shapes=shapes,
-    )
+    plan = CapturePlan(Request(), UnknownStates(), None, shapes)
     inner = plan.changed("outer", resolves_guards=True).changed("inner", skips_masks=True, log=plan.log)
     assert (inner.resolves_guards, inner.skips_masks, inner.change) == (True, True, "inner")
     assert inner.log is plan.log

@@ -17,10 +17,11 @@ from torch.export import Dim
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
 
 import fxonnx
-from fxonnx._capture import capture
 from fxonnx._capture.constraints.constraint_solver import Bounds, bounds_of, is_implied, normal_forms, text_of
 from fxonnx._capture.constraints.guard_recorder import SourceLine
 from fxonnx.errors import ArgumentError, CaptureError
+
+from .captures import capture
 
 R = torch.rand
 d = Dim("d")

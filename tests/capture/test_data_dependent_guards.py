@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 import fxonnx
 from fxonnx import AssumptionKind
-from fxonnx._capture import capture
 from tests.functions import Function
+
+from .captures import capture
 
 
 class WithBuffers(nn.Module):

@@ -13,8 +13,10 @@ from torch import nn
 from torch.export import Dim
 from torch.utils._sympy.numbers import int_oo
 
-from fxonnx._capture import Capture, capture
+from fxonnx._capture import Capture
 from fxonnx.errors import ArgumentError, CaptureError
+
+from .captures import capture
 
 A = torch.zeros
 d = Dim("d")

@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from fxonnx._capture import capture
 from fxonnx._capture.suspicions.departures import DepartureKind
 from fxonnx.errors import ArgumentError, CaptureError
+
+from .captures import capture
 
 
 def x(*shape: int) -> torch.Tensor:

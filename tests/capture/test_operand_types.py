@@ -13,9 +13,9 @@ from torch import nn
 
 import fxonnx
 from fxonnx import CaptureError
-from fxonnx._capture import capture
 
 from ..functions import Function
+from .captures import capture
 
 FLOAT, DOUBLE, HALF, BFLOAT, LONG = torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64
 PAIRS = (

@@ -16,8 +16,9 @@ from torch import nn
 from torch._subclasses import FakeTensor
 
 import fxonnx
-from fxonnx._capture import capture
 from fxonnx.errors import ArgumentError, CaptureError
+
+from .captures import capture
 
 
 class Messy(nn.Module):

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from fxonnx._capture import capture
 from fxonnx._capture.patches import capture_patches
 from fxonnx.errors import CaptureError
+
+from .captures import capture
 
 aten = torch.ops.aten
 KEY = torch._C.DispatchKey.CompositeImplicitAutograd

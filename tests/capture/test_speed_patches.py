@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from fxonnx._capture import torch_export
-from fxonnx._capture.capture import capture
 from fxonnx._capture.patches import CAPTURE_PATCHES, SPEED_PATCHES, Patch, applied
 from fxonnx._capture.patches.tracing_state import without_function_tables
 from fxonnx_translations._torch_compat import FakeTensor
+
+from .captures import capture
 
 
 class Convolutions(nn.Module):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from .capture import capture
 from .constraints.constraint import Constraint, SizeLimits, report_narrowed
 from .data_dependence.assumption import Assumption, AssumptionKind
-from .data_dependence.data_dependent_guards import DataDependent
-from .result import ALIASES_KEY, Capture
+from .plan import ALIASES_KEY, Capture
 
 __all__ = [
     "ALIASES_KEY",
@@ -14,7 +13,6 @@ __all__ = [
     "AssumptionKind",
     "Capture",
     "Constraint",
-    "DataDependent",
     "SizeLimits",
     "capture",
     "report_narrowed",

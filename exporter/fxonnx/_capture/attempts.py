@@ -7,17 +7,15 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from .._context_values import activated, active
 from .._progress import Counter
 from .eager_runs import user_line
 
-__all__ = ["Attempt", "held_torch_log", "recorded_attempts", "timed_attempt"]
+__all__ = ["Attempt", "AttemptLog", "held_torch_log"]
 
 
 @dataclass(frozen=True)
@@ -41,36 +39,34 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class _Record:
-    """The attempts so far, and whether torch's log is shown instead of recorded."""
+class AttemptLog:
+    """The attempts of an export so far.
+
+    Attributes:
+        attempts: They.
+        shows_torch_log: Let torch log its warnings and errors, instead of recording them.
+    """
 
     attempts: list[Attempt] = field(default_factory=list)
-    shows_log: bool = False
+    shows_torch_log: bool = False
 
-
-def recorded_attempts(attempts: list[Attempt], *, shows_log: bool) -> AbstractContextManager[Any]:
-    """Append the attempts inside the context to a list."""
-    return activated(_Record(attempts, shows_log))
-
-
-@contextmanager
-def timed_attempt(change: str) -> Iterator[None]:
-    """Record the body of the ``with`` statement as an attempt."""
-    record = active(_Record) or _Record()
-    Counter("attempts").add(len(record.attempts) + 1)
-    failure, start = "", time.perf_counter()
-    with nullcontext(()) if record.shows_log else held_torch_log() as log:
-        try:
-            yield
-        except BaseException as error:
-            failure = next(iter(str(error).splitlines()), "") or type(error).__name__
-            if isinstance(error, GuardOnDataDependentSymNode):
-                failure = "the value of a tensor has to be known"  # torch's text has its own symbols
-            line = user_line(error)
-            failure += f" at {line}" if line else ""
-            raise
-        finally:
-            record.attempts.append(Attempt(change, time.perf_counter() - start, failure, tuple(log)))
+    @contextmanager
+    def timed(self, change: str) -> Iterator[None]:
+        """Record the body of the ``with`` statement as an attempt, which differs from the one before by a change."""
+        Counter("attempts").add(len(self.attempts) + 1)
+        failure, start = "", time.perf_counter()
+        with nullcontext(()) if self.shows_torch_log else held_torch_log() as log:
+            try:
+                yield
+            except BaseException as error:
+                failure = next(iter(str(error).splitlines()), "") or type(error).__name__
+                if isinstance(error, GuardOnDataDependentSymNode):
+                    failure = "the value of a tensor has to be known"  # torch's text has its own symbols
+                line = user_line(error)
+                failure += f" at {line}" if line else ""
+                raise
+            finally:
+                self.attempts.append(Attempt(change, time.perf_counter() - start, failure, tuple(log)))
 
 
 class _Held(logging.Filter):

@@ -2,36 +2,46 @@
 
 ``if pad > 0: x = F.pad(x, (0, pad))`` skips a padding by nothing, and ``if x.shape != skip.shape`` an interpolation to
 the same size. With the answer for the other sizes, the captured program may be right at all of them.
+
+``if index.numel() > 0: y.index_add_(0, index, x)`` is one of a size that depends on data. If control flow on it cannot
+be captured, such as beside gradients, the proof shows whether the program is right at the edge as well; otherwise the
+graph checks that no input is there.
 """
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from traceback import StackSummary
+from types import FrameType
+from typing import Any, cast
 
 import sympy
+import torch
 from torch.fx.experimental.sym_node import SymNode
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.node import has_side_effect
 
 from fxonnx_translations._torch_compat import ValueRanges, bound_sympy, int_oo
 
-from .._user_files import is_user_frame
-from .constraints.guard_recorder import GuardLog, user_line
+from .._own_operators import define_operator
+from .._user_files import is_user_file, is_user_frame
+from .constraints.guard_recorder import DataEdge, GuardLog, user_line
 from .data_dependence.checks import answer_at
+from .data_dependence.concrete_values import active_values
 from .evaluating_code import Asking, evaluating_frame
 from .patches.patch import Patch, applied
+from .user_code import function_source
 
-__all__ = ["answered_beside_edges", "edge_of", "has_edges"]
+__all__ = ["answered_beside_data_edges", "answered_beside_edges", "edge_of", "has_edges"]
 
 
 def has_edges(conditions: Mapping[sympy.Basic, Asking]) -> bool:
-    """Whether conditions of a model, with sizes as symbols, have edges, and are no checks.
-
-    Args:
-        conditions: The conditions with their places.
-    """
+    """Whether conditions of a model, with sizes as symbols, have edges, and are no checks."""
     return any(
         edge_of(condition, dict.fromkeys(condition.free_symbols, ValueRanges(1, int_oo))) and answer_at(asking) is None
         for condition, asking in conditions.items()
@@ -94,3 +104,88 @@ def edge_of(condition: sympy.Basic, ranges: Mapping[sympy.Symbol, Any]) -> tuple
     if bounds.lower == 0:
         return sympy.Ne(number, 0), True
     return (sympy.Ne(1 - number, 0), False) if bounds.upper == 1 else None
+
+
+def _hold(condition: Any, text: str) -> None:
+    """An assertion that does not hold at the edge, and from which torch derives nothing."""
+
+
+_OPERATOR = define_operator("fxonnx::beside_edge(Scalar condition, str text) -> ()", _hold, _hold)
+has_side_effect(torch.ops.fxonnx.beside_edge.default)
+
+_TEXT = "edge "
+
+
+@contextmanager
+def answered_beside_data_edges(log: GuardLog, *, is_applied: bool) -> Iterator[None]:
+    """Answer the conditions of a model on sizes that depend on data as for the sizes beside their edges."""
+    patches = (
+        Patch(
+            "torch.fx.experimental.sym_node:SymNode.guard_bool",
+            partial(_guard_bool_of_data, log),
+            "a model branches on single sizes that depend on data",
+        ),
+        Patch(
+            "torch.fx.proxy:TracerBase._filter_traceback_frames",
+            _keep_user_frames,
+            "it keeps only frames of functions with the name forward",
+        ),
+    )
+    with applied(patches) if is_applied else nullcontext():
+        yield
+
+
+def _keep_user_frames(original: Callable[..., StackSummary], tracer: Any, stack: StackSummary) -> StackSummary:
+    """``_filter_traceback_frames``, which also keeps the functions that forward calls."""
+    kept = {id(frame) for frame in original(tracer, stack)}
+    return StackSummary.from_list([frame for frame in stack if id(frame) in kept or is_user_file(frame.filename)])
+
+
+def _guard_bool_of_data(log: GuardLog, original: Callable[..., bool], self: SymNode, file: str, line: int) -> bool:
+    """``SymNode.guard_bool``, which a model calls in ``if index.numel() > 0``."""
+    try:
+        return original(self, file, line)
+    except GuardOnDataDependentSymNode:
+        frame, values = evaluating_frame(sys._getframe(1)), active_values()
+        if values is not None and values.condition(self.expr) is not None:
+            raise
+        if frame is None or not is_user_frame(frame):
+            known = next((at for at, edge in enumerate(log.data_edges) if edge.condition == self.expr), None)
+            if known is None:
+                raise
+            # Nothing is known about the code of torch at the edge.
+            log.data_edges[known] = replace(log.data_edges[known], body=None)
+            return log.data_edges[known].answer
+        found = _found_answer(self)
+        if found is None or answer_at(frame) is not None:
+            raise
+        file_name, text = frame.f_code.co_filename, f"{_TEXT}{len(log.data_edges)}"
+        body = _body(frame, answer=found)
+        log.data_edges.append(DataEdge(text, self.expr, found, user_line(frame), file_name, body))
+        make_condition: Any = torch.SymBool if found else _negated
+        # Passes that trace the program anew give its sizes other symbols, but keep the text.
+        torch.ops.fxonnx.beside_edge(make_condition(self), text)
+        return found
+
+
+def _negated(node: SymNode) -> Any:
+    negate, condition = cast(Any, torch.sym_not), cast(Any, torch.SymBool)(node)
+    return negate(condition)
+
+
+def _found_answer(node: SymNode) -> bool | None:
+    """The answer beside the edge of a condition; None without an edge."""
+    known = {} if node.shape_env is None else node.shape_env.var_to_range
+    found = edge_of(node.expr, {one: known.get(one, ValueRanges(0, int_oo)) for one in node.expr.free_symbols})
+    return None if found is None else found[1]
+
+
+def _body(frame: FrameType, *, answer: bool) -> tuple[int, int] | None:
+    """The lines of the statement that a frame evaluates, if nothing else runs at the edge."""
+    tree = function_source(frame.f_code)
+    for node in () if tree is None else ast.walk(tree):
+        is_asked = isinstance(node, ast.If) and node.test.lineno <= frame.f_lineno <= (node.test.end_lineno or 0)
+        if isinstance(node, ast.If) and is_asked:
+            last = node.body[-1].end_lineno
+            return (node.body[0].lineno, last) if answer and not node.orelse and last is not None else None
+    return None

@@ -1,4 +1,4 @@
-"""The plan of an attempt to capture a model, and its failure."""
+"""The plan of an attempt to capture a model, and its outcome: the capture or a failure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,98 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import CaptureError
-from .constraints.guard_recorder import GuardLog
-from .constraints.specialized_dims import SpecializedDim
-from .function_transforms import TransformTracing
-from .growing_states import UnknownStates
-from .result import Capture
-from .rewriting import Rewriting
-from .shapes.dynamic_shapes import DynamicShapes
+import sympy
+import torch
+from torch.export import ExportedProgram
 
-__all__ = ["CapturePlan", "Failure", "LoopRewriting", "SymbolicIntegers"]
+from .._callers_autocast import Autocast
+from .._request import Request
+from ..errors import CaptureError
+from .attempts import Attempt
+from .autograd_functions import FunctionCall
+from .constraints.constraint import SizeLimits
+from .constraints.guard_recorder import DataEdge, GuardLog
+from .constraints.specialized_dims import SpecializedDim
+from .data_dependence.assumption import Assumption
+from .data_dependence.weight_reads import WeightReads
+from .function_transforms import TransformTracing
+from .inputs.example_inputs import InputTable
+from .rewriting import Rewrite, Rewriting
+from .shapes.dynamic_dims import ExampleCall
+from .shapes.dynamic_shapes import DynamicShapes
+from .shapes.spec_keys import AxisNames
+from .suspicions.attribute_changes import AttributeChange
+from .suspicions.departures import Departure
+from .written_states import Reassignment, UnknownStates
+
+__all__ = ["ALIASES_KEY", "Capture", "CapturePlan", "Failure", "LoopRewriting", "SymbolicIntegers"]
+
+ALIASES_KEY = "pkg.fxonnx.dim_aliases"
+"""Key of the dim aliases in the model's metadata: JSON, dim name to list of aliases."""
+
+
+@dataclass(frozen=True)
+class Capture:
+    """The captured program with the names of its dims, inputs and outputs.
+
+    Attributes:
+        exported_program: The captured program, not decomposed.
+        request: The export as it was asked for.
+        dim_names: torch's symbol (``s77``) to the user's dim name, for the dims the user named. Names are unique.
+        inputs: The leaves of the example inputs that the program takes in another form than the model.
+        output_paths: Index of the user output to path, for outputs in a dict, a dataclass or an object.
+        dim_aliases: A name in ``dim_names`` to the user's other names for dims that are always equal to it.
+        assumptions: The resolutions of guards on values of tensors.
+        weight_reads: The values of weights that Python read, which are constants of the program.
+        output_dims: Index of the user output to axis to the user's name of a size computed from other sizes.
+        limits: The sizes for which the program is valid.
+        more_inputs: The additional examples, positional and keyword inputs each.
+        functions: The autograd functions with a ``symbolic``; the program refers to them by index.
+        training: Names of the modules that were in training mode during the capture; None if they are not known.
+        grad_mode: Whether gradients were enabled during the capture; None if it is not known.
+        autocast: The caller's autocast during the capture.
+        rewrites: The Python control flow that was captured as operators.
+        departures: The places in which the capture departs from plain torch.export.
+        output_lists: Indices of the user outputs that are lists of a dynamic number of tensors; the program returns the
+            stacked tensors.
+        attribute_changes: The Python attributes whose changes in one call affect the next.
+        reassigned: The buffers that forward replaces by tensors of another kind, whose updates the program lacks.
+        attempts: The calls of torch.export, of which the last one that captured the model gave the program.
+        data_edges: The conditions that were answered as for all sizes but one, until the proof confirms them.
+    """
+
+    exported_program: ExportedProgram
+    request: Request = field(default_factory=Request)
+    dim_names: Mapping[sympy.Symbol, str] = field(default_factory=dict)
+    dim_aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    limits: SizeLimits = field(default_factory=SizeLimits)
+    inputs: InputTable = field(default_factory=InputTable)
+    output_paths: Mapping[int, str] = field(default_factory=dict)
+    more_inputs: tuple[ExampleCall, ...] = ()
+    functions: tuple[FunctionCall, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()
+    weight_reads: WeightReads = field(default_factory=WeightReads)
+    output_dims: Mapping[int, AxisNames] = field(default_factory=dict)
+    training: frozenset[str] | None = None
+    grad_mode: bool | None = None
+    autocast: Autocast = ()
+    rewrites: tuple[Rewrite, ...] = ()
+    departures: tuple[Departure, ...] = ()
+    output_lists: frozenset[int] = frozenset()
+    attribute_changes: tuple[AttributeChange, ...] = ()
+    reassigned: tuple[Reassignment, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    data_edges: tuple[DataEdge, ...] = ()
+
+    @property
+    def refusal(self) -> CaptureError | None:
+        """The error that is raised unless the program is proved: of the first departure that has one."""
+        return next((one.refusal for one in self.departures if one.refusal is not None), None)
+
+    @property
+    def source(self) -> torch.nn.Module | None:
+        """The captured module; None for a scripted function or an ``ExportedProgram``."""
+        return self.request.model if isinstance(self.request.model, torch.nn.Module) else None
 
 
 @dataclass(frozen=True)
@@ -80,12 +162,10 @@ class LoopRewriting:
 class CapturePlan:
     """How the next attempt captures the model.
 
-    After the options, the fields have the order of the strategies that change them: ``changed`` resets all later ones.
+    After the request, the fields have the order of the strategies that change them: ``changed`` resets all later ones.
 
     Attributes:
-        strict_shapes: Whether a specialized dim is an error.
-        may_follow_example: Whether branches on data may follow the example.
-        knows_constants: Whether the first attempt already has concrete values.
+        request: The export as it was asked for.
         states: The parameters and buffers that become inputs.
         edges: The lines whose conditions on sizes are answered for the example, if others are answered beside their
             edges; None if all are answered for the example.
@@ -112,9 +192,7 @@ class CapturePlan:
         change: The difference from the attempt before.
     """
 
-    strict_shapes: bool
-    may_follow_example: bool
-    knows_constants: bool
+    request: Request
     states: UnknownStates
     edges: frozenset[str] | None
     shapes: DynamicShapes
@@ -142,7 +220,7 @@ class CapturePlan:
     @property
     def has_concrete_values(self) -> bool:
         """Whether the values of tensors that depend on no input are known."""
-        return self.knows_constants or self.resolves_guards or self.loops is not None
+        return bool(self.request.frozen) or self.resolves_guards or self.loops is not None
 
     @property
     def rewritten(self) -> Rewriting | None:
@@ -150,11 +228,7 @@ class CapturePlan:
         return self.rewriting if self.loops is None else self.loops.rewriting
 
     def with_edges(self, kept: frozenset[str]) -> CapturePlan:
-        """The first plan of a series of attempts in which conditions are answered beside their edges.
-
-        Args:
-            kept: The lines whose conditions are answered for the example.
-        """
+        """The first plan of a series of attempts in which conditions are answered beside their edges."""
         return dataclasses.replace(self, edges=kept, log=GuardLog(), change="branches for single sizes are left out")
 
     def changed(self, change: str = "", **values: Any) -> CapturePlan:

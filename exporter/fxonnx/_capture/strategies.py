@@ -1,9 +1,12 @@
-"""The loop of a capture: attempts with plans, which the strategies change after each outcome until none applies."""
+"""The loop of a capture: attempts with plans, which the strategies change after each outcome until none applies.
+
+A capture for fewer sizes than requested is made again with other answers, if the model shows that they are right.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -11,20 +14,77 @@ from typing import Any, TypeAlias
 import sympy
 
 from ..errors import CaptureError
+from .constraints.constraint import Constraint
 from .constraints.specialized_dims import SpecializedDimsError, without_specialized
 from .data_dependence.data_dependent_guards import is_data_dependent, may_be_data_dependent, unresolved_error
 from .edges import has_edges
 from .evaluating_code import Asking
-from .fewer_limits import Confirm, has_fewer_sizes, with_fewer_limits
 from .function_transforms import RetryTransforms
 from .patches.size_numbers import converting_files
-from .plan import CapturePlan, Failure, LoopRewriting
-from .result import Capture
+from .plan import Capture, CapturePlan, Failure, LoopRewriting
 from .rewriting import Rewriting, functions_at, is_refusal
-from .suspicions.departures import refused
+from .suspicions.departures import Departure, DepartureKind, refused
 from .torch_export import is_limit, refined_dims
 
-__all__ = ["STRATEGIES", "Strategy", "capture_with_strategies"]
+__all__ = ["STRATEGIES", "Confirm", "Strategy", "capture_with_strategies"]
+
+Confirm: TypeAlias = Callable[[Capture, CapturePlan], frozenset[Constraint] | None]
+"""Runs the model, and returns those of the assumed limits of a capture that it does not need.
+
+The result is None if the capture is wrong at the example.
+"""
+
+_MOST_ATTEMPTS = 3
+
+
+def _has_fewer_sizes(capture: Capture, plan: CapturePlan) -> bool:
+    """Whether a model was captured for fewer sizes than requested."""
+    return _count(capture, plan) > 0
+
+
+def _with_fewer_limits(
+    found: Capture,
+    last: CapturePlan,
+    attempts: Callable[[frozenset[str]], tuple[Capture | Failure, CapturePlan, Any]],
+    confirm: Confirm,
+) -> tuple[Capture, CapturePlan]:
+    """Capture a model again with the answers beside the edges of its conditions on sizes."""
+    kept: frozenset[str] = frozenset()
+    for _ in range(_MOST_ATTEMPTS):
+        capture, plan, _asked = attempts(kept)
+        edges = plan.log.edges
+        if isinstance(capture, Failure) or not edges or _count(capture, plan) >= _count(found, last):
+            break
+        confirmed = confirm(capture, plan)
+        if confirmed is None:
+            break
+        lines = {str(line) for line in edges.values()}
+        wrong = {str(one.line) for one in capture.limits.assumed - confirmed} & lines
+        if not wrong:
+            return _without(capture, confirmed, sorted(lines)), plan
+        if wrong == lines:
+            break
+        kept |= wrong
+    return found, last
+
+
+def _count(capture: Capture, plan: CapturePlan) -> int:
+    """The number of limits of the requested sizes that are not only assumed."""
+    limits = capture.limits
+    return len(plan.specialized) + sum(one.narrows and one not in limits.assumed for one in limits.constraints)
+
+
+def _without(capture: Capture, confirmed: frozenset[Constraint], lines: Iterable[str]) -> Capture:
+    """A capture without the limits that it does not need."""
+    limits = capture.limits
+    kept = tuple(one for one in limits.constraints if one not in confirmed)
+    departures = (Departure(DepartureKind.INTROSPECTION, "a branch for single sizes", line) for line in lines)
+    return replace(
+        capture,
+        limits=replace(limits, constraints=kept, assumed=limits.assumed - confirmed),
+        departures=(*capture.departures, *departures),
+    )
+
 
 _LIMITS = "a loop limits the inputs of the model"
 
@@ -74,17 +134,13 @@ def capture_with_strategies(
     outcome, last, asked = attempts(plan)
     if isinstance(outcome, Failure):
         return _plain_capture(attempt, plan, outcome.error, own_error)
-    if has_fewer_sizes(outcome, last) and has_edges(asked):
-        return with_fewer_limits(outcome, last, lambda edges: attempts(plan.with_edges(edges)), confirm)
+    if _has_fewer_sizes(outcome, last) and has_edges(asked):
+        return _with_fewer_limits(outcome, last, lambda edges: attempts(plan.with_edges(edges)), confirm)
     return outcome, last
 
 
 def _attempts(attempt: Callable[[CapturePlan], Outcome], plan: CapturePlan) -> Attempted:
-    """Make one attempt after the other, until no strategy has a plan for the next one.
-
-    Returns:
-        The outcome, the plan of the last attempt, and the conditions on sizes that the model has asked for.
-    """
+    """Make one attempt after the other, until no strategy has a plan for the next one."""
     asked: dict[sympy.Basic, Asking] = {}
     while True:
         decision: Decision = attempt(plan)
@@ -150,7 +206,9 @@ def _static_dims(failure: Failure, plan: CapturePlan) -> Decision:
     if not isinstance(error, SpecializedDimsError):
         return failure
     try:
-        shapes, specialized = without_specialized(plan.shapes, plan.specialized, error, strict=plan.strict_shapes)
+        shapes, specialized = without_specialized(
+            plan.shapes, plan.specialized, error, strict=plan.request.strict_shapes
+        )
     except SpecializedDimsError as last:
         return Failure(last)
     change = "static dims: " + ", ".join(dim.label for dim in specialized)
@@ -260,7 +318,7 @@ def _is_unresolved(outcome: Outcome, plan: CapturePlan) -> bool:
 
 
 def _followed_example(failure: Failure, plan: CapturePlan) -> Decision:
-    if plan.may_follow_example:
+    if plan.request.data_dependent == "example":
         return plan.changed(follows_example=True)
     guard = failure.guard or failure
     return Failure(unresolved_error(guard.error, guard.guard_inputs, failure.error, plan.states.names))

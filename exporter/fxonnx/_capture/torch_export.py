@@ -5,7 +5,7 @@ from __future__ import annotations
 import dis
 import re
 from bdb import BdbQuit
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -22,6 +22,7 @@ from fxonnx_translations._torch_compat import (
     UnsupportedOperatorException,
     dynamo_config,
     get_proxy_mode,
+    pytree,
     shape_config,
 )
 
@@ -29,40 +30,42 @@ from .._callers_autocast import callers_autocast, under_autocast
 from .._extensions import active_extensions, tracing
 from .._user_files import is_user_file
 from ..errors import CaptureError
-from .assigned_buffers import AssignedBuffers, Reassignment
-from .attempts import timed_attempt
+from .attempts import AttemptLog
 from .constraints.guard_recorder import recorded_guards
 from .constraints.size_forms import canonical_sizes
 from .constraints.specialized_dims import specialized_dims_error
 from .data_dependence.data_dependent_guards import is_data_dependent
-from .data_edges import answered_beside_data_edges
 from .eager_runs import eager_failure, user_line
-from .edges import answered_beside_edges
+from .edges import answered_beside_data_edges, answered_beside_edges
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms, recorded_forward
 from .global_hooks import hooks_for_model_only
-from .growing_states import growing_dims, held_in_buffers
 from .held_weights import held_weights
-from .inputs.example_inputs import BoundInputs
-from .inputs.frozen import restore_frozen
-from .inputs.input_table import with_lists
+from .inputs.converted_inputs import restore_frozen
+from .inputs.example_inputs import BoundInputs, with_lists
 from .inputs.preserve import Snapshot, preserve_model, register_compressed_attributes
 from .inputs.pytree_objects import flatten_objects, unflatten_objects
-from .inputs.replaced_tensors import meta_as_cpu
-from .inputs.shared_memory import as_one_tensor
+from .inputs.tensor_memory import as_one_tensor, meta_as_cpu
 from .operand_types import conversion_of_inputs
 from .patches import capture_patches, is_tracing, value_patches
 from .plan import CapturePlan
-from .reshaped_inputs import reshaped_error, with_reshaped_inputs
+from .shapes.dim_names import add_equality_guards
 from .shapes.dim_specs import DimHint, DimSpec
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
-from .shapes.shared_dim_names import add_equality_guards
 from .suspicions.attribute_changes import noted_changes
 from .suspicions.departures import DepartureKind, Evidence, record_departure
 from .suspicions.function_caches import uncached_sizes, without_traced_results
 from .suspicions.handled_errors import HandledErrors, recorded_errors
 from .tensor_lists import stacked_results, with_pieces
+from .written_states import AssignedBuffers, Reassignment, growing_dims, held_in_buffers
 
-__all__ = ["eager_error", "explained_error", "export_module", "is_limit", "refined_dims", "reject_tracing"]
+__all__ = [
+    "eager_error",
+    "explained_error",
+    "export_module",
+    "is_limit",
+    "refined_dims",
+    "reject_tracing",
+]
 
 MESSAGE_LINES = 8
 
@@ -128,6 +131,7 @@ def export_module(
     plan: CapturePlan,
     transforms: TransformTracing,
     reassigned: list[Reassignment],
+    attempts: AttemptLog,
 ) -> ExportedProgram:
     """Run torch.export once.
 
@@ -137,6 +141,7 @@ def export_module(
         plan: The dynamic dims, the mode and other options.
         transforms: How transforms are traced; changed if they have to be traced differently.
         reassigned: Receives the buffers that become tensors of another kind.
+        attempts: Receives the time and the failure.
 
     Raises:
         CaptureError: If the model handles an error of the capture.
@@ -145,7 +150,7 @@ def export_module(
     before = replace(transforms)
     with recorded_guards(plan.log), canonical_sizes(), recorded_errors() as errors:
         try:
-            with timed_attempt(plan.change):
+            with attempts.timed(plan.change):
                 program = _run_torch_export(model, inputs, plan, transforms, reassigned)
         except RetryTransforms:
             raise
@@ -245,7 +250,7 @@ def _run_torch_export(
         register_compressed_attributes(snapshot)
         forward = _tensor_forward(model.forward, inputs, shapes, None if strict else snapshot, reassigned, plan.shared)
         reshaped: list[str] = []
-        model.forward = forward if strict else with_reshaped_inputs(forward, shapes.leaves, reshaped)
+        model.forward = forward if strict else _with_reshaped_inputs(forward, shapes.leaves, reshaped)
         # Oblivious: torch would specialize dynamic dims whose example size is 0 or 1.
         # With symbolic sizes the fake tensor cache only costs: it computes every result twice, to compare the two.
         cached = dynamo_config.fake_tensor_cache_enabled and shapes.is_static and not plan.states.axes
@@ -266,7 +271,7 @@ def _run_torch_export(
             except Exception as error:
                 # torch.export reads the sizes of inputs after the call.
                 if reshaped and not isinstance(error, RetryTransforms | CaptureError):
-                    raise reshaped_error(reshaped) from error
+                    raise _reshaped_error(reshaped) from error
                 raise
 
 
@@ -281,14 +286,6 @@ def _tensor_forward(
     """Wrap ``forward`` so that it takes and returns pytrees of tensors in place of objects.
 
     The wrapper's signature names the keywords of ``**kwargs``; torch.export assigns their specs wrongly otherwise.
-
-    Args:
-        forward: The method.
-        inputs: The example inputs.
-        shapes: The dynamic dims.
-        snapshot: The state of the model before the call; None in strict mode, in which TorchDynamo traces the wrapper.
-        reassigned: Receives the buffers that become tensors of another kind.
-        shared: The leaves that are one tensor for the model.
     """
     strict = snapshot is None
     called = under_autocast(forward, callers_autocast())
@@ -476,3 +473,42 @@ def _needed(error: BaseException) -> str:
         "a number" if "specialized" in str(error) or isinstance(error, DataDependentOutputException) else "a condition"
     )
     return f"{kind} that is computed from a tensor must be known during the capture"
+
+
+def _with_reshaped_inputs(
+    forward: Callable[..., Any], leaves: Sequence[Leaf], reshaped: list[str]
+) -> Callable[..., Any]:
+    """Wrap ``forward`` so that it reports the inputs that have another shape after the call."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = zip(pytree.tree_leaves((args, kwargs)), leaves, strict=False)
+        before = [(value, value.shape, leaf.label) for value, leaf in given if isinstance(value, torch.Tensor)]
+        outputs = forward(*args, **kwargs)
+        reshaped[:] = [label for value, shape, label in before if _is_other(value.shape, shape)]
+        return outputs
+
+    run.__signature__ = forward.__signature__  # type: ignore[attr-defined]
+    return run
+
+
+def _is_other(shape: torch.Size, before: torch.Size) -> bool:
+    """Whether a shape is another one than before.
+
+    Expressions are compared, both after the call: a comparison of symbolic sizes would be a guard, and a guard of the
+    model may replace a symbol by a number.
+    """
+    return [_expression(size) for size in shape] != [_expression(size) for size in before]
+
+
+def _expression(size: int | torch.SymInt) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+def _reshaped_error(reshaped: Sequence[str]) -> CaptureError:
+    """The error for a capture that failed for inputs with another shape after the call."""
+    names = ", ".join(map(repr, reshaped))
+    return CaptureError(
+        f"forward changes the shape of its input {names} in place, which torch.export cannot capture",
+        hint=f"assign the result to a variable: {reshaped[0]} = {reshaped[0]}.unsqueeze(0) in place of "
+        f"{reshaped[0]}.unsqueeze_(0)",
+    )

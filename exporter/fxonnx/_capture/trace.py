@@ -13,8 +13,10 @@ from torch.export import ExportedProgram
 
 from fxonnx_translations._optional_names import MissingNameError
 
+from .._callers_autocast import callers_autocast
+from .._request import Request
 from ..errors import CaptureError, ExportError
-from .assigned_buffers import Reassignment, merge_tied_tensors
+from .attempts import AttemptLog
 from .autograd_functions import FunctionCall, recorded_function_calls
 from .constraints.constraint import SizeLimits
 from .constraints.early_ends import EarlyEnd, EarlyEnds
@@ -26,24 +28,25 @@ from .data_dependence.concrete_values import ConcreteValues, concrete_values
 from .data_dependence.data_dependent_guards import inputs_of_guard
 from .data_dependence.weight_reads import WeightReads
 from .function_transforms import TransformTracing
+from .inputs.converted_inputs import with_scalar_branch
 from .inputs.example_inputs import BoundInputs
-from .inputs.scalars import with_scalar_branch
-from .inputs.shared_memory import assumed_equal, reject_shared_writes, with_separate_inputs
+from .inputs.tensor_memory import assumed_equal, reject_shared_writes, with_separate_inputs
 from .operand_types import state_default_dtypes
 from .patches.libraries import FullMasks, recorded_full_masks
 from .patches.size_numbers import symbolic_integers
 from .patches.tracing_state import CompilingState, recorded_compiling_state
-from .plan import CapturePlan, Failure
-from .result import Capture
+from .plan import Capture, CapturePlan, Failure
 from .rewriting import rewritten_functions
 from .rewriting.operators.values import SharedMemory
 from .shapes.dim_names import name_dims
-from .shapes.dynamic_axes import DynamicAxes, name_output_dims
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
+from .shapes.spec_keys import DynamicAxes, name_output_dims
 from .suspicions.departures import Departure, DepartureKind, record_departure, recorded_departures
 from .suspicions.introspection import truth_values
 from .tensor_lists import ListResults, recorded_list_results
 from .torch_export import explained_error, export_module
+from .training_mode import training_modules
+from .written_states import Reassignment, merge_tied_tensors
 
 __all__ = ["CaptureTask", "names_of_dims"]
 
@@ -104,21 +107,23 @@ def _applied(plan: CapturePlan, model: torch.nn.Module) -> Iterator[_Observation
 
 @dataclass(frozen=True)
 class CaptureTask:
-    """The model and the options of all attempts.
+    """What all attempts share.
 
     Attributes:
-        model: The model.
+        request: The export as it was asked for.
+        model: Its model, or the module of an add-on that is captured in its place.
         inputs: The example inputs.
         axes: ``dynamic_axes``.
-        output_names: The user's names of outputs.
         scalars: Labels of the numbers that were converted to tensors.
+        attempts: Receives the calls of torch.export.
     """
 
+    request: Request
     model: torch.nn.Module
     inputs: BoundInputs
     axes: DynamicAxes | None
-    output_names: Sequence[str]
     scalars: Sequence[str]
+    attempts: AttemptLog
 
     def attempt(self, plan: CapturePlan) -> Capture | Failure:
         """Run torch.export once, and name the dims of the program.
@@ -126,14 +131,14 @@ class CaptureTask:
         Raises:
             ExportError: For an error of fxonnx that no other plan avoids.
         """
-        end = EarlyEnds(plan.shapes.leaves, plan.unrolls_long_loops or plan.plain, plan.strict_shapes)
+        end = EarlyEnds(plan.shapes.leaves, plan.unrolls_long_loops or plan.plain, self.request.strict_shapes)
         end.watch(plan.log)
         program: ExportedProgram | None = None
         error: Exception | None = None
         with _applied(plan, self.model) as seen:
             inputs, shared = with_separate_inputs(self.model, self.inputs, [leaf.label for leaf in plan.shapes.leaves])
             try:
-                program = export_module(self.model, inputs, plan, seen.transforms, seen.reassigned)
+                program = export_module(self.model, inputs, plan, seen.transforms, seen.reassigned, self.attempts)
             except EarlyEnd:
                 pass
             except Exception as failure:
@@ -164,12 +169,16 @@ class CaptureTask:
         departures = *seen.departures, *truth_values(program)
         return Capture(
             program,
+            self.request,
             names,
             aliases,
             limits,
             functions=tuple(seen.calls),
             reassigned=tuple(seen.reassigned),
             inputs=self.inputs.table,
+            training=training_modules(self.request.model),
+            grad_mode=torch.is_grad_enabled(),
+            autocast=callers_autocast(),
             assumptions=assumptions,
             weight_reads=WeightReads() if seen.values is None else seen.values.tape.found(),
             rewrites=() if plan.rewritten is None else tuple(plan.rewritten.log.constructs),
@@ -199,7 +208,7 @@ class CaptureTask:
             CaptureError: If a dynamic dim is specialized to one size, or the example violates a limit.
         """
         shapes, log = plan.shapes, plan.log
-        names, aliases = names_of_dims(program, shapes, self.axes, self.output_names, log)
+        names, aliases = names_of_dims(program, shapes, self.axes, self.request.output_names, log)
         limits = translate_guards(program, shapes, names, log)
         merged = _merge_equal_names(names, limits)
         if merged != names:

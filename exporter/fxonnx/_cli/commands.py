@@ -169,7 +169,7 @@ def export_command(
         from .._comparison import NOT_VERIFIED  # imports torch
         from .._diagnostics import Diagnostics  # imports torch
         from .._export import export  # imports torch
-        from .._options import ExportOptions  # imports torch
+        from .._request import ExportOptions  # imports torch
         from .._warnings import collecting_warnings, warn_user
         from .inputs import named_as_options
         from .loading import read_quantization  # imports torch

@@ -31,9 +31,9 @@ from .._capture.eager_runs import user_line
 from .._extensions import add_on
 from .._interrupts import interruption_point
 from .._nodes import result_index
-from .._options import Options
 from .._prepare import REASON_KEY, Prepared, Update, find_attribute
 from .._provenance import REGIONS_KEY, source_line
+from .._request import Request
 from ..errors import TranslationError, UnsupportedOperator, UnsupportedOperatorError, kind_of
 from .control_flow import CONTROL_FLOW, bound_symbols
 from .dispatch import arguments_by_name, find_translation
@@ -90,15 +90,13 @@ class Lowered:
 def lower(
     prepared: Prepared,
     capture: Capture,
-    options: Options,
     updates: Sequence[Update] = (),
 ) -> Lowered:
     """Lower the prepared graph to an ONNX model.
 
     Args:
         prepared: The functional graph.
-        capture: The capture it was made from: names of dims, inputs and outputs.
-        options: Target opset, translations, names and metadata.
+        capture: The capture it was made from, with the request.
         updates: Mutations to return as graph outputs.
 
     Raises:
@@ -106,9 +104,10 @@ def lower(
         UnsupportedOperatorError: Lists all operators without a usable translation at once.
         TranslationError: If a translation fails, or its outputs disagree with torch's in number, dtype or shape.
     """
+    options = capture.request
     symbols = SymbolTable(capture.dim_names, capture.limits.sizes_of_one())
     names = NameAllocator()
-    io_spec = IOSpec(capture, options, updates)
+    io_spec = IOSpec(capture, updates)
     ir_version = options.ir_version or ir_versions(options.opset)[0]
     model = new_model(prepared, options.opset, ir_version)
     exact_numerics = options.numerics == "exact"
@@ -165,7 +164,7 @@ def lower(
 class _GraphLowering:
     """Lowering of one FX graph: maps its nodes to their lowered values."""
 
-    def __init__(self, builder: Builder, options: Options) -> None:
+    def __init__(self, builder: Builder, options: Request) -> None:
         self.builder = builder
         self.options = options
         self.env: dict[torch.fx.Node, LoweredValue] = {}

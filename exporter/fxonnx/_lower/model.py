@@ -22,8 +22,8 @@ from fxonnx_translations._builder.value_ranges import INDICES_KEY
 from .._capture import Capture
 from .._capture.inputs.example_inputs import user_input_names
 from .._export_signature import InputRecord
-from .._options import Options
 from .._prepare import DerivedWeight, Prepared, Update, same_shape, same_size
+from .._request import Request
 from .._warnings import warn_user
 from ..errors import ArgumentError, StateError, TranslationError
 from .sequence_values import joined, split
@@ -69,14 +69,17 @@ class IOSpec:
     """Names of graph inputs and outputs, and state passed as inputs and outputs.
 
     Attributes:
-        capture: Paths of inputs and outputs, and names of output dims.
-        options: Names of the first graph inputs and outputs, and ``state``.
+        capture: Paths of inputs and outputs, names of output dims, and the request.
         updates: Mutated tensors to return as ``<name>.out`` after the other outputs.
     """
 
     capture: Capture
-    options: Options
     updates: Sequence[Update] = ()
+
+    @property
+    def options(self) -> Request:
+        """Names of the first graph inputs and outputs, and ``state``."""
+        return self.capture.request
 
     @property
     def state_inputs(self) -> bool:
@@ -105,7 +108,7 @@ def new_model(prepared: Prepared, opset: int, ir_version: int) -> ir.Model:
     return ir.Model(graph, ir_version=ir_version, producer_name="pytorch", producer_version=torch.__version__)
 
 
-def report_renamed_parameters(prepared: Prepared, options: Options) -> None:
+def report_renamed_parameters(prepared: Prepared, options: Request) -> None:
     """Warn if some parameters, and not all, get names of the user: the names may have been meant for inputs.
 
     Args:

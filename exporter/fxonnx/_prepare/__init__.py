@@ -5,7 +5,7 @@ from __future__ import annotations
 from .decompose import REASON_KEY
 from .default_opset import has_operators, least_default_opset, least_opset_of_program
 from .graph_utils import find_attribute
-from .mutations import LOST_UPDATES_KEY, State, Update, find_updates, report_changes, report_updates
+from .mutations import LOST_UPDATES_KEY, Update, find_updates, report_changes, report_updates
 from .patterns import PATTERNS, PatternContext, pattern_context
 from .pipeline import Prepared, prepare
 from .sizes import same_shape, same_size
@@ -19,7 +19,6 @@ __all__ = [
     "DerivedWeight",
     "PatternContext",
     "Prepared",
-    "State",
     "Update",
     "find_attribute",
     "find_updates",

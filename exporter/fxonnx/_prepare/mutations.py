@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
-from .._capture.assigned_buffers import Reassignment
 from .._capture.suspicions.attribute_changes import AttributeChange
+from .._capture.written_states import Reassignment
 from .._provenance import source_line
+from .._request import State
 from .._warnings import warn_user
 from ..errors import StateError
 from .pipeline import Prepared
 
-__all__ = ["LOST_UPDATES_KEY", "State", "Update", "find_updates", "report_changes", "report_updates"]
+__all__ = ["LOST_UPDATES_KEY", "Update", "find_updates", "report_changes", "report_updates"]
 
-State: TypeAlias = Literal["warn", "io", "outputs", "error"]
-"""Treatment of updates: a warning, a graph input and output each, a graph output each, or an error."""
 LOST_UPDATES_KEY = "pkg.fxonnx.lost_updates"
 """Metadata key of the model: JSON, a list of names of the tensors whose updates are lost."""
 

@@ -13,7 +13,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from fxonnx_translations._torch_compat import TreeSpec, pytree
 
-from .._capture.inputs.list_inputs import stacked
+from .._capture.inputs.converted_inputs import stacked
 from .._capture.inputs.pytree_objects import flatten_objects, is_object
 from ..errors import ArgumentError, did_you_mean, kind_of
 

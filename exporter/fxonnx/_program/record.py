@@ -9,11 +9,11 @@ from typing import Any
 
 from .._capture import Assumption, Capture
 from .._capture.constraints.constraint import Constraint, Constraints
-from .._capture.inputs.input_table import with_lists
+from .._capture.inputs.example_inputs import with_lists
 from .._capture.rewriting import Rewrite
-from .._options import Options
 from .._prepare.fusions import Fusion, FusionRecord, NearMiss
 from .._public import public
+from .._request import Request
 from .proof import Proof
 
 __all__ = ["ExportRecord"]
@@ -26,7 +26,6 @@ class ExportRecord:
 
     Attributes:
         capture: The captured program, its example inputs and constraints.
-        options: The validated options of the export.
         timings: Stage name to wall-clock seconds, in the order of the stages.
         matches: The matches and near misses of the fusion patterns.
         proof: The departures from plain torch.export, and the inputs at which the capture was compared with the model.
@@ -35,7 +34,6 @@ class ExportRecord:
     """
 
     capture: Capture
-    options: Options = field(default_factory=Options)
     timings: Mapping[str, float] = field(default_factory=dict)
     matches: FusionRecord = field(default_factory=FusionRecord)
     proof: Proof = field(default_factory=Proof)
@@ -52,6 +50,11 @@ class ExportRecord:
         }
         texts = [f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items()]
         return f"ExportRecord(opset {self.options.opset}, {', '.join(texts)}, {sum(self.timings.values()):.2f} s)"
+
+    @property
+    def options(self) -> Request:
+        """The arguments of the export, validated."""
+        return self.capture.request
 
     @property
     def frozen_arguments(self) -> Mapping[str, Any]:

@@ -183,7 +183,7 @@ def reference_of(program: VerifiableProgram, model: Model | None = None) -> Refe
         ArgumentError: If the given model cannot be called, or has other weights than those that were quantized.
     """
     if model is None:
-        exported = program.record.capture.model
+        exported = program.record.capture.request.model
         if isinstance(exported, torch.export.ExportedProgram):
             return Reference("exported program", program)
         return captured_reference(program) if exported is None else Reference("model", program, exported)

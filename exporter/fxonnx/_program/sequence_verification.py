@@ -15,7 +15,7 @@ from fxonnx_translations._builder.sub_byte import copy_of
 from fxonnx_translations._torch_compat import pytree
 
 from .._capture import AssumptionKind
-from .._capture.inputs.input_table import with_lists
+from .._capture.inputs.example_inputs import with_lists
 from .._comparison import REFERENCE_TEXTS, OutputComparison, ReferenceName
 from ..errors import ArgumentError, ExportError, RuntimeSessionError, VerificationError
 from .call_binding import BoundCall

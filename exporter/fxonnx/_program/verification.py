@@ -14,7 +14,7 @@ from fxonnx_translations._torch_compat import pytree
 
 from .._capture.autograd_functions import recorded_function_calls
 from .._capture.eager_runs import preserved_random_states
-from .._capture.inputs.input_table import with_lists
+from .._capture.inputs.example_inputs import with_lists
 from .._comparison import NEGATIVE_ZERO, OutputComparison, OutputRows, ReferenceName, Tolerance, compare, format_rows
 from .._extensions import add_on
 from .._progress import Counter

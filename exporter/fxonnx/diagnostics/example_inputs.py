@@ -13,7 +13,7 @@ import torch
 from fxonnx_translations._torch_compat import pytree
 
 from .._capture.inputs.pytree_objects import flatten_objects
-from .._diagnostics import Report
+from .._request import Request
 
 __all__ = ["ExampleInputs", "example_inputs"]
 
@@ -34,16 +34,15 @@ class ExampleInputs:
     shapes: str
 
 
-def example_inputs(report: Report) -> ExampleInputs:
+def example_inputs(request: Request) -> ExampleInputs:
     """Describe the example inputs; values of tensors are left out."""
-    names = ("dynamic_shapes", "dynamic_axes")
-    given = [(name, value) for name, value in zip(names, report.shapes, strict=False) if value]
+    given = [(name, value) for name in ("dynamic_shapes", "dynamic_axes") if (value := getattr(request, name))]
     shapes = [f"{name} = {pprint.pformat(value, width=100, sort_dicts=False)}" for name, value in given]
-    rows = [*_rows(report.model, report.args, report.kwargs)]
-    further = report.shapes[2] if isinstance(report.shapes[2], Sequence) else ()
+    rows = [*_rows(request.model, request.args, request.kwargs)]
+    further = request.more_inputs if isinstance(request.more_inputs, Sequence) else ()
     for number, pair in enumerate(further):
         if isinstance(pair, tuple) and len(pair) == 2:
-            rows += [(f"more_inputs[{number}] {path}", kind, dims) for path, kind, dims in _rows(report.model, *pair)]
+            rows += [(f"more_inputs[{number}] {path}", kind, dims) for path, kind, dims in _rows(request.model, *pair)]
     return ExampleInputs(tuple(rows), "\n".join(shapes))
 
 

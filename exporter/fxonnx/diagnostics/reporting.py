@@ -51,9 +51,9 @@ def _write(
     program = report.program
     profile = None if program is None or error or not report.profile_runtime else runtime_profile(program)
     model = None if program is None else program.model
-    inputs = None if error is None else example_inputs(report)
+    inputs = None if error is None else example_inputs(report.request)
     subject = PageSubject(
-        *(type(report.model).__name__, model, program, report.exported_program, timings),
+        *(type(report.request.model).__name__, model, program, report.exported_program, timings),
         *(report.attempts, error, comparison, profile, inputs),
     )
     path = artifact_path(directory, f"_{'success' if error is None else 'error'}.html")

@@ -23,7 +23,7 @@ from .._export import export
 from .._export_context import in_mode, is_in_onnx_export
 from .._input_observer import InputObserver
 from .._keywords import DIAGNOSTICS, OPTIONS, unknown_keyword
-from .._options import LegacyExportOptions, read_export_options
+from .._options import read_export_options
 from .._program import ONNXProgram
 from .._program.external_data import ExternalData
 from .._public import public
@@ -199,7 +199,7 @@ def torch_onnx_export(
         optimize=optimize,
         verify=verify,
         diagnostics=shown,
-        options=LegacyExportOptions.of(options, legacy),
+        options=replace(legacy, **vars(options)),
         **given,
     )
 

@@ -10,7 +10,8 @@ import torch
 from torch.onnx import OperatorExportTypes, TrainingMode
 
 from .._lower.passthrough import Passthrough
-from .._options import LegacyOptions, check_choice
+from .._options import check_choice
+from .._request import LegacyOptions
 from ..errors import ArgumentError, did_you_mean
 
 __all__ = ["check_training", "read_legacy_options"]
@@ -40,8 +41,8 @@ def read_legacy_options(
     return LegacyOptions(
         passthrough=_check_passthrough(operator_export_type, custom_opsets),
         training=check_training(training, dynamo=dynamo),
-        is_asked=not dynamo,
-        names=not dynamo or compat is not None,
+        legacy=not dynamo,
+        legacy_names=not dynamo or compat is not None,
         fold_weights=do_constant_folding,
         dynamic_axes=dynamic_axes,
         include_initializers=export_params,

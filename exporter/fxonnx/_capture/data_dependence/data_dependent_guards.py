@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Literal
 
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, PendingUnbackedSymbolNotFound
 
@@ -14,10 +13,7 @@ from ...errors import CaptureError
 from ..constraints.specialized_dims import SpecializedDimsError
 from .concrete_values import ConcreteValues
 
-__all__ = ["DataDependent", "inputs_of_guard", "is_data_dependent", "may_be_data_dependent", "unresolved_error"]
-
-DataDependent = Literal["error", "example"]
-"""Treatment of branches on the values of inputs: an error, or the branch of the example."""
+__all__ = ["inputs_of_guard", "is_data_dependent", "may_be_data_dependent", "unresolved_error"]
 
 _GUARDS = (
     GuardOnDataDependentSymNode,

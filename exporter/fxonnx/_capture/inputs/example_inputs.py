@@ -1,4 +1,4 @@
-"""Binding of the example inputs to the parameters of ``forward``."""
+"""Binding of the example inputs to the parameters of ``forward``, and the table of those with another form there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import Parameter, Signature
@@ -20,11 +20,11 @@ from torch.nn.parameter import is_lazy
 from fxonnx_translations._torch_compat import pytree
 
 from ...errors import ArgumentError, did_you_mean, kind_of
-from .input_table import InputTable
-from .pytree_objects import flatten_objects, is_cache, is_object
+from .pytree_objects import flatten_objects, is_cache, is_object, unflatten_objects
 
 __all__ = [
     "BoundInputs",
+    "InputTable",
     "bind_example_inputs",
     "check_model",
     "expand_var_keyword",
@@ -32,7 +32,65 @@ __all__ = [
     "reject_quantized_inputs",
     "repeated_tensors",
     "user_input_names",
+    "with_lists",
 ]
+
+
+@dataclass(frozen=True)
+class InputTable:
+    """The leaves of the example inputs that the captured program takes in another form than the model.
+
+    An index is the position among the leaves of ``(args, kwargs)``, in the order of the graph inputs.
+
+    Attributes:
+        objects: The original positional and keyword inputs, if objects among them were flattened.
+        lists: Indices of the stacked tensors in the place of lists of a dynamic number of tensors.
+        numbers: Indices of the numbers that were converted to tensors.
+        frozen: Index to value of the frozen tensors, in the place of which the program has None.
+        constants: Label to value of the numbers, strings and frozen tensors that are constants of the program.
+        repeated: Index of a leaf that is the same tensor as an earlier one, to the index of that one.
+        paths: Placeholder name to path, for inputs inside of objects.
+    """
+
+    objects: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
+    lists: frozenset[int] = frozenset()
+    numbers: frozenset[int] = frozenset()
+    frozen: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    repeated: Mapping[int, int] = field(default_factory=dict)
+    paths: Mapping[str, str] = field(default_factory=dict)
+
+    def for_model(self, given: Any) -> Any:
+        """Arguments of the program as the model takes them: with Python numbers, lists and objects."""
+        given = with_lists(_with_numbers(given, self.numbers), self.lists)
+        return given if self.objects is None else unflatten_objects(self.objects, given)
+
+    def with_repeated(self, given: Any) -> Any:
+        """Arguments in which a tensor that the example has twice is one object."""
+        if not self.repeated:
+            return given
+        leaves, structure = pytree.tree_flatten(given)
+        same = [leaves[self.repeated.get(index, index)] for index in range(len(leaves))]
+        return pytree.tree_unflatten(same, structure)
+
+
+def with_lists(given: Any, positions: Collection[int]) -> Any:
+    """Replace the stacked tensors at the given leaf positions by lists, as ``forward`` takes them."""
+    if not positions:
+        return given
+    leaves, structure = pytree.tree_flatten(given)
+    listed = [list(leaf.unbind(0)) if index in positions else leaf for index, leaf in enumerate(leaves)]
+    return pytree.tree_unflatten(listed, structure)
+
+
+def _with_numbers(given: Any, positions: Collection[int]) -> Any:
+    """Replace the tensors at the given leaf positions by the Python numbers that the model expects."""
+    if not positions:
+        return given
+    leaves, structure = pytree.tree_flatten(given)
+    numbers = [leaf.item() if index in positions else leaf for index, leaf in enumerate(leaves)]
+    return pytree.tree_unflatten(numbers, structure)
+
 
 # Types of the leaves that torch.export accepts. Numbers are constants if they are not dynamic.
 _CONSTANTS = (torch.Tensor, bool, int, float, str, type(None), torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -247,11 +305,6 @@ def _unset_options(signature: Signature, own: Signature, count: int) -> dict[str
     """The defaults that the TorchScript exporter of torch.onnx passes to a function that replaces forward.
 
     optimum's replacement sets ``use_cache`` only if it is among its arguments.
-
-    Args:
-        signature: The signature of the original forward.
-        own: That of the function, which passes its keywords on.
-        count: The number of positional inputs.
     """
     kinds = [parameter.kind for parameter in own.parameters.values()]
     if Parameter.VAR_KEYWORD not in kinds or own == signature:
@@ -303,12 +356,6 @@ def _check_rebuilt(given: Any) -> None:
 
 def _check_types(value: Any, argument: str, path: str, above: tuple[int, ...] = ()) -> None:
     """Reject inputs that no graph can have, with the path of the first one.
-
-    Args:
-        value: An input, or a part of one.
-        argument: "args" or "kwargs".
-        path: Where the value is in the argument.
-        above: The containers that it is in.
 
     Raises:
         ArgumentError: If it is an array, a set, an iterator, a container that contains itself, or neither a tensor nor
@@ -455,9 +502,6 @@ def program_inputs(program: ExportedProgram) -> BoundInputs:
 
 def reject_quantized_inputs(labels: Iterable[tuple[str, Any]]) -> None:
     """Reject quantized inputs.
-
-    Args:
-        labels: Label and value of each leaf of the example inputs.
 
     Raises:
         ArgumentError: If an input is quantized.

@@ -74,12 +74,7 @@ def flatten_objects(value: Any) -> Any:
 
 
 def unflatten_objects(example: Any, parts: Any) -> Any:
-    """Rebuild objects from their parts, the inverse of :func:`flatten_objects`.
-
-    Args:
-        example: The original value; its objects are copied, not mutated.
-        parts: The flattened value, with other tensors.
-    """
+    """Rebuild objects from their parts, the inverse of :func:`flatten_objects`."""
     leaves, structure = pytree.tree_flatten(example, is_leaf=is_object)
     if not any(map(is_object, leaves)):
         return parts
@@ -100,11 +95,7 @@ def object_parts(value: Any) -> dict[str, Any]:
 
 
 class _ObjectCopier:
-    """Copier of objects that replaces their parts.
-
-    Args:
-        replace: Function from path and part to the new part.
-    """
+    """Copier of objects that replaces their parts."""
 
     def __init__(self, replace: Callable[[str, Any], Any]) -> None:
         self._replace = replace

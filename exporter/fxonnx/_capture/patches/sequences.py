@@ -19,12 +19,25 @@ from fxonnx_translations._torch_compat import arange, check
 
 from ..._own_operators import define_operator
 from ..._warnings import warn_user
-from ..batch_sizes import Size, record_batch_size, recorded_batch_size
 from ..constraints.guard_recorder import user_line
 from ..suspicions.departures import DepartureKind, record_departure
 from .patch import KernelPatch, Patch
 
-__all__ = ["SEQUENCE_PATCHES"]
+__all__ = ["SEQUENCE_PATCHES", "recorded_batch_size"]
+
+Size = int | torch.SymInt
+
+_ATTRIBUTE = "_fxonnx_batch_size"
+
+
+def record_batch_size(batch_sizes: torch.Tensor, size: Size) -> None:
+    """Record the batch size on a traced tensor of batch sizes."""
+    setattr(batch_sizes, _ATTRIBUTE, size)
+
+
+def recorded_batch_size(batch_sizes: torch.Tensor) -> Size | None:
+    """The recorded batch size, or None if the tensor is not known to be one of batch sizes."""
+    return getattr(batch_sizes, _ATTRIBUTE, None)
 
 
 def _fake_pack(input: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,8 @@
-"""Mapping of torch's symbols to the user's dim names."""
+"""The user's names of dims: of torch's symbols, and of several dims, which are one if their sizes always agree."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,13 +10,16 @@ import sympy
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
+from torch.fx.experimental.symbolic_shapes import guarding_hint_or_throw, has_guarding_hint
+
+from fxonnx_translations._torch_compat import pytree
 
 from ..constraints.guard_recorder import GuardLog
 from ..constraints.specialized_dims import specialized_dims_error
-from .dim_specs import DimHint, DimSpec, is_auto
+from .dim_specs import DimHint, DimSpec, dim_label, is_auto, name_of_spec
 from .dynamic_shapes import DynamicShapes, Leaf, SharedDim
 
-__all__ = ["name_dims"]
+__all__ = ["add_equality_guards", "differing_dims", "name_dims", "shared_dims"]
 
 
 def name_dims(
@@ -132,3 +136,70 @@ def _unique_names(
         if len(candidates) > 1:
             aliases[name] = tuple(candidates[1:])
     return names, aliases
+
+
+def shared_dims(leaves: Sequence[Leaf], others: Sequence[Any] = ()) -> tuple[SharedDim, ...]:
+    """Group the dims by name and by their sizes in the examples; groups of one dim are omitted.
+
+    Args:
+        leaves: The leaves of the inputs, with the first example.
+        others: Additional examples, as pytrees with the same leaves.
+    """
+    return tuple(group for group in _groups(leaves, others) if len(group.places) > 1)
+
+
+def differing_dims(leaves: Sequence[Leaf], others: Sequence[Any] = ()) -> tuple[str, ...]:
+    """Names shared by dims whose sizes differ in an example, with these sizes, for a warning."""
+    by_name: dict[str, list[SharedDim]] = defaultdict(list)
+    for group in _groups(leaves, others):
+        by_name[group.name].append(group)
+    texts = []
+    for name, groups in by_name.items():
+        if len(groups) > 1:
+            firsts = [(leaves[index], axis, group) for group in groups for index, axis in group.places[:1]]
+            sizes = ", ".join(
+                f"{dim_label(leaf.label, axis)} is {_sizes_text(group.sizes)}" for leaf, axis, group in firsts
+            )
+            texts.append(f"{name!r}: {sizes}")
+    return tuple(texts)
+
+
+def add_equality_guards(shared: Sequence[SharedDim], arguments: Any) -> None:
+    """Add guards that dims with the same name are equal, so that torch replaces their symbols by one."""
+    if not shared:
+        return
+    leaves = pytree.tree_leaves(arguments)
+    for group in shared:
+        first, *rest = [_size(leaves[index], axis) for index, axis in group.places]
+        for other in rest:
+            if isinstance(first, torch.SymInt) and isinstance(other, torch.SymInt):
+                bool(first == other)
+
+
+def _groups(leaves: Sequence[Leaf], others: Sequence[Any]) -> list[SharedDim]:
+    examples = [[leaf.value for leaf in leaves], *(pytree.tree_leaves(other) for other in others)]
+    places: dict[tuple[str, tuple[int, ...]], list[tuple[int, int | None]]] = defaultdict(list)
+    for index, leaf in enumerate(leaves):
+        for axis, spec in leaf.dims.items():
+            name = name_of_spec(spec)
+            sizes = [_size_hint(_size(example[index], axis)) for example in examples]
+            if name is not None and None not in sizes:
+                places[name, tuple(size for size in sizes if size is not None)].append((index, axis))
+    return [SharedDim(name, sizes, tuple(found)) for (name, sizes), found in places.items()]
+
+
+def _size(value: Any, axis: int | None) -> Any:
+    if axis is None:
+        return value
+    return value.shape[axis] if isinstance(value, torch.Tensor) and axis < value.dim() else None
+
+
+def _size_hint(size: Any) -> int | None:
+    """The size in an example, or the hint of a symbolic size in an ExportedProgram."""
+    if isinstance(size, torch.SymInt):
+        return int(guarding_hint_or_throw(size)) if has_guarding_hint(size) else None
+    return size if isinstance(size, int) else None
+
+
+def _sizes_text(sizes: Sequence[int]) -> str:
+    return " and ".join(map(str, dict.fromkeys(sizes)))

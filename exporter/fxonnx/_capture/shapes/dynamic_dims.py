@@ -1,9 +1,9 @@
-"""Inference of dynamic dims from several calls of a model: sizes that differ between calls are dynamic."""
+"""Inference of dynamic dims from several calls of a model, as in ``more_inputs``: sizes that differ are dynamic."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Parameter, Signature
 from typing import Any, TypeAlias
 
@@ -11,14 +11,23 @@ import torch
 
 from fxonnx_translations._torch_compat import pytree
 
-from ...errors import ArgumentError, did_you_mean
-from ..inputs.example_inputs import BoundInputs, expand_var_keyword
+from ..._request import Examples
+from ...errors import ArgumentError, did_you_mean, kind_of
+from ..inputs.example_inputs import BoundInputs, InputTable, expand_var_keyword
 from ..inputs.input_names import graph_names
-from ..inputs.input_table import InputTable
 from ..inputs.pytree_objects import flatten_objects
-from .dynamic_shapes import Leaf, is_counter, read_shapes_by_parameter, specs_like
+from .dim_specs import name_of_spec
+from .dynamic_shapes import (
+    DynamicShapes,
+    Leaf,
+    check_example,
+    checked_shapes,
+    is_counter,
+    read_shapes_by_parameter,
+    specs_like,
+)
 
-__all__ = ["AlignedCalls", "DimNames", "ExampleCall", "align_calls", "align_more_inputs"]
+__all__ = ["AlignedCalls", "ExampleCall", "add_examples", "align_calls"]
 
 ExampleCall: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
 """Positional and keyword arguments of one call."""
@@ -198,16 +207,10 @@ def align_calls(
     return AlignedCalls(signature, inputs, leaves, values, argument)
 
 
-def align_more_inputs(
+def _align_more_inputs(
     inputs: BoundInputs, leaves: tuple[Leaf, ...], calls: Sequence[ExampleCall], argument: str
 ) -> AlignedCalls:
     """Align additional calls with the example inputs.
-
-    Args:
-        inputs: The example inputs, the first call.
-        leaves: The leaves of ``inputs``.
-        calls: The additional calls.
-        argument: Name of the additional calls in messages.
 
     Raises:
         ArgumentError: If a call does not match the structure of the example inputs.
@@ -372,3 +375,75 @@ def _check_same_type(leaf: Leaf, values: Sequence[Any], argument: str) -> None:
                 f"Two calls were made with different constant values: {leaf.label} is {leaf.value!r} and {value!r}",
                 hint="it becomes a constant of the program; observe calls with the same value",
             )
+
+
+_ARGUMENT = "more_inputs"
+
+
+def add_examples(shapes: DynamicShapes, more_inputs: Examples) -> tuple[DynamicShapes, tuple[ExampleCall, ...]]:
+    """Mark the dims that differ between the examples as dynamic, under the user's names if they have any.
+
+    Args:
+        shapes: The first example with its ``dynamic_shapes``.
+        more_inputs: The additional examples.
+
+    Returns:
+        The extended shapes, and the additional examples in the form that the exported program takes.
+
+    Raises:
+        ArgumentError: If an example does not match the first one, or contradicts ``dynamic_shapes``.
+    """
+    if not isinstance(more_inputs, Sequence):
+        raise ArgumentError(
+            _ARGUMENT, f"expected a list of examples, got {kind_of(more_inputs)}", hint="write [((x, y), {}), ...]"
+        )
+    calls = [_call(example) for example in more_inputs]
+    aligned = _align_more_inputs(shapes.inputs, shapes.leaves, calls, _ARGUMENT)
+    for values in aligned.calls:
+        check_example(shapes.leaves, [values.get(leaf.label) for leaf in shapes.leaves])
+    dims = aligned.dims()
+    users: dict[str, str] = {}
+    for leaf, found in zip(shapes.leaves, dims, strict=True):
+        for axis, name in found.items():
+            own = name_of_spec(leaf.dims.get(axis))
+            if own is not None:
+                users.setdefault(name, own)
+    leaves = []
+    for leaf, found in zip(shapes.leaves, dims, strict=True):
+        for axis in found:
+            if axis in leaf.fixed:
+                raise _contradiction(leaf, axis, aligned)
+        named = {axis: users.get(name, name) for axis, name in found.items()}
+        both = named | dict(leaf.dims)
+        leaves.append(replace(leaf, dims={axis: both[axis] for axis in sorted(both, key=lambda axis: axis or 0)}))
+    others = tuple(aligned.arguments(aligned.complete(values, dims)[0]) for values in aligned.calls[1:])
+    return checked_shapes(leaves, shapes.inputs), others
+
+
+def _call(example: Any) -> ExampleCall:
+    if not isinstance(example, tuple | list) or len(example) != 2:
+        kind = type(example).__name__
+        raise ArgumentError(
+            _ARGUMENT, f"expected pairs of args and kwargs, got a {kind}", hint="write [((x, y), {}), ...]"
+        )
+    args, kwargs = example
+    args = (args,) if isinstance(args, torch.Tensor) else args
+    kwargs = {} if kwargs is None else kwargs
+    if not isinstance(args, tuple) or not isinstance(kwargs, Mapping):
+        raise ArgumentError(
+            _ARGUMENT,
+            f"expected pairs of a tuple and a dict, got {kind_of(args)} and {kind_of(kwargs)}",
+            hint="write [((x, y), {}), ...]",
+        )
+    return args, kwargs
+
+
+def _contradiction(leaf: Leaf, axis: int | None, aligned: AlignedCalls) -> ArgumentError:
+    values = [values[leaf.label] for values in aligned.calls if leaf.label in values]
+    sizes = dict.fromkeys(value if axis is None else int(value.shape[axis]) for value in values)
+    place = leaf.label if axis is None else f"axis {axis} of {leaf.label}"
+    return ArgumentError(
+        _ARGUMENT,
+        f"{place} is static in dynamic_shapes, but the examples have {', '.join(map(str, sizes))}",
+        hint="name it in dynamic_shapes, or remove its spec",
+    )

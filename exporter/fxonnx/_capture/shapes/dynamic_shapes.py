@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from inspect import Parameter
 from typing import Any, NamedTuple
 
@@ -20,7 +21,6 @@ from ...errors import ArgumentError, did_you_mean, kind_of
 from ..inputs.example_inputs import BoundInputs
 from ..inputs.pytree_objects import COUNTERS
 from .dim_specs import DimHint, DimSpec
-from .object_specs import object_part_specs
 
 __all__ = [
     "DynamicShapes",
@@ -299,7 +299,7 @@ class _LeafCollector:
             self.leaves.append(with_spec(Leaf(parameter, path, value, {}), spec))
             return
         if id(value) in self._object_ids:
-            specs = object_part_specs(value, spec, parameter + path)
+            specs = _object_part_specs(value, spec, parameter + path)
         else:
             specs = _child_specs(value, node, spec, parameter + path)
         for key, child, child_spec in zip(node.keys, node.values, specs, strict=True):
@@ -356,10 +356,6 @@ def with_spec(leaf: Leaf, spec: Any) -> Leaf:
 
 def check_example(leaves: Sequence[Leaf], values: Sequence[Any]) -> None:
     """Check the sizes of an additional example against the specs.
-
-    Args:
-        leaves: The leaves of the inputs.
-        values: Their values in the additional example; None for a missing one.
 
     Raises:
         ArgumentError: If a spec excludes a size of the example.
@@ -461,3 +457,69 @@ def _dynamic_only(dims: Mapping[int | None, Any]) -> dict[int | None, DimSpec]:
         for axis, dim in dims.items()
         if isinstance(dim, str | Dim) or (isinstance(dim, DimHint) and dim.type != Dim.STATIC.type)
     }
+
+
+def _object_part_specs(parts: Mapping[str, Any], spec: Any, label: str) -> list[Any]:
+    """Distribute the spec of an object to its tensors.
+
+    A pattern, or one spec for all tensors, does not apply to numbers and 0-dim tensors.
+
+    Raises:
+        ArgumentError: If the spec has a different form, or the order of a list is ambiguous.
+    """
+    keys = list(parts)
+    has_axes = {key: isinstance(part, torch.Tensor) and part.dim() > 0 for key, part in parts.items()}
+    if not spec:
+        return [None] * len(keys)
+    if isinstance(spec, Mapping) and all(isinstance(key, int) for key in spec):
+        return [spec if has_axes[key] else None for key in keys]
+    if isinstance(spec, Mapping):
+        return _by_path(has_axes, spec, label)
+    if isinstance(spec, list | tuple):
+        tensors = [key for key in keys if key.rpartition(".")[2] not in COUNTERS]
+        specs = dict(zip(tensors, _in_order(tensors, spec, label), strict=True))
+        return [specs.get(key) for key in keys]
+    raise _object_error(keys, label, f"its spec is {spec!r}")
+
+
+def _object_error(keys: Sequence[str], label: str, problem: str, path: object = None) -> ArgumentError:
+    hint = "pass {axis: dim} for all of them, or a dict by path or pattern, such as "
+    hint += f"{{'*': {{0: 'batch'}}}}; the paths are: {', '.join(keys)}"
+    return ArgumentError(
+        "dynamic_shapes",
+        f"{label} is an object with {len(keys)} tensors, but {problem}",
+        hint=did_you_mean(path, keys, hint),
+    )
+
+
+def _by_path(has_axes: Mapping[str, bool], spec: Mapping[Any, Any], label: str) -> list[Any]:
+    keys = list(has_axes)
+    unknown = [path for path in spec if not any(fnmatchcase(key, str(path)) for key in keys)]
+    if unknown:
+        raise _object_error(keys, label, f"no path matches {unknown[0]!r}", unknown[0])
+    found: list[Any] = []
+    for key in keys:
+        patterns = [path for path in spec if has_axes[key] and fnmatchcase(key, str(path))]
+        found.append(spec[key] if key in spec else spec[patterns[0]] if patterns else None)
+    return found
+
+
+def _in_order(keys: Sequence[str], spec: Sequence[Any], label: str) -> list[Any]:
+    if not all(isinstance(part, list | tuple) and len(part) == len(spec[0]) for part in spec):
+        rows: list[list[Any]] = [list(spec)]
+    else:
+        rows = [list(part) for part in spec]
+    direct = [one for row in rows for one in row]
+    if len(direct) != len(keys):
+        raise _object_error(keys, label, f"its spec has {len(direct)}")
+    if all(one == direct[0] for one in direct):
+        return direct
+    transposed = [one for column in zip(*rows, strict=True) for one in column]
+    layers = len(keys) // 2
+    if len(rows) == layers and len(rows[0]) == 2 and (layers != 2 or direct == transposed):
+        return direct
+    if len(rows) == 2 and len(rows[0]) == layers:
+        if layers == 2 and direct != transposed:
+            raise _object_error(keys, label, "its spec is ambiguous: by layer, or keys before values")
+        return transposed
+    raise _object_error(keys, label, f"its spec is {spec!r}")

@@ -33,9 +33,8 @@ from ...errors import CaptureError, kind_of
 from ..constraints.guard_recorder import SourceLine, source_line_of
 from ..eager_runs import preserved_gradients, preserved_random_states
 from ..inputs.example_inputs import BoundInputs
-from ..inputs.preserve import Change, Snapshot, changed_attributes, preserve_model
+from ..inputs.preserve import Change, Snapshot, TensorValues, changed_attributes, preserve_model
 from ..inputs.pytree_objects import slot_names
-from ..inputs.tensor_values import TensorValues
 from .attribute_uses import SourceFiles, methods_of
 from .process_state import ABSENT, GENERATORS, state_of
 

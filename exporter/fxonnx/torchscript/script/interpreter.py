@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from fxonnx_translations._torch_compat import arange, check, pytree, scalar_tensor, sym_not
 
-from ..._capture.batch_sizes import recorded_batch_size
+from ..._capture.patches.sequences import recorded_batch_size
 from ..._capture.rewriting.operators.sequences import StackedList
 from ..._capture.rewriting.operators.values import NUMBER_DEVICE, as_number
 from ...errors import CaptureError

@@ -1,8 +1,9 @@
-"""Example inputs that share memory, with each other or with weights, and are separate inputs of the program."""
+"""Memory of the tensors of an export: inputs that share it, tensors on the meta device, weights of inference mode."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
@@ -12,16 +13,25 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from fxonnx_translations._builder.sub_byte import copy_of
-from fxonnx_translations._torch_compat import OpOverload, check, pytree
+from fxonnx_translations._torch_compat import FakeTensor, FakeTensorMode, OpOverload, check, pytree
 
 from ..._nodes import schema_of, written_arguments
+from ..._turns import one_at_a_time
 from ...errors import CaptureError
 from ..constraints.guard_recorder import SourceLine, line_of_node
 from ..data_dependence.assumption import Assumption, AssumptionKind
 from ..suspicions.departures import DepartureKind, record_departure
 from .example_inputs import BoundInputs
 
-__all__ = ["SharedMemory", "as_one_tensor", "assumed_equal", "reject_shared_writes", "with_separate_inputs"]
+__all__ = [
+    "SharedMemory",
+    "as_one_tensor",
+    "assumed_equal",
+    "meta_as_cpu",
+    "normal_weights",
+    "reject_shared_writes",
+    "with_separate_inputs",
+]
 
 
 @dataclass(frozen=True)
@@ -78,12 +88,7 @@ def with_separate_inputs(
 
 
 def as_one_tensor(given: Any, shared: Mapping[int, int]) -> Any:
-    """Arguments in which leaves are the same object, after an assertion that their values are equal.
-
-    Args:
-        given: Positional and keyword arguments.
-        shared: Index of a leaf to the index of the one in its place.
-    """
+    """Arguments in which leaves are the same object, after an assertion that their values are equal."""
     if not shared:
         return given
     leaves, structure = pytree.tree_flatten(given)
@@ -96,12 +101,7 @@ def as_one_tensor(given: Any, shared: Mapping[int, int]) -> Any:
 
 
 def assumed_equal(shared: Mapping[int, int], labels: Sequence[str]) -> Iterator[Assumption]:
-    """The assumptions of a program whose model takes leaves as the same object, whose values its assertions compare.
-
-    Args:
-        shared: Index of a leaf to the index of the one in its place.
-        labels: Label of each leaf.
-    """
+    """The assumptions of a program whose model takes leaves as the same object, whose values its assertions compare."""
     for number, (index, first) in enumerate(shared.items()):
         line = SourceLine("inputs", f"{labels[index]} is {labels[first]}")
         yield Assumption(line, True, AssumptionKind.EXAMPLE, f"Eq(u{number}, 1)")
@@ -131,10 +131,6 @@ def _memory_of(tensor: torch.Tensor) -> int:
 
 def reject_shared_writes(program: ExportedProgram, shared: Sequence[SharedMemory]) -> None:
     """Refuse a program that writes to memory that tensors of the example share, and reads it through another one.
-
-    Args:
-        program: The captured program.
-        shared: The tensors that share memory.
 
     Raises:
         CaptureError: If there is such a write; names its line.
@@ -195,3 +191,103 @@ def _is_read_after(placeholder: torch.fx.Node, write: torch.fx.Node) -> bool:
             return True
         node = node.next
     return False
+
+
+# Other classes may not tell whether they are of inference mode, as parameters of lazy modules do not.
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+@contextmanager
+def meta_as_cpu(model: torch.nn.Module, inputs: BoundInputs) -> Iterator[BoundInputs]:
+    """Replace tensors on the meta device by CPU fake tensors inside the context.
+
+    Otherwise tensors that forward creates (``torch.arange(n)``) would be on a different device than the weights.
+    """
+    before: list[tuple[dict[str, Any], str, torch.Tensor]] = [
+        (tensors, name, tensor)
+        for module in model.modules()
+        for tensors in (module._parameters, module._buffers)
+        for name, tensor in tensors.items()
+        if tensor is not None and _is_meta(tensor)
+    ]
+    if not before and not any(map(_is_meta, inputs.tensors)):
+        yield inputs
+        return
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    made: dict[int, torch.Tensor] = {}
+
+    def as_cpu_fake(tensor: torch.Tensor) -> torch.Tensor:
+        if not _is_meta(tensor):
+            return tensor
+        if id(tensor) not in made:
+            fake: torch.Tensor = FakeTensor(mode, tensor.detach(), torch.device("cpu"))
+            made[id(tensor)] = (
+                torch.nn.Parameter(fake, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else fake
+            )
+        return made[id(tensor)]
+
+    try:
+        for tensors, name, tensor in before:
+            tensors[name] = as_cpu_fake(tensor)
+        changed = inputs.with_tensors(as_cpu_fake)
+        # The user may export inside of ``with torch.device("meta")``.
+        with torch.device("cpu"):
+            yield changed
+    finally:
+        for tensors, name, tensor in before:
+            tensors[name] = tensor
+
+
+def _is_meta(tensor: torch.Tensor) -> bool:
+    return tensor.is_meta and not isinstance(tensor, FakeTensor)
+
+
+@contextmanager
+def normal_weights(model: Any) -> Iterator[None]:
+    """Replace parameters and buffers that were created in inference mode inside the context, in the same memory.
+
+    torch cannot use them where it records gradients, as a capture does.
+    """
+    if not _inference_weights(model):
+        yield
+        return
+    # Another thread may export the same model.
+    with one_at_a_time():
+        before = _inference_weights(model)
+        made: dict[int, torch.Tensor] = {}
+        for tensors, name, tensor in before:
+            if id(tensor) not in made:
+                made[id(tensor)] = _in_same_memory(tensor)
+            tensors[name] = made[id(tensor)]
+        try:
+            yield
+        finally:
+            for tensors, name, tensor in before:
+                tensors[name] = tensor
+
+
+def _inference_weights(model: Any) -> list[tuple[dict[str, Any], str, torch.Tensor]]:
+    """The tables, names and tensors of the weights that were created in inference mode."""
+    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
+    tables: list[dict[str, Any]] = [table for module in modules for table in (module._parameters, module._buffers)]
+    return [
+        (table, name, tensor)
+        for table in tables
+        for name, tensor in table.items()
+        if type(tensor) in _PLAIN and tensor.is_inference()
+    ]
+
+
+def _in_same_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with the elements and attributes of another one, which is not of inference mode."""
+    with torch.inference_mode(False), torch.no_grad():
+        if tensor.layout == torch.strided:
+            empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            storage: Any = tensor.untyped_storage()
+            found = empty.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+        else:
+            found = tensor.clone()
+        if isinstance(tensor, torch.nn.Parameter):
+            found = torch.nn.Parameter(found, tensor.requires_grad)
+    vars(found).update(vars(tensor))
+    return found
