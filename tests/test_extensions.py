@@ -21,13 +21,13 @@ import fxonnx
 from fxonnx._extensions import ADD_ONS, active_extensions, all_extensions, extended, extensions_of_graph
 
 PACKAGE = Path(fxonnx.__file__).parent
-ADD_ON_ROOMS = ("quantization", "torchscript", "diagnostics", "genai", "huggingface", "_cli")
+ADD_ON_ROOMS = ("quantization", "torchscript", "diagnostics", "genai", "huggingface", "_transformers", "_cli")
 CORE = [
     path
     for path in sorted(PACKAGE.rglob("*.py"))
     if path.name != "__main__.py"  # of the command
     and path != PACKAGE / "__init__.py"
-    and path.relative_to(PACKAGE).parts[0] not in ADD_ON_ROOMS
+    and path.relative_to(PACKAGE).parts[0].removesuffix(".py") not in ADD_ON_ROOMS
 ]
 
 
@@ -58,10 +58,10 @@ PRIVATE_NAMES = {
 """Modules of the core that add-ons for models of transformers import beside the public names."""
 
 
-@pytest.mark.parametrize("room", ["genai", "huggingface"])
-def test_models_of_transformers_are_exported_by_public_names(room: str) -> None:
-    modules = {module for path in (PACKAGE / room).glob("*.py") for module in imported(path)}
-    assert {module for module in modules if module.startswith("_")} - {"__future__"} <= PRIVATE_NAMES
+def test_models_of_transformers_are_exported_by_public_names() -> None:
+    modules = {module for path in (PACKAGE / "_transformers").rglob("*.py") for module in imported(path)}
+    private = {name for name in modules if name.startswith("_") and name.partition(".")[0] != "_transformers"}
+    assert private - {"__future__"} == PRIVATE_NAMES
 
 
 def test_the_core_imports_no_add_on() -> None:
