@@ -290,7 +290,7 @@ def test_checkpoints_are_converted_without_loading_them(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(source, "_load", fails)
+        patch.setattr(source, "load_weights", fails)
         fxonnx.huggingface.export(checkpoint, first, dtype=dtype, verify=False)
     monkeypatch.setattr(source, "without_weights", lambda *_: None)
     fxonnx.huggingface.export(checkpoint, second, dtype=dtype, verify=False)

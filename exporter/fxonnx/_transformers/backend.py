@@ -29,10 +29,8 @@ from transformers.exporters.metadata import ExportMetadata, build_export_metadat
 from transformers.exporters.runners.runner_onnx import OnnxModelRunner
 from transformers.exporters.utils import decompose_multimodal, is_multimodal, prepare_for_export
 
-from fxonnx_translations._torch_compat import pytree
-
 from .. import export
-from .._capture.inputs.pytree_objects import COUNTERS, flatten_objects
+from .core import COUNTERS, flatten_objects, pytree
 from .parts import with_forward
 
 __all__ = ["FORMAT", "FxonnxConfig", "FxonnxExporter", "FxonnxRunner", "save_with_shared_weights"]

@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,8 @@ from typing import Any
 import onnx
 
 from .. import REFERENCE, ONNXProgram
-from .._paths import not_written
-from .._program.atomic_file import lock_file
-from .._program.checkpoints import StoredTensor, read_weight_sources
-from .._program.saving import may_reference
 from ..errors import SaveError
+from .core import StoredTensor, lock_file, may_reference, not_written, read_weight_sources
 
 __all__ = [
     "LAST",
@@ -44,28 +41,16 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def check_directory(out: Path) -> None:
-    """Check that a path may be a directory to write.
-
-    Raises:
-        SaveError: If there is a file.
-    """
+    """Check that a path may be a directory to write."""
     if out.exists() and not out.is_dir():
         raise SaveError(f"{out} cannot be written: it is a file", hint="specify a directory")
 
 
 @contextmanager
-def staged_directory(out: Path, publish: Callable[[Path, Path], None] | None = None) -> Iterator[Path]:
+def staged_directory(out: Path) -> Iterator[Path]:
     """Yield a temporary directory whose files are moved to ``out`` if the body succeeds.
 
     Other files in an existing ``out`` are kept.
-
-    Args:
-        out: The destination; its parents are created.
-        publish: Moves the files from the temporary directory; by default ``genai_config.json`` is removed first and
-            moved last.
-
-    Raises:
-        SaveError: If ``out`` is a file, or files cannot be written there.
     """
     out = out.absolute()
     check_directory(out)
@@ -78,7 +63,7 @@ def staged_directory(out: Path, publish: Callable[[Path, Path], None] | None = N
             raise not_written(f"{out} cannot be written", out, error) from error
         yield staging
         try:
-            (publish or _publish)(staging, out)
+            _publish(staging, out)
         except OSError as error:
             raise not_written(f"{out} cannot be written", out, error) from error
 
@@ -122,28 +107,32 @@ def _locked(directory: Path, *, wait: bool = True) -> Iterator[bool]:
 
 
 def _publish(staging: Path, out: Path) -> None:
+    """Move a tree of files, and remove external data that no model references any more."""
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
         os.replace(staging, out)
         return
-    (out / LAST).unlink(missing_ok=True)
-    new = sorted(staging.iterdir(), key=lambda path: path.name == LAST)
-    before = set(out.glob(_DATA)) - {out / path.name for path in new}
+    new = sorted((path.relative_to(staging) for path in staging.rglob("*") if path.is_file()), key=_order)
+    models = [path for path in new if path.suffix == ".onnx"]
+    # A directory without this file is not loaded while its models are replaced.
+    if any(path.parent == Path() for path in models):
+        (out / LAST).unlink(missing_ok=True)
+    before = {data for path in models for form in ("_data*", ".data") for data in out.glob(f"{path}{form}")}
+    shared = {*out.glob(_DATA)}
     for path in new:
-        os.replace(path, out / path.name)
-    for data in before:
-        if not any(may_reference(path, data.name) for path in out.glob("*.onnx")):
+        (out / path).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(staging / path, out / path)
+    for data in (before | shared) - {out / path for path in new}:
+        if data in before or not any(may_reference(path, data.name) for path in out.glob("*.onnx")):
             data.unlink()
 
 
-def save_beside_weights(program: ONNXProgram, path: Path, checkpoint: Path | None) -> None:
-    """Save a model, with references to the weights that a checkpoint has unchanged.
+def _order(path: Path) -> tuple[bool, Path]:
+    return path.name == LAST, path
 
-    Args:
-        program: The program.
-        path: The model file, in a temporary directory whose files are moved to the checkpoint.
-        checkpoint: The directory of the checkpoint; None for a model that contains its weights.
-    """
+
+def save_beside_weights(program: ONNXProgram, path: Path, checkpoint: Path | None) -> None:
+    """Save a model, with references to the weights that a checkpoint has unchanged."""
     files = [] if checkpoint is None else sorted(checkpoint.glob("*.safetensors"))
     with _linked(files, path.parent) as links:
         if links and _has_weights(program, links):
@@ -153,13 +142,7 @@ def save_beside_weights(program: ONNXProgram, path: Path, checkpoint: Path | Non
 
 
 def keep_checkpoint_files(staging: Path, checkpoint: Path, written: tuple[str, ...]) -> None:
-    """Remove files from a temporary directory that the checkpoint has already.
-
-    Args:
-        staging: The temporary directory.
-        checkpoint: The directory of the checkpoint.
-        written: Beginnings of the names of files that are replaced.
-    """
+    """Remove files from a temporary directory that the checkpoint has already."""
     for path in staging.iterdir():
         if path.is_file() and (checkpoint / path.name).exists() and not path.name.startswith(written):
             path.unlink()
@@ -200,12 +183,7 @@ _BUFFER = 1 << 24
 
 
 def split_external_data(path: Path, chunk: int = _CHUNK) -> None:
-    """Move the external data of a file to files with the names of transformers.js.
-
-    Args:
-        path: The ONNX file; unchanged if it has no external data.
-        chunk: Bytes of a data file at most, unless a single tensor is larger.
-    """
+    """Move the external data of a file to files with the names of transformers.js."""
     model = onnx.load(path, load_external_data=False)
     stored = sorted(_stored(model), key=lambda tensor: int(_entries(tensor)["offset"].value))
     if not stored:

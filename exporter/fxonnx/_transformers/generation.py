@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,9 +13,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from .._program.accuracy_level import UNROUNDED
-from .._warnings import warn_user
 from ..errors import ArgumentError, VerificationError
+from .core import UNROUNDED, warn_user
 from .decoders.adapters import Adapters
 from .extras import import_extra
 from .language_models import LanguageModel
@@ -37,22 +37,14 @@ _TEXT = "The quick brown fox, 12 dogs."
 _Run: TypeAlias = Callable[[list[list[int]]], list[list[int]]]
 """From prompts to the tokens that follow them."""
 
-_NEW = 16
+_NEW, _NEW_AFTER_INPUTS = 16, 12
+"""Numbers of generated tokens, after a text and after audio or images."""
 _LENGTHS = ((6,), (6, 4, 5))
 """Lengths of the prompts in each batch."""
 
 
 def check_can_verify(target: str, dtype: torch.dtype) -> None:
-    """Check that this machine can run a model.
-
-    Args:
-        target: "cpu" or "cuda".
-        dtype: Element type of the activations.
-
-    Raises:
-        ArgumentError: If it cannot.
-        ExportError: If onnxruntime-genai is not installed.
-    """
+    """Check that this machine can run a model."""
     og = import_extra("onnxruntime_genai")
     if target == "cuda" and dtype == torch.bfloat16 and not og.is_cuda_available():
         raise ArgumentError(
@@ -62,15 +54,11 @@ def check_can_verify(target: str, dtype: torch.dtype) -> None:
         )
 
 
-def open_exported(directory: Path) -> Any:
-    """Load an exported directory in onnxruntime-genai.
-
-    Raises:
-        VerificationError: If it cannot be loaded.
-    """
+def open_exported(directory: Path, *, on_cpu: bool = False) -> Any:
+    """Load an exported directory in onnxruntime-genai."""
     og = import_extra("onnxruntime_genai")
     config = og.Config(str(directory))
-    if not og.is_cuda_available():
+    if on_cpu or not og.is_cuda_available():
         config.clear_providers()
     # The model itself may have weights of torchao, by which transformers multiplies without rounding the activations.
     config.overlay(json.dumps({"model": {"decoder": {"session_options": dict([UNROUNDED])}}}))
@@ -91,21 +79,8 @@ def compare_tokens(
 ) -> bool:
     """Generate greedily with both, for one prompt and for a batch of unequal lengths, and with each adapter.
 
-    Rows may part where the best two tokens of transformers are equally good.
-
-    Args:
-        loaded: The model of transformers.
-        model: The exported model in onnxruntime-genai.
-        directory: Its directory.
-        adapters: The adapters, with a file each in the directory.
-        tolerance: Two tokens are equally good if their logits differ by at most this part of the range of all logits.
-        has_batches: Whether the exported model takes several prompts at a time.
-
-    Returns:
-        Whether a batch of unequal lengths has the right tokens as well.
-
-    Raises:
-        VerificationError: If other tokens differ.
+    Rows may part where the best two tokens of transformers are equally good. Returns whether a batch of unequal lengths
+    has the right tokens as well.
     """
     og = import_extra("onnxruntime_genai")
     _compare_tokenizers(og.Tokenizer, model, loaded.tokenizer)
@@ -114,7 +89,7 @@ def compare_tokens(
     for name in (None, *adapters.directories):
         if files is not None and name is not None:
             files.load(str(directory / f"{name}.onnx_adapter"), name)
-        run = partial(_generated, og, model, (files, name), pad=_pad(loaded))
+        run = partial(_continued, loaded, model, (files, name))
         with adapters.active(name):
             _compare_batch(loaded, run, _LENGTHS[0], tolerance, name)
             if has_batches:
@@ -151,11 +126,14 @@ def _is_right_if_padded(loaded: LanguageModel, run: _Run, tolerance: float, adap
 def _compare_batch(
     loaded: LanguageModel, run: _Run, lengths: tuple[int, ...], tolerance: float, adapter: str | None
 ) -> None:
-    """Compare the tokens of a batch with each prompt's alone."""
+    """Compare the tokens of a batch with each prompt's alone: padded, some models of transformers generate others."""
     prompts = _prompts(loaded, lengths)
     where = f"batch {len(prompts)}" if adapter is None else f"batch {len(prompts)} with the adapter {adapter!r}"
-    for row, (ours, theirs) in enumerate(zip(run(prompts), _expected(loaded, prompts), strict=True)):
-        _compare_row(loaded, prompts[row], ours, theirs, tolerance, f"row {row} of {where}")
+    for row, (prompt, ours) in enumerate(zip(prompts, run(prompts), strict=True)):
+        ids = torch.tensor([prompt], device=loaded.model.device)
+        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pad_token_id": _pad(loaded)}
+        theirs = _generated_by_transformers(loaded.model.generate, given, _NEW)[0, len(prompt) :]
+        _compare_row(ours, theirs, partial(_next_logits, loaded, ids, theirs), tolerance, f"row {row} of {where}")
 
 
 def _prompts(loaded: LanguageModel, lengths: tuple[int, ...]) -> list[list[int]]:
@@ -170,145 +148,91 @@ def _pad(loaded: LanguageModel) -> int:
     return int(token_ids(loaded.model, loaded.tokenizer).get("pad_token_id", 0))
 
 
-def _generated(
-    og: Any, model: Any, adapter: tuple[Any, str | None], prompts: list[list[int]], *, pad: int
+def _next_logits(loaded: LanguageModel, prompt: Tensor, tokens: Tensor, count: int) -> Tensor:
+    with torch.no_grad():
+        logits: Tensor = loaded.model(torch.cat([prompt, tokens[None, :count]], 1)).logits[0, -1].float()
+    return logits
+
+
+def _continued(
+    loaded: LanguageModel, model: Any, adapter: tuple[Any, str | None], prompts: list[list[int]]
 ) -> list[list[int]]:
-    parameters = og.GeneratorParams(model)
-    longest = max(map(len, prompts))
-    length = longest + _NEW
-    parameters.set_search_options(
-        **{"do_sample": False, "num_beams": 1, "batch_size": len(prompts), "min_length": length, "max_length": length}
-    )
-    # Padding is on the right.
+    """The tokens after prompts, of which the shorter ones are padded on the right."""
+    longest, pad = max(map(len, prompts)), _pad(loaded)
     ids = torch.tensor([[*row, *[pad] * (longest - len(row))] for row in prompts], dtype=torch.int32)
-    try:
-        generator = og.Generator(model, parameters)
+
+    def begin(generator: Any) -> None:
         if adapter[1] is not None:
             generator.set_active_adapter(*adapter)
         generator.append_tokens(ids.numpy())
+
+    return _generated(model, ids, _NEW, begin)
+
+
+def _generated(model: Any, prompt: Tensor, new: int, begin: Callable[[Any], None]) -> list[list[int]]:
+    """The tokens that onnxruntime-genai generates greedily, of which ``begin`` gives a generator the first ones."""
+    rows, start = prompt.shape
+    length = start + new
+    options = {"do_sample": False, "num_beams": 1, "batch_size": rows, "min_length": length, "max_length": length}
+    with _generator(model, options) as generator:
+        begin(generator)
         while not generator.is_done():
             generator.generate_next_token()
+    return [[int(token) for token in generator.get_sequence(row)[start:]] for row in range(rows)]
+
+
+@contextmanager
+def _generator(model: Any, options: Mapping[str, Any]) -> Iterator[Any]:
+    """A generator of onnxruntime-genai, whose errors say that the model cannot be run."""
+    og = import_extra("onnxruntime_genai")
+    parameters = og.GeneratorParams(model)
+    parameters.set_search_options(**options)
+    try:
+        yield og.Generator(model, parameters)
     except RuntimeError as error:
         raise VerificationError(f"onnxruntime-genai cannot run the exported model: {error}") from error
-    return [[int(token) for token in generator.get_sequence(row)[longest:]] for row in range(len(prompts))]
 
 
-def _expected(loaded: LanguageModel, prompts: list[list[int]]) -> list[list[int]]:
-    """The tokens of each prompt alone: in a padded batch, some models of transformers generate others."""
-    return [_continued(loaded, prompt) for prompt in prompts]
-
-
-def _continued(loaded: LanguageModel, prompt: list[int]) -> list[int]:
-    ids = torch.tensor([prompt], device=loaded.model.device)
+def _generated_by_transformers(generate: Callable[..., Any], inputs: Mapping[str, Any], new: int) -> Any:
     with torch.no_grad():
-        tokens = loaded.model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=_NEW,
-            min_new_tokens=_NEW,
-            do_sample=False,
-            num_beams=1,
-            pad_token_id=_pad(loaded),
-        )
-    return [int(token) for token in tokens[0, len(prompt) :]]
+        return generate(**inputs, max_new_tokens=new, min_new_tokens=new, do_sample=False, num_beams=1)
 
 
 def _compare_row(
-    loaded: LanguageModel, prompt: list[int], ours: list[int], theirs: list[int], tolerance: float, where: str
+    ours: list[int], theirs: Tensor, logits_after: Callable[[int], Tensor], tolerance: float, where: str
 ) -> None:
-    different = [index for index, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]]
-    if not different:
-        return
-    first = different[0]
-    with torch.no_grad():
-        ids = torch.tensor([[*prompt, *theirs[:first]]], device=loaded.model.device)
-        logits = loaded.model(ids).logits[0, -1].float()
-    gap = abs(float(logits[theirs[first]] - logits[ours[first]]))
-    if gap > tolerance * float(logits.max() - logits.min()):
-        raise VerificationError(
-            f"onnxruntime-genai generates other tokens than transformers in {where}: token {first} is {ours[first]} "
-            f"instead of {theirs[first]}, whose logit is larger by {gap:.3g}"
-        )
-
-
-_NEW_WITH = 12
+    """Raise if the first token that differs is worse in transformers, whose logits follow a number of tokens."""
+    pairs = enumerate(zip(ours, theirs.tolist(), strict=True))
+    for first, (our, their) in pairs:
+        if our != their:
+            logits = logits_after(first)
+            gap = abs(float(logits[their] - logits[our]))
+            if gap > tolerance * float(logits.max() - logits.min()):
+                raise VerificationError(
+                    f"onnxruntime-genai generates other tokens than transformers in {where}: token {first} is {our} "
+                    f"instead of {their}, whose logit is larger by {gap:.3g}"
+                )
+            return
 
 
 def compare_generation(
     model: Any, directory: Path, prompt: Tensor, feeds: Mapping[str, Any], inputs: Any, tolerance: float
 ) -> None:
-    """Generate greedily with both.
-
-    Rows may part where the best two tokens of transformers are equally good.
-
-    Args:
-        model: The model of transformers.
-        directory: The exported directory.
-        prompt: The tokens before the generated ones, one row per sequence.
-        feeds: Inputs of onnxruntime-genai besides the prompt, by name.
-        inputs: Keyword inputs of ``generate`` in transformers, with the prompt.
-        tolerance: Two tokens are equally good if their logits differ by at most this part of the range of all logits.
-
-    Raises:
-        VerificationError: If the tokens differ.
-    """
-    found = _generated_with(directory, prompt, feeds)
-    # generate() of Whisper would choose the prompt, and suppress tokens.
-    generate = import_extra("transformers").GenerationMixin.generate
-    with torch.no_grad():
-        expected = generate(
-            model,
-            **inputs,
-            max_new_tokens=_NEW_WITH,
-            min_new_tokens=_NEW_WITH,
-            do_sample=False,
-            num_beams=1,
-            suppress_tokens=None,
-            begin_suppress_tokens=None,
-            return_dict_in_generate=True,
-            output_logits=True,
-        )
-    for row, ours in enumerate(found):
-        theirs = expected.sequences[row, prompt.shape[1] :].tolist()
-        _compare_tokens_of_row(row, ours, theirs, [logits[row].float() for logits in expected.logits], tolerance)
-
-
-def _generated_with(directory: Path, prompt: Tensor, feeds: Mapping[str, Any]) -> list[list[int]]:
-    og = import_extra("onnxruntime_genai")
-    tensors = og.NamedTensors()
+    """Generate greedily from audio or images with both; ``inputs`` are those of transformers, with the prompt."""
+    tensors = import_extra("onnxruntime_genai").NamedTensors()
     tensors["input_ids"] = prompt.to(torch.int32).cpu().numpy()
     for name, value in feeds.items():
         tensors[name] = value.cpu().numpy()
-    try:
-        config = og.Config(str(directory))
-        config.clear_providers()
-        model = og.Model(config)
-        parameters = og.GeneratorParams(model)
-        length = prompt.shape[1] + _NEW_WITH
-        options = {"do_sample": False, "num_beams": 1, "min_length": length, "max_length": length}
-        parameters.set_search_options(**options, batch_size=len(prompt))
-        generator = og.Generator(model, parameters)
-        generator.set_inputs(tensors)
-        while not generator.is_done():
-            generator.generate_next_token()
-    except RuntimeError as error:
-        raise VerificationError(f"onnxruntime-genai cannot run the exported model: {error}") from error
-    return [[int(token) for token in generator.get_sequence(row)[prompt.shape[1] :]] for row in range(len(prompt))]
-
-
-def _compare_tokens_of_row(
-    row: int, ours: list[int], theirs: list[int], logits: list[Tensor], tolerance: float
-) -> None:
-    first = next((index for index, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]), None)
-    if first is None:
-        return
-    step = logits[first]
-    gap = float(step[theirs[first]] - step[ours[first]])
-    if gap > tolerance * float(step.max() - step.min()):
-        raise VerificationError(
-            f"onnxruntime-genai generates other tokens than transformers in row {row}: token {first} is {ours[first]} "
-            f"instead of {theirs[first]}, whose logit is larger by {gap:.3g}"
-        )
+    exported = open_exported(directory, on_cpu=True)
+    found = _generated(exported, prompt, _NEW_AFTER_INPUTS, lambda generator: generator.set_inputs(tensors))
+    # generate() of Whisper would choose the prompt, and suppress tokens.
+    generate = partial(import_extra("transformers").GenerationMixin.generate, model)
+    given = {**inputs, "suppress_tokens": None, "begin_suppress_tokens": None}
+    given |= {"return_dict_in_generate": True, "output_logits": True}
+    expected = _generated_by_transformers(generate, given, _NEW_AFTER_INPUTS)
+    for row, ours in enumerate(found):
+        steps = [logits[row].float() for logits in expected.logits]
+        _compare_row(ours, expected.sequences[row, prompt.shape[1] :], steps.__getitem__, tolerance, f"row {row}")
 
 
 _TOKENS = 288
@@ -359,30 +283,16 @@ def reference_of(loaded: LanguageModel) -> Reference | None:
 
 
 def quality_of(model: Any, reference: Reference) -> Quality:
-    """Compare a model in onnxruntime-genai with the original.
-
-    Args:
-        model: The model of onnxruntime-genai.
-        reference: The probabilities of the original.
-
-    Raises:
-        VerificationError: If the model cannot be run.
-    """
-    og = import_extra("onnxruntime_genai")
+    """Compare a model in onnxruntime-genai with the original."""
     ids = reference.tokens.to("cpu", torch.int32).numpy()
     length = ids.shape[1]
-    parameters = og.GeneratorParams(model)
-    parameters.set_search_options(**{"do_sample": False, "num_beams": 1, "batch_size": 1, "max_length": length + 1})
     found = []
-    try:
-        generator = og.Generator(model, parameters)
-        for start, end in zip(
-            (0, *range(length - _STEPS + 1, length)), range(length - _STEPS + 1, length + 1), strict=True
-        ):
+    ends = range(length - _STEPS + 1, length + 1)
+    options = {"do_sample": False, "num_beams": 1, "batch_size": 1, "max_length": length + 1}
+    with _generator(model, options) as generator:
+        for start, end in zip((0, *ends[:-1]), ends, strict=True):
             generator.append_tokens(ids[:, start:end])
             found.append(torch.from_numpy(generator.get_logits()[0, -1]).double().log_softmax(-1))
-    except RuntimeError as error:
-        raise VerificationError(f"onnxruntime-genai cannot run the exported model: {error}") from error
     ours, theirs = torch.stack(found), reference.log_probabilities
     ours = ours[:, : theirs.shape[1]]
     # A token of probability zero has no part in the sum.
@@ -394,11 +304,6 @@ def warn_of_quality(quality: Quality, name: str, limit: float) -> None:
     """Warn if a model is further from the original than the documentation says.
 
     It is not an error: how much rounding changes depends on the model, and only its user can judge the result.
-
-    Args:
-        quality: The comparison.
-        name: The precision or recipe.
-        limit: The largest documented divergence.
     """
     if not quality.kl <= limit:
         warn_user(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,17 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fxonnx_translations._builder.dtypes import from_torch
-from fxonnx_translations._builder.initializers import DerivedTensor
-
-from .._warnings import warn_user
 from ..errors import ArgumentError
-from ..quantization.packed_weights import PackedTensor
-from ..quantization.quantized_weight import QuantizedWeight
-from ..quantization.stored_forms import StoredForms
+from .core import DerivedTensor, PackedTensor, QuantizedWeight, StoredForms, from_torch, warn_user
 from .extras import import_extra
 from .gguf_file import FORMS, GgufFile, StoredBlocks, decoded, integers, read_gguf, write_header
 from .meta import compute_buffers, model_on_meta
+from .source import without_progress
 from .untrusted import check_checkpoint, check_weights, loading
 
 __all__ = ["GgufModel", "find_gguf", "load_gguf", "read_gguf_model"]
@@ -129,11 +123,7 @@ class GgufModel:
 
     @cached_property
     def weights(self) -> Mapping[str, GgufWeight]:
-        """FQN to weight.
-
-        Raises:
-            ArgumentError: If the file has tensors that the model does not use.
-        """
+        """FQN to weight."""
         return MappingProxyType(_weights(self.file, self.config))
 
     def sources(self, *, keeps_integers: bool) -> Mapping[str, GgufWeight]:
@@ -146,18 +136,10 @@ class GgufModel:
         return StoredForms("int4", embeddings="int8", forms=forms) if forms else None
 
     def load(self, model_class: Any, dtype: torch.dtype) -> tuple[Any, Mapping[str, Any]]:
-        """Make the model with its weights as floating-point numbers.
-
-        Args:
-            model_class: The class of transformers.
-            dtype: dtype of the model.
-
-        Returns:
-            The model, and the report about missing weights.
-        """
+        """Make the model with its weights as floating-point numbers."""
         state = {name: weight.dequantized(dtype) for name, weight in self.weights.items()}
         options = {"config": self.config, "dtype": dtype, "ignore_mismatched_sizes": True, "output_loading_info": True}
-        with loading(self.file.path), _without_progress():
+        with loading(self.file.path), without_progress():
             loaded, report = model_class.from_pretrained(None, state_dict=state, **options)
         self._scale_frequencies(loaded)
         return loaded.eval(), report
@@ -179,11 +161,7 @@ class GgufModel:
         return model
 
     def _scale_frequencies(self, model: Any) -> None:
-        """Divide the frequencies of rotary embeddings by the factors in the file.
-
-        Raises:
-            ArgumentError: If the model has no such frequencies.
-        """
+        """Divide the frequencies of rotary embeddings by the factors in the file."""
         if _FACTORS not in self.file.tensors:
             return
         factors = decoded(self.file.tensors[_FACTORS]).flatten()
@@ -199,14 +177,7 @@ class GgufModel:
 
 
 def load_gguf(path: Path) -> tuple[Any, Any]:
-    """Load a model in float32, and its tokenizer.
-
-    Args:
-        path: The file.
-
-    Raises:
-        ArgumentError: If it is damaged, not supported, or lacks weights.
-    """
+    """Load a model in float32, and its tokenizer."""
     found = read_gguf_model(path)
     transformers = import_extra("transformers")
     model, report = found.load(transformers.AutoModelForCausalLM._model_mapping[type(found.config)], torch.float32)
@@ -215,11 +186,7 @@ def load_gguf(path: Path) -> tuple[Any, Any]:
 
 
 def find_gguf(path: Path) -> Path | None:
-    """The GGUF file that a path is, or that a directory without config.json has.
-
-    Raises:
-        ArgumentError: If a directory has several.
-    """
+    """The GGUF file that a path is, or that a directory without config.json has."""
     if path.is_file():
         return path if path.suffix == ".gguf" else None
     if not path.is_dir() or (path / "config.json").is_file():
@@ -232,15 +199,7 @@ def find_gguf(path: Path) -> Path | None:
 
 
 def read_gguf_model(path: Path) -> GgufModel:
-    """Read a model without its weights.
-
-    Args:
-        path: The file.
-
-    Raises:
-        ArgumentError: If it is damaged, or its architecture or tokenizer is not supported.
-        ExportError: If the package gguf is not installed.
-    """
+    """Read a model without its weights."""
     import_extra("gguf")
     file = read_gguf(path)
     architecture = file.setting("general.architecture")
@@ -256,7 +215,7 @@ def read_gguf_model(path: Path) -> GgufModel:
         raise ArgumentError(
             "model", f"{path} is one of {parts} parts of a model", hint="join them with llama-gguf-split --merge"
         )
-    with _without_progress():
+    with without_progress():
         config = _config(file, architecture)
         transformers = import_extra("transformers")
         with loading(f"the tokenizer in {path}"):
@@ -267,11 +226,7 @@ def read_gguf_model(path: Path) -> GgufModel:
 
 
 def _config(file: GgufFile, architecture: str) -> Any:
-    """The configuration that transformers makes of the settings, completed by those that it does not read.
-
-    Raises:
-        ArgumentError: If a setting is not one that transformers computes with.
-    """
+    """The configuration that transformers makes of the settings, completed by those that it does not read."""
     transformers = import_extra("transformers")
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
@@ -295,11 +250,7 @@ def _config(file: GgufFile, architecture: str) -> Any:
 
 
 def _complete(config: Any, file: GgufFile, architecture: str) -> None:
-    """Set the scales of Gemma's attention and of positions, which transformers does not read.
-
-    Raises:
-        ArgumentError: If the model has another attention, or scales positions in a way that is not supported.
-    """
+    """Set the scales of Gemma's attention and of positions, which transformers does not read."""
     if architecture in _LARGEST_GEMMA:
         # The file does not have it; llama.cpp knows the largest model by the number of its layers.
         is_largest = config.num_hidden_layers == _LARGEST_GEMMA[architecture]
@@ -390,15 +341,3 @@ def _weight(path: Path, name: str, stored: StoredBlocks, processor: Any) -> Gguf
     if changed is numbers:
         return weight
     return GgufWeight(path, name, stored, values=torch.from_numpy(np.array(changed)))
-
-
-@contextmanager
-def _without_progress() -> Iterator[None]:
-    """transformers would show its progress also where the output is not a terminal."""
-    logging = import_extra("transformers").utils.logging
-    shown = logging.is_progress_bar_enabled()
-    with ExitStack() as stack:
-        logging.disable_progress_bar()
-        if shown:
-            stack.callback(logging.enable_progress_bar)
-        yield

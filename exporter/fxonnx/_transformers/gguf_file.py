@@ -16,8 +16,7 @@ import numpy.typing as npt
 import torch
 
 from ..errors import ArgumentError
-from ..quantization.quantized_weight import QuantizedWeight
-from ..quantization.stored_forms import StoredForm
+from .core import QuantizedWeight, StoredForm
 from .extras import import_extra
 
 __all__ = ["FORMS", "GgufFile", "StoredBlocks", "decoded", "integers", "read_gguf", "write_header"]
@@ -139,15 +138,7 @@ class _Reader:
 
 
 def read_gguf(path: Path, argument: str = "model") -> GgufFile:
-    """Read the header of a file; the tensors are mapped, and read when they are used.
-
-    Args:
-        path: The file.
-        argument: Name of the user's argument, for the error.
-
-    Raises:
-        ArgumentError: If it is not a GGUF file, is damaged, or has tensors of a type that is not supported.
-    """
+    """Read the header of a file; the tensors are mapped, and read when they are used."""
     try:
         with path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -227,13 +218,7 @@ def _stored(data: mmap.mmap, name: str, shape: tuple[int, ...], kind: int, start
 
 
 def write_header(file: GgufFile, path: Path, sizes: Mapping[str, int]) -> None:
-    """Write a file with the settings of another one and the names of its tensors, without weights and vocabulary.
-
-    Args:
-        file: The other one.
-        path: The file to write.
-        sizes: Further settings.
-    """
+    """Write a file with the settings of another one and the names of its tensors, without weights and vocabulary."""
     settings: dict[str, tuple[int, Any]] = {key: (_UINT32, size) for key, size in sizes.items()}
     settings |= {key: (kind, value) for key, (kind, value) in file.settings.items() if _is_of_model(key, kind, value)}
     content = bytearray(_MAGIC + struct.pack("<IQQ", 3, len(file.tensors), len(settings)))
@@ -364,16 +349,7 @@ def _decoded(rows: _Bytes, type_name: str) -> Any:
 
 
 def integers(stored: StoredBlocks, rows: npt.NDArray[np.int64] | None, *, codes: bool = True) -> QuantizedWeight:
-    """Read a matrix as integers, scales in float32 and offsets.
-
-    Args:
-        stored: The matrix, of a type in ``FORMS``.
-        rows: The rows to read, in order; None for all.
-        codes: Whether the integers are needed; otherwise they are empty.
-
-    Raises:
-        ValueError: If a scale is infinite or not a number.
-    """
+    """Read a matrix as integers, scales in float32 and offsets."""
     kind = _TYPES[stored.type_name]
     blocks = np.array(stored.blocks if rows is None else stored.blocks[rows])
     count, columns = stored.shape

@@ -10,8 +10,8 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePath
 from typing import Any
 
-from .._program.checkpoint_files import read_json
 from ..errors import ArgumentError, did_you_mean
+from .core import read_json
 from .extras import import_extra
 
 __all__ = ["download", "download_errors", "is_hub_id"]
@@ -29,11 +29,7 @@ _DOWNLOAD_AGAIN = "run it again: files that are complete are kept"
 
 
 def is_hub_id(model: str | os.PathLike[str]) -> bool:
-    """Whether a name can be an id of the Hub: it has the form of one, and is not the path of a file or directory.
-
-    Args:
-        model: The user's argument.
-    """
+    """Whether a name can be an id of the Hub: it has the form of one, and is not the path of a file or directory."""
     return _ID.fullmatch(_name(model)) is not None and not Path(model).exists()
 
 
@@ -61,19 +57,6 @@ def download(
     """Download the files of a model that an export reads, as far as they are not in the cache.
 
     Without a connection, the files in the cache are used if they are complete.
-
-    Args:
-        model: Its id.
-        revision: Branch, tag or commit.
-        token: Token of the Hub; None for the one of ``hf auth login`` or the environment.
-        argument: Name of the argument, for the error.
-        trust_remote_code: Whether to download code as well.
-
-    Returns:
-        The directory in the cache.
-
-    Raises:
-        ArgumentError: If the model cannot be found, is restricted, or cannot be downloaded.
     """
     name = _name(model)
     hub = import_extra("huggingface_hub")
@@ -158,14 +141,7 @@ def _chosen_index(files: Iterable[str], folder: str) -> list[str]:
 
 
 def _weights(files: Iterable[str], folder: str, directory: Path, argument: str) -> list[str]:
-    """The files that transformers loads the weights from, or else all in safetensors.
-
-    Args:
-        files: The files of the repository.
-        folder: The folder of the module.
-        directory: The directory with the indices.
-        argument: Name of the argument, for errors.
-    """
+    """The files that transformers loads the weights from, or else all in safetensors."""
     names = {*_inside(files, folder)}
     for name in _WEIGHTS:
         if name in names:

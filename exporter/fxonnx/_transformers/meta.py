@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from ..quantization.scaled_weights import scales_of_weights
+from .core import scales_of_weights
 
 __all__ = ["compute_buffers", "has_weights", "input_device", "model_on_meta", "runnable", "runs", "without_weights"]
 
@@ -40,13 +40,7 @@ def input_device(model: Any) -> torch.device:
 
 
 def model_on_meta(config: Any, loader: Any, dtype: torch.dtype) -> Any:
-    """Make a model without any values.
-
-    Args:
-        config: Its configuration.
-        loader: The class of the model, or an auto class.
-        dtype: dtype of the parameters.
-    """
+    """Make a model without any values."""
     make = loader.from_config if hasattr(loader, "_model_mapping") else loader._from_config
     with torch.device("meta"):
         return make(config, dtype=dtype)
@@ -54,12 +48,6 @@ def model_on_meta(config: Any, loader: Any, dtype: torch.dtype) -> Any:
 
 def without_weights(directory: Path, config: Any, loader: Any, dtype: torch.dtype = torch.float32) -> Any:
     """Make a model without the values of its parameters.
-
-    Args:
-        directory: The checkpoint.
-        config: Its configuration.
-        loader: The class of the model, or an auto class.
-        dtype: dtype of the parameters.
 
     Returns:
         The model in evaluation mode; None if the checkpoint does not have all weights in safetensors under the names

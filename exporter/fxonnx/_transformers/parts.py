@@ -18,9 +18,7 @@ from torch.nn.functional import pad
 
 from .. import Constraint, Diagnostics, ExportOptions, ONNXProgram, save_all
 from .. import export as export_model
-from .._turns import one_at_a_time
-from .._warnings import ignoring_warnings, warn_user
-from ..quantization.dequantized_weights import dequantized_weights
+from .core import dequantized_weights, ignoring_warnings, one_at_a_time, warn_user
 from .decoders.padding import assume_right_padding
 from .families.sentences import Pooling
 from .generation import Quality
@@ -114,33 +112,19 @@ class Request:
 
 
 def input_dtype(model: Any) -> torch.dtype:
-    """The dtype of audio and images: onnxruntime-genai provides them in float32 and float16.
-
-    Args:
-        model: The model of transformers.
-    """
+    """The dtype of audio and images: onnxruntime-genai provides them in float32 and float16."""
     dtype: torch.dtype = model.dtype
     return torch.float32 if dtype == torch.bfloat16 else dtype
 
 
 def export_parts(parts: Mapping[str, Part], request: Request) -> dict[str, ONNXProgram]:
-    """Export each part.
-
-    Args:
-        parts: Name to part.
-        request: The arguments of the export.
-    """
+    """Export each part."""
     return {name: _export_part(name, part, request) for name, part in parts.items()}
 
 
 @contextmanager
 def rounded_parts(parts: Mapping[str, Part], programs: Mapping[str, ONNXProgram]) -> Iterator[None]:
-    """Replace quantized weights of the parts by their dequantized values in the body.
-
-    Args:
-        parts: Name to part.
-        programs: Name to exported program.
-    """
+    """Replace quantized weights of the parts by their dequantized values in the body."""
     with ExitStack() as stack:
         for name, part in parts.items():
             stack.enter_context(rounded_weights(part.module, programs[name]))
@@ -148,27 +132,23 @@ def rounded_parts(parts: Mapping[str, Part], programs: Mapping[str, ONNXProgram]
 
 
 def save_parts(programs: Mapping[str, ONNXProgram], request: Request) -> None:
-    """Save ``<name>.onnx`` for each part, and one file with the weights of all of them.
-
-    Args:
-        programs: Name to program.
-        request: The arguments of the export.
-    """
+    """Save ``<name>.onnx`` for each part, and one file with the weights of all of them."""
     request.announce("save")
     save_all(programs, request.directory)
 
 
 def _export_part(name: str, part: Part, request: Request) -> ONNXProgram:
     """Export a part, with guards if onnxruntime-genai calls it with sizes for which it is not valid."""
-    program = _exported(part, request.without_guards())
+    program = export_once(part, request.without_guards())
     narrowing = narrowing_constraints(program.record.constraints, part.calls)
     if narrowing:
         warn_user(f"{name}.onnx is valid only for: {'; '.join(map(str, narrowing))}")
-        program = _exported(part, request)
+        program = export_once(part, request)
     return program
 
 
-def _exported(part: Part, request: Request) -> ONNXProgram:
+def export_once(part: Part, request: Request) -> ONNXProgram:
+    """Export a part, whatever sizes it is valid for."""
     with ignoring_warnings("the model cannot be exported for all requested sizes"), part.context():
         program = export_model(
             part.module.eval(),
@@ -213,12 +193,7 @@ class Component:
 
 
 def with_forward(model: Any, forward: Callable[..., Any]) -> Any:
-    """A module with the same parameters and another forward; the model is left unchanged.
-
-    Args:
-        model: The model.
-        forward: Receives the keyword inputs of the component.
-    """
+    """A module with the same parameters and another forward; the model is left unchanged."""
     replaced = copy.copy(model)
     replaced.forward = forward
     return replaced
@@ -232,11 +207,7 @@ _PASTS = (0, *_SIZES)
 
 
 def decoder_calls(longest: int) -> tuple[Call, ...]:
-    """Steps of a decoder; the attention mask always covers the past and the new tokens.
-
-    Args:
-        longest: The context length.
-    """
+    """Steps of a decoder; the attention mask always covers the past and the new tokens."""
     return tuple(
         {"batch": batch, "past": past, "tokens": tokens, "total": past + tokens}
         for batch in (1, 3)
@@ -247,12 +218,7 @@ def decoder_calls(longest: int) -> tuple[Call, ...]:
 
 
 def narrowing_constraints(constraints: Iterable[Constraint], calls: Iterable[Call]) -> list[Constraint]:
-    """The constraints that exclude sizes of a call by onnxruntime-genai.
-
-    Args:
-        constraints: The constraints of the program.
-        calls: The sizes of the calls.
-    """
+    """The constraints that exclude sizes of a call by onnxruntime-genai."""
     calls = tuple(calls)
     return [each for each in constraints if each.narrows and not _always_holds(each, calls)]
 
@@ -268,12 +234,7 @@ def _always_holds(constraint: Constraint, calls: Iterable[Call]) -> bool:
 
 @contextmanager
 def rounded_weights(model: Any, program: ONNXProgram) -> Iterator[None]:
-    """Replace quantized weights by their dequantized values in the body.
-
-    Args:
-        model: The model that was exported.
-        program: The exported program.
-    """
+    """Replace quantized weights by their dequantized values in the body."""
     values = dequantized_weights(program.model, program.weights)
     replaced: list[tuple[torch.nn.Module, str, torch.nn.Parameter | None]] = []
     try:

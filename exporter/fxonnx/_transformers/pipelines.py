@@ -39,16 +39,7 @@ _PIPELINES = frozenset(
 
 
 def pipeline_of(model: Any, revision: str | None = None, token: str | None = None) -> Any:
-    """The pipeline of a directory, an id of the Hub or an object; None for anything else.
-
-    Args:
-        model: The user's argument.
-        revision: Branch, tag or commit on the Hub.
-        token: Token of the Hub.
-
-    Raises:
-        ArgumentError: If the pipeline cannot be loaded, or is not one that can be exported.
-    """
+    """The pipeline of a directory, an id of the Hub or an object; None for anything else."""
     if isinstance(model, (str, os.PathLike)):
         directory = _downloaded(os.fspath(model), revision, token) if is_hub_id(model) else Path(model)
         if directory is None or not (directory / INDEX).is_file():
@@ -65,11 +56,7 @@ def pipeline_of(model: Any, revision: str | None = None, token: str | None = Non
 
 
 def _downloaded(name: str, revision: str | None, token: str | None) -> Path | None:
-    """The directory of a pipeline of the Hub; None if the name is not one of a pipeline.
-
-    Raises:
-        ArgumentError: If the pipeline cannot be downloaded.
-    """
+    """The directory of a pipeline of the Hub; None if the name is not one of a pipeline."""
     hub = import_extra("huggingface_hub")
     errors = download_errors()
     try:
@@ -86,11 +73,7 @@ def _downloaded(name: str, revision: str | None, token: str | None) -> Path | No
 
 
 def _load(directory: Path) -> Any:
-    """Load a pipeline, whose text encoders transformers would complete by random weights.
-
-    Raises:
-        ArgumentError: If it cannot be loaded, or lacks weights.
-    """
+    """Load a pipeline, whose text encoders transformers would complete by random weights."""
     diffusers, transformers = import_extra("diffusers"), import_extra("transformers")
     encoders = {}
     check_checkpoint(directory)
@@ -112,11 +95,6 @@ def prepared_pipeline(pipeline: Any, dtype: torch.dtype, *, merges_adapters: boo
     """A pipeline with modules of a dtype in evaluation mode, and with a scheduler of its own.
 
     Modules that need no change are those of the given pipeline, which is left unchanged.
-
-    Args:
-        pipeline: The pipeline.
-        dtype: The dtype of the weights; those of a VAE stay in float32 where the pipeline computes it in float32.
-        merges_adapters: Whether active LoRA adapters become a part of the weights.
     """
     found = copy.copy(pipeline)
     found.scheduler = copy.deepcopy(pipeline.scheduler)
@@ -160,12 +138,7 @@ def _prepared(module: Any, dtype: torch.dtype, *, merges_adapters: bool) -> Any:
 
 
 def write_pipeline(pipeline: Any, directory: Path) -> None:
-    """Write the files of a pipeline other than the weights of its components.
-
-    Args:
-        pipeline: The pipeline.
-        directory: The directory to write.
-    """
+    """Write the files of a pipeline other than the weights of its components."""
     pipeline.save_config(directory)
     index = json.loads((directory / INDEX).read_text(encoding="utf-8"))
     for name in _OMITTED:
@@ -190,15 +163,7 @@ _FORMS = ("output_hidden_states", "return_dict")
 
 
 def load_pipeline(root: Path, opened: OpenSession) -> Any:
-    """Load an exported pipeline.
-
-    Args:
-        root: The directory.
-        opened: Opens the session of a file.
-
-    Raises:
-        ArgumentError: If a file is missing.
-    """
+    """Load an exported pipeline."""
     diffusers = import_extra("diffusers")
     check_checkpoint(root, "directory")
     index = read_settings(root / INDEX, "directory")
@@ -272,11 +237,7 @@ def _encode_text(session: Session, **given: Any) -> Any:
 
 
 def _checked(session: Session, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The inputs of a file.
-
-    Raises:
-        ArgumentError: If there is another input that has a value.
-    """
+    """The inputs of a file."""
     for name, value in given.items():
         is_empty = value is None or (isinstance(value, Mapping) and not value)
         if not is_empty and name not in session.inputs and name not in _FORMS:

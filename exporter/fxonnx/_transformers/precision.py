@@ -13,6 +13,7 @@ import torch
 
 from .. import QuantizeConfig
 from ..errors import ArgumentError, did_you_mean
+from .extras import check_choice
 from .meta import has_weights
 from .source import Source
 
@@ -35,7 +36,6 @@ __all__ = [
     "read_variants",
     "tokens_of",
     "with_accuracy_level",
-    "with_integer_caches",
     "with_quantization",
 ]
 
@@ -70,16 +70,7 @@ class PrecisionPlan:
 
 
 def read_precision(precision: str, quantize: Any, target: str) -> PrecisionPlan:
-    """Validate the arguments ``precision`` and ``quantize``.
-
-    Args:
-        precision: The user's argument.
-        quantize: The user's argument; None for the quantization that the precision implies.
-        target: "cpu" or "cuda".
-
-    Raises:
-        ArgumentError: If the precision does not exist, or activations are to have constant scales.
-    """
+    """Validate the arguments ``precision`` and ``quantize``."""
     mode = quantize.activation_mode if isinstance(quantize, QuantizeConfig) else "float"
     if mode == "static":
         raise ArgumentError(
@@ -87,10 +78,7 @@ def read_precision(precision: str, quantize: Any, target: str) -> PrecisionPlan:
             "language models for onnxruntime-genai have no activations with constant scales",
             hint='pass activations="dynamic", or leave it out: MatMulNBits rounds activations by itself',
         )
-    known = get_args(Precision)
-    if precision not in known:
-        expected = ", ".join(map(repr, known))
-        raise ArgumentError("precision", f"expected {expected}, got {precision!r}", hint=did_you_mean(precision, known))
+    check_choice("precision", precision, get_args(Precision))
     dtype = _DTYPES.get(precision)
     if dtype is None:
         # The kernels of CUDA for quantized weights and for attention compute in half precision.
@@ -106,11 +94,7 @@ def with_quantization(plan: PrecisionPlan, quantize: Any) -> PrecisionPlan:
 
 
 def with_accuracy_level(plan: PrecisionPlan, level: int) -> PrecisionPlan:
-    """Return the same precision with another accuracy level of the products with quantized weights.
-
-    Raises:
-        ArgumentError: If the weights are not quantized, or the level is not a number from 0 to 4.
-    """
+    """Return the same precision with another accuracy level of the products with quantized weights."""
     if plan.quantize is None:
         hint = "pass precision='int4' or 'int8'"
         raise ArgumentError("accuracy_level", "the weights of the model are not quantized", hint=hint)
@@ -118,11 +102,6 @@ def with_accuracy_level(plan: PrecisionPlan, level: int) -> PrecisionPlan:
         raise ArgumentError("accuracy_level", f"expected a number from 0 to 4, got {level!r}")
     config = plan.quantize if isinstance(plan.quantize, QuantizeConfig) else QuantizeConfig(plan.quantize)
     return replace(plan, quantize=replace(config, accuracy_level=level))
-
-
-def with_integer_caches(plan: PrecisionPlan) -> PrecisionPlan:
-    """Return the same precision with rounded keys and values of earlier tokens."""
-    return replace(plan, tolerance=max(plan.tolerance, _QUANTIZED_TOLERANCE))
 
 
 Recipe: TypeAlias = Literal["exact", "balanced", "fast", "prefill"]
@@ -148,28 +127,15 @@ KL_LIMITS: Mapping[str, float] = MappingProxyType(
 
 
 def check_recipe(recipe: str, precision: str, quantize: Any) -> None:
-    """Check the argument ``recipe``, and the arguments that it excludes.
-
-    Raises:
-        ArgumentError: If the recipe does not exist, or the precision or the quantization is specified as well.
-    """
-    known = get_args(Recipe)
-    if recipe not in known:
-        expected = ", ".join(map(repr, known))
-        raise ArgumentError("recipe", f"expected {expected}, got {recipe!r}", hint=did_you_mean(recipe, known))
+    """Check the argument ``recipe``, and the arguments that it excludes."""
+    check_choice("recipe", recipe, get_args(Recipe))
     if precision != "fp32" or quantize is not None:
         other = "precision" if precision != "fp32" else "quantize"
         raise ArgumentError("recipe", f"{recipe!r} includes the quantization, and excludes {other}", hint="pass one")
 
 
 def config_of_recipe(recipe: Recipe, model: Any, tokenizer: Any) -> QuantizeConfig | None:
-    """Return the quantization of a recipe for a language model.
-
-    Args:
-        recipe: The recipe.
-        model: The language model.
-        tokenizer: Its tokenizer.
-    """
+    """Return the quantization of a recipe for a language model."""
     config = RECIPES[recipe]
     if config is None:
         return None
@@ -185,11 +151,7 @@ def config_of_recipe(recipe: Recipe, model: Any, tokenizer: Any) -> QuantizeConf
 
 
 def config_of_precision(quantize: Any) -> QuantizeConfig:
-    """Return the quantization of a decoder that "int4" or "int8" implies.
-
-    Args:
-        quantize: The precision, or a configuration with it, of which the attributes that are None are completed.
-    """
+    """Return the quantization of a decoder that "int4" or "int8" implies."""
     config = quantize if isinstance(quantize, QuantizeConfig) else QuantizeConfig(quantize)
     # Integer products have no blocks.
     is_blocked = config.block_size is None and config.activation_mode == "float"
@@ -260,14 +222,7 @@ VARIANTS: Mapping[str, Variant] = MappingProxyType(
 
 
 def read_variants(dtype: Any) -> tuple[Variant, ...]:
-    """Read the argument ``dtype``.
-
-    Args:
-        dtype: One name, names separated by commas, or a sequence of names.
-
-    Raises:
-        ArgumentError: If no variant has this name, or there are none.
-    """
+    """Read the argument ``dtype``."""
     names = [name.strip() for name in dtype.split(",")] if isinstance(dtype, str) else [*dtype]
     for name in names:
         if name not in VARIANTS:
@@ -286,15 +241,7 @@ _TOKENS = 640
 
 
 def measured_importance(model: Any, tokenizer: Any) -> dict[str, torch.Tensor]:
-    """Run a model of one text on a text, and return the mean square of each input feature of its layers.
-
-    Args:
-        model: The model, with its weights.
-        tokenizer: Its tokenizer.
-
-    Returns:
-        Name of the weight to the mean squares, of layers that multiply their input by a matrix.
-    """
+    """Run a model of one text on a text, and return the mean square of each input feature of its layers."""
     found: dict[str, torch.Tensor] = {}
 
     def recording(name: str) -> Callable[[Any, tuple[Any, ...]], None]:
@@ -385,14 +332,7 @@ mail, the bread and the fish, and if it did not sail empty in either direction, 
 
 
 def tokens_of(text: str, model: Any, tokenizer: Any, most: int) -> torch.Tensor:
-    """The first tokens of a text, int64 of shape (1, length), that the model has embeddings for.
-
-    Args:
-        text: The text.
-        model: A language model of transformers.
-        tokenizer: Its tokenizer.
-        most: The largest number of tokens.
-    """
+    """The first tokens of a text, int64 of shape (1, length), that the model has embeddings for."""
     config = model.config.get_text_config(decoder=True)
     longest = min(most, getattr(config, "max_position_embeddings", None) or most)
     ids = tokenizer(text, truncation=True, max_length=longest).input_ids

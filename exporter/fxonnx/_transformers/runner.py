@@ -112,11 +112,7 @@ def _config(root: Path) -> Any:
 
 
 def _files(root: Path, suffix: str | None) -> dict[str, Path]:
-    """The files of the model by the name of the component.
-
-    Raises:
-        ArgumentError: If there are none, or none of the suffix.
-    """
+    """The files of the model by the name of the component."""
     found = {
         path.stem: path for folder in (root / "onnx", root) if folder.is_dir() for path in sorted(folder.glob("*.onnx"))
     }
@@ -269,11 +265,7 @@ def _decode_with_encoder(model: Any, session: Session, **inputs: Any) -> Any:
 
 
 def _attentions(found: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, ...]]:
-    """The cross attentions of the layers, and none of the self attention.
-
-    Raises:
-        ArgumentError: If the file does not return them.
-    """
+    """The cross attentions of the layers, and none of the self attention."""
     crossed = tuple(value for name, value in found.items() if name.startswith("cross_attentions."))
     if not crossed:
         problem = "the exported file does not return attentions, as return_token_timestamps requires"

@@ -77,13 +77,7 @@ _TOGETHER: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def axes_of(name: str, value: Tensor, model: Any) -> dict[int, str]:
-    """Dynamic axes of an input.
-
-    Args:
-        name: The name of the input.
-        value: Its example.
-        model: The model; two inputs of different modalities have batch dims of their own only where it compares them.
-    """
+    """Dynamic axes of an input."""
     axes = dict(AXES.get(name, {0: "batch_size"}))
     if name in ("input_ids", "attention_mask", "token_type_ids") and value.ndim == 3:  # choices of a question
         axes = {0: "batch_size", 1: "num_choices", 2: "sequence_length"}
@@ -111,12 +105,7 @@ def text_config(model: Any) -> Any:
 
 
 def cast(inputs: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """Convert the floating-point tensors among inputs, which are float32 in the files.
-
-    Args:
-        inputs: Inputs by name.
-        dtype: The dtype of the model.
-    """
+    """Convert the floating-point tensors among inputs, which are float32 in the files."""
     return {
         name: value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
         for name, value in inputs.items()
@@ -127,13 +116,6 @@ def input_names(model: Any, processors: Iterable[Any]) -> list[str]:
     """Names of the inputs of the exported model, in the order of forward.
 
     They are what the processors of the model return, or the usual processors of its type.
-
-    Args:
-        model: The model.
-        processors: Its processors; none if it is an object alone.
-
-    Raises:
-        ArgumentError: If no example can be made for one.
     """
     parameters = inspect.signature(model.forward).parameters
     wanted = {model.main_input_name}
@@ -180,13 +162,7 @@ def _has_input_names(processor: Any) -> bool:
 
 
 def sample_inputs(model: Any, names: Iterable[str], sizes: Sizes) -> dict[str, Tensor]:
-    """Example inputs with random values.
-
-    Args:
-        model: The model.
-        names: Names of the inputs.
-        sizes: Their sizes.
-    """
+    """Example inputs with random values."""
     generator = torch.Generator().manual_seed(sizes.seed)
     return {name: _MAKERS[name](model, sizes, generator) for name in names}
 
@@ -360,11 +336,7 @@ class EncoderInputs:
 
 
 def encoder_inputs(model: Any) -> EncoderInputs:
-    """An example of two rows, of which one is padded if the source is a text.
-
-    Args:
-        model: An encoder-decoder model of transformers.
-    """
+    """An example of two rows, of which one is padded if the source is a text."""
     generator = torch.Generator().manual_seed(0)
     model_type = model.config.model_type
     shape = {**SPEECH_SOURCES, **IMAGE_SOURCES}.get(model_type)

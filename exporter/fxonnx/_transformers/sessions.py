@@ -25,12 +25,7 @@ _DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
 
 
 def on_cpu(model_class: Any, **members: Any) -> Any:
-    """A subclass whose tensors are on the CPU, although it has no weights there.
-
-    Args:
-        model_class: The class.
-        members: Further members of the subclass.
-    """
+    """A subclass whose tensors are on the CPU, although it has no weights there."""
     members |= {
         "device": property(lambda _: torch.device("cpu")),
         "dtype": property(lambda _: torch.float32),
@@ -40,22 +35,12 @@ def on_cpu(model_class: Any, **members: Any) -> Any:
 
 
 def replace_forward(module: Any, forward: Any) -> None:
-    """Give a module another forward with the same signature, which transformers reads.
-
-    Args:
-        module: The module.
-        forward: Receives all arguments by name.
-    """
+    """Give a module another forward with the same signature, which transformers reads."""
     module.forward = like(module.forward, forward)
 
 
 def like(original: Any, function: Any) -> Any:
-    """A function of keywords, with the signature of another one.
-
-    Args:
-        original: The function with the signature.
-        function: Receives all arguments by name.
-    """
+    """A function of keywords, with the signature of another one."""
 
     @functools.wraps(original)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -71,11 +56,7 @@ def parameters(function: Any) -> Mapping[str, Any]:
 
 
 class Session:
-    """A session of ONNX Runtime that takes and returns tensors of torch.
-
-    Args:
-        session: The session.
-    """
+    """A session of ONNX Runtime that takes and returns tensors of torch."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -87,10 +68,16 @@ class Session:
         """Names of the inputs that are keys and values of earlier steps."""
         return [name for name in self.inputs if name.startswith("past_key_values.")]
 
+    @property
+    def unknown_inputs(self) -> list[Any]:
+        """Inputs of element types that NumPy does not have."""
+        return [value for value in self.inputs.values() if value.type not in _DTYPES]
+
     def empty(self, name: str, batch: int) -> Tensor:
-        """The keys or values of no steps, (batch, heads, 0, size)."""
+        """A state before the first step, keys or values of (batch, heads, 0, size)."""
         value = self.inputs[name]
-        return torch.zeros(batch, value.shape[1], 0, value.shape[3], dtype=_DTYPES[value.type])
+        sizes = (size if isinstance(size, int) else 0 for size in value.shape[1:])
+        return torch.zeros(batch, *sizes, dtype=_DTYPES[value.type])
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         feeds = {

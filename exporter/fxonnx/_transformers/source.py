@@ -6,7 +6,7 @@ import copy
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,25 +14,33 @@ from typing import Any
 
 import torch
 
-from .._program.checkpoints import StoredTensor, read_weight_sources
-from .._warnings import warn_user
-from ..errors import ArgumentError, kind_of
-from ..quantization.coded_weights import CodedWeight
-from ..quantization.packed_weights import PackedWeight, parts_of
-from ..quantization.scaled_weights import ScaledWeight, scales_of_weights
+from ..errors import ArgumentError, did_you_mean, kind_of
+from .core import (
+    CodedWeight,
+    PackedWeight,
+    ScaledWeight,
+    StoredTensor,
+    parts_of,
+    read_weight_sources,
+    scales_of_weights,
+    warn_user,
+)
 from .extras import import_extra
 from .hub import download, is_hub_id
 from .meta import model_on_meta, without_weights
 from .tasks import TASKS, Task, check_class, check_inputs, model_classes, task_by_name, task_of
-from .untrusted import check_checkpoint, check_size, loading
+from .untrusted import check_checkpoint, check_size, check_weights, loading, read_settings
 
 __all__ = [
     "Source",
-    "check_quantization",
-    "check_unused",
-    "dequantized_checkpoint",
+    "check_object",
+    "checked_checkpoint",
     "find_checkpoint",
+    "in_dtype",
     "load_source",
+    "load_weights",
+    "read_config",
+    "use_generation_config",
     "without_progress",
 ]
 
@@ -75,30 +83,9 @@ def load_source(
     trust_remote_code: bool = False,
     with_weights: bool = True,
 ) -> Source:
-    """Load a model and its processors.
-
-    Args:
-        model: A local directory, an id of the Hub, or a model of transformers, which is left unchanged.
-        task: The name of the task; None for the task of the model's class.
-        processor: A tokenizer, image processor, feature extractor, or a processor with several of them; a directory
-            with them; None for those in the model's directory.
-        revision: Branch, tag or commit on the Hub.
-        token: Token of the Hub.
-        trust_remote_code: Run code that the checkpoint contains.
-        with_weights: Load the weights. Otherwise, the parameters of a checkpoint in safetensors are on the meta device,
-            if it has them under the names of the model.
-
-    Raises:
-        ArgumentError: If the model cannot be found or loaded, or its task is unknown.
-    """
-    transformers = import_extra("transformers")
+    """Load a model and its processors; without weights, the parameters may be on the meta device."""
     if not isinstance(model, (str, os.PathLike)):
-        if not isinstance(model, transformers.PreTrainedModel):
-            expected = "expected a directory, an id of the Hub or a model of transformers"
-            hint = (
-                "fxonnx.export is for other models" if isinstance(model, torch.nn.Module) else 'write "path/to/model"'
-            )
-            raise ArgumentError("model", f"{expected}, got {kind_of(model)}", hint=hint)
+        check_object(model)
         if model.device.type not in ("cpu", "meta"):
             raise ArgumentError(
                 "model", f"it is on {model.device}, and the examples are on the CPU", hint="call .cpu()"
@@ -106,14 +93,9 @@ def load_source(
         found = task_of(model.config, type(model).__name__) if task is None else task_by_name(task)
         check_class(found, model)
         check_inputs(found, model, is_requested=task is not None)
-        check_quantization(model)
-        return Source(_in_float32(model), found, _processors(processor, None), None)
+        return Source(in_dtype(model, torch.float32), found, _processors(processor, None), None)
     directory = find_checkpoint(model, revision, token, trust_remote_code=trust_remote_code)
-    check_checkpoint(directory, trust_remote_code=trust_remote_code, hint=_TRUST)
-    with loading(directory, hint=_TRUST if _has_code(directory) else None):
-        config = transformers.AutoConfig.from_pretrained(
-            directory, local_files_only=True, trust_remote_code=trust_remote_code
-        )
+    config = read_config(directory, trust_remote_code=trust_remote_code)
     architecture = next(iter(getattr(config, "architectures", None) or ()), None)
     found = task_of(config, architecture) if task is None else task_by_name(task)
     loader = _loader(config, found, architecture, trust_remote_code)
@@ -124,51 +106,78 @@ def load_source(
         with loading(directory):
             loaded = without_weights(directory, config, loader)
     if loaded is None:
-        loaded = _load(directory, config, found, loader, trust_remote_code)
+        loaded, report = load_weights(directory, config, loader, torch.float32, trust_remote_code=trust_remote_code)
+        check_weights(directory, report, ignored="pooler.", task=found.name)
     check_inputs(found, loaded, is_requested=task is not None)
     return Source(loaded, found, _processors(processor, directory, trust_remote_code), directory)
+
+
+def check_object(model: Any) -> None:
+    """Reject an object that is not a model of transformers, or has weights that cannot be exported."""
+    if not isinstance(model, import_extra("transformers").PreTrainedModel):
+        hint = "fxonnx.export is for other models" if isinstance(model, torch.nn.Module) else 'write "path/to/model"'
+        expected = "expected a directory, an id of the Hub or a model of transformers"
+        raise ArgumentError("model", f"{expected}, got {kind_of(model)}", hint=hint)
+    _check_quantization(model)
+
+
+def in_dtype(model: Any, dtype: torch.dtype) -> Any:
+    """The model itself, or a copy if it is in training mode or has another dtype."""
+    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    return copy.deepcopy(model).eval().to(dtype) if model.training or dtypes - {dtype} else model
 
 
 def find_checkpoint(
     model: str | os.PathLike[str], revision: str | None, token: str | None, *, trust_remote_code: bool = False
 ) -> Path:
-    """The directory of a checkpoint, which is downloaded if ``model`` is an id of the Hub.
-
-    Args:
-        model: A local directory, or an id.
-        revision: Branch, tag or commit on the Hub.
-        token: Token of the Hub.
-        trust_remote_code: Whether to download the code of a model as well.
-
-    Raises:
-        ArgumentError: If there is neither a directory nor a downloaded or accessible repository of this name.
-    """
-    directory = Path(model)
-    if directory.is_dir():
-        if not (directory / "config.json").is_file():
-            hint = "pass a directory that save_pretrained or a download of the model has written"
-            raise ArgumentError("model", f"{directory} has no config.json", hint=hint)
-        return directory
-    if directory.is_file():
-        raise ArgumentError("model", f"{directory} is a file", hint="pass the directory of the model")
+    """The directory of a checkpoint, which is downloaded if ``model`` is an id of the Hub."""
     if not is_hub_id(model):
-        raise ArgumentError("model", f"directory {directory} does not exist")
+        return checked_checkpoint(Path(model), trust_remote_code=trust_remote_code)
     found = download(model, revision, token, trust_remote_code=trust_remote_code)
     if not (found / "config.json").is_file():
         raise ArgumentError("model", f"{model} on the Hub has no config.json beside its modules")
-    return found
+    return checked_checkpoint(found, trust_remote_code=trust_remote_code)
 
 
-def _has_code(directory: Path) -> bool:
-    return "auto_map" in (directory / "config.json").read_text(encoding="utf-8")
+def checked_checkpoint(directory: Path, *, trust_remote_code: bool | None = None) -> Path:
+    """A directory with a model, whose links and settings are checked; None if its code is never run."""
+    if directory.is_file():
+        raise ArgumentError("model", f"{directory} is a file", hint="pass a GGUF file, or the directory of the model")
+    if not directory.is_dir():
+        hint = did_you_mean(directory.name, (other.name for other in directory.parent.glob("*") if other.is_dir()))
+        raise ArgumentError("model", f"directory {directory} does not exist", hint=hint)
+    if not (directory / "config.json").is_file():
+        hint = "pass a directory that save_pretrained or a download of the model has written"
+        raise ArgumentError("model", f"{directory} has no config.json", hint=hint)
+    if trust_remote_code is None:
+        check_checkpoint(directory)
+    else:
+        check_checkpoint(directory, trust_remote_code=trust_remote_code, hint=_TRUST)
+    return directory
+
+
+def read_config(directory: Path, *, trust_remote_code: bool | None = None) -> Any:
+    """The configuration of a checkpoint; None if its code is never run."""
+    own = read_settings(directory / "config.json")
+    has_code = bool(own.get("auto_map"))
+    try:
+        with loading(directory, hint=_TRUST if has_code and trust_remote_code is not None else None):
+            # Unless it is told not to, transformers asks in a terminal whether to run code of the checkpoint.
+            return import_extra("transformers").AutoConfig.from_pretrained(
+                directory, local_files_only=True, trust_remote_code=bool(trust_remote_code)
+            )
+    except ArgumentError as error:
+        if not has_code or trust_remote_code is not None:
+            raise
+        raise ArgumentError(
+            "model",
+            f"{directory} has a model of type {own.get('model_type')!r} with code of its own, which is not run",
+            hint="load the model yourself with trust_remote_code=True and export it with fxonnx.export",
+        ) from error
 
 
 def _loader(config: Any, task: Task, architecture: str | None, trust_remote_code: bool) -> Any:
-    """The class of the checkpoint, if it is one of the task, or else the task's class.
-
-    Raises:
-        ArgumentError: If transformers has no class of this type for the task.
-    """
+    """The class of the checkpoint, if it is one of the task, or else the task's class."""
     transformers = import_extra("transformers")
     found = {name: model_classes(name, config) for name in task.auto_classes if hasattr(transformers, name)}
     own = [each for classes in found.values() for each in classes if each.__name__ == architecture]
@@ -185,48 +194,33 @@ def _loader(config: Any, task: Task, architecture: str | None, trust_remote_code
     )
 
 
-def _load(directory: Path, config: Any, task: Task, loader: Any, trust_remote_code: bool) -> Any:
-    """Load the weights.
-
-    Raises:
-        ArgumentError: If they cannot be loaded, or the checkpoint does not have all of them.
-    """
+def load_weights(
+    directory: Path, config: Any, loader: Any, dtype: torch.dtype, *, trust_remote_code: bool = False
+) -> tuple[Any, Mapping[str, Any]]:
+    """Load a model with its weights, and the report of transformers about weights that are missing."""
     is_auto = hasattr(loader, "_model_mapping")
     own_code: dict[str, Any] = {"trust_remote_code": True} if is_auto and trust_remote_code else {}
-    options = {"config": config, "dtype": torch.float32, "ignore_mismatched_sizes": True, "output_loading_info": True}
-    state = None if own_code else dequantized_checkpoint(directory, config, torch.float32)
+    options = {"config": config, "dtype": dtype, "ignore_mismatched_sizes": True, "output_loading_info": True}
+    state = None if own_code else _dequantized_checkpoint(directory, config, dtype)
     with loading(directory), without_progress():
         if not own_code:
-            check_size(directory, model_on_meta(config, loader, torch.float32))
+            check_size(directory, model_on_meta(config, loader, dtype))
         if state is None:
             loaded, report = loader.from_pretrained(directory, local_files_only=True, **options, **own_code)
         else:
-            model_class = model_classes(loader.__name__, config)[0]
+            model_class = model_classes(loader.__name__, config)[0] if is_auto else loader
             loaded, report = model_class.from_pretrained(None, state_dict=state, **options)
-            if (directory / "generation_config.json").is_file():
-                generation = import_extra("transformers").GenerationConfig
-                loaded.generation_config = generation.from_pretrained(directory, local_files_only=True)
-    check_unused(directory, report["unexpected_keys"])
-    check_quantization(loaded)
-    for name, found, expected in sorted(report["mismatched_keys"])[:1]:
-        raise ArgumentError("model", f"{directory}: {name} has the shape {[*found]}, not {[*expected]}")
-    missing = sorted(name for name in report["missing_keys"] if "pooler." not in name)
-    if missing:
-        others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise ArgumentError(
-            "model",
-            f"{directory} has no weights for {missing[0]}{others}, which {task.name} requires",
-            hint="choose another task, or pass a model object if random weights are intended",
-        )
-    return loaded.eval()
+            use_generation_config(loaded, directory)
+    _check_unused(directory, report["unexpected_keys"])
+    _check_quantization(loaded)
+    return loaded.eval(), report
 
 
-def _in_float32(model: Any) -> Any:
-    """The model itself, or a copy if it is in training mode or has another dtype."""
-    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
-    if model.training or dtypes - {torch.float32}:
-        return copy.deepcopy(model).eval().float()
-    return model
+def use_generation_config(model: Any, directory: Path) -> None:
+    """Give a model that is made without its checkpoint the settings of generation in it, if there are any."""
+    if (directory / "generation_config.json").is_file():
+        found = import_extra("transformers").GenerationConfig.from_pretrained(directory, local_files_only=True)
+        model.generation_config = found
 
 
 def _processors(processor: Any, directory: Path | None, trust_remote_code: bool = False) -> tuple[Any, ...]:
@@ -277,19 +271,11 @@ _OF_ACTIVATIONS = re.compile(r"\.(input|output|q|k|v)_(scale|zero_point)$")
 """Names of the scales of activations and caches, which stay floating-point numbers."""
 
 
-def dequantized_checkpoint(directory: Path, config: Any, dtype: torch.dtype) -> dict[str, torch.Tensor] | None:
+def _dequantized_checkpoint(directory: Path, config: Any, dtype: torch.dtype) -> dict[str, torch.Tensor] | None:
     """Read all tensors of a quantized checkpoint; quantized weights are dequantized.
-
-    Args:
-        directory: The directory of the checkpoint.
-        config: The configuration of the model, which is not one of a quantized model afterwards.
-        dtype: dtype of the quantized weights.
 
     Returns:
         The tensors by name; None if the checkpoint has no weights in a form that is read here.
-
-    Raises:
-        ArgumentError: If a weight cannot be read.
     """
     if next(directory.glob("*.safetensors"), None) is None:
         return None
@@ -339,16 +325,8 @@ def _dequantized(weight: PackedWeight | ScaledWeight | CodedWeight, dtype: torch
         raise ArgumentError("model", f"{weight.name!r} in {weight.path} cannot be read: {error}") from error
 
 
-def check_unused(directory: Path, unused: Iterable[str]) -> None:
-    """Reject a checkpoint whose weights are quantized in a form that the loaded model has ignored.
-
-    Args:
-        directory: The directory of the checkpoint.
-        unused: Names of the tensors that the model does not use.
-
-    Raises:
-        ArgumentError: If one of them belongs to a quantized weight.
-    """
+def _check_unused(directory: Path, unused: Iterable[str]) -> None:
+    """Reject a checkpoint whose weights are quantized in a form that the loaded model has ignored."""
     found = scales_of_weights(unused)
     if found:
         others = f" and {len(found) - 1} more" if len(found) > 1 else ""
@@ -359,15 +337,8 @@ def check_unused(directory: Path, unused: Iterable[str]) -> None:
         )
 
 
-def check_quantization(model: Any) -> None:
-    """Reject a model of bitsandbytes, or whose quantization transformers has ignored while loading it.
-
-    Args:
-        model: The model.
-
-    Raises:
-        ArgumentError: If it does.
-    """
+def _check_quantization(model: Any) -> None:
+    """Reject a model of bitsandbytes, or whose quantization transformers has ignored while loading it."""
     layer = next((each for each in model.modules() if type(each).__module__.startswith("bitsandbytes.")), None)
     if layer is not None:
         raise ArgumentError(

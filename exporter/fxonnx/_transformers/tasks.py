@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -18,20 +17,19 @@ from .samples import IMAGE_SOURCES, SPEECH_SOURCES
 
 __all__ = [
     "ALIASES",
-    "AUTO_CLASSES",
+    "FAMILIES",
     "TASKS",
     "Family",
+    "FamilyRow",
     "Task",
     "check_class",
     "check_inputs",
     "check_modalities",
     "family_of",
-    "has_image_tokens",
     "model_classes",
     "other_modalities",
     "task_by_name",
     "task_of",
-    "without_image_tokens",
 ]
 
 Form = Literal["single", "decoder", "encoder-decoder", "image-text"]
@@ -127,14 +125,7 @@ _WITH_PAST = "-with-past"
 
 
 def task_by_name(name: str) -> Task:
-    """The task of a name, which may be an alias or end in "-with-past".
-
-    Args:
-        name: The user's argument.
-
-    Raises:
-        ArgumentError: If no task has this name.
-    """
+    """The task of a name, which may be an alias or end in "-with-past"."""
     plain = name.removesuffix(_WITH_PAST)
     found = TASKS.get(ALIASES.get(plain, plain))
     if found is None:
@@ -144,15 +135,7 @@ def task_by_name(name: str) -> Task:
 
 
 def task_of(config: Any, architecture: str | None) -> Task:
-    """The task of a model's class.
-
-    Args:
-        config: The configuration.
-        architecture: The name of the class; None if the configuration does not have it.
-
-    Raises:
-        ArgumentError: If no task has the class.
-    """
+    """The task of a model's class."""
     found = _tasks_of(config, architecture)
     with_images = [task for task in found if task.form == "image-text"]
     if with_images and not config.is_encoder_decoder:
@@ -165,15 +148,7 @@ def task_of(config: Any, architecture: str | None) -> Task:
 
 
 def check_class(task: Task, model: Any) -> None:
-    """Reject a model object whose class belongs to other tasks.
-
-    Args:
-        task: The requested task.
-        model: The model.
-
-    Raises:
-        ArgumentError: If the class does.
-    """
+    """Reject a model object whose class belongs to other tasks."""
     name = type(model).__name__
     found = _tasks_of(model.config, name)
     if found and task not in found:
@@ -183,17 +158,7 @@ def check_class(task: Task, model: Any) -> None:
 
 
 def check_inputs(task: Task, model: Any, *, is_requested: bool) -> None:
-    """Reject models whose images or audio the files of a task do not have.
-
-    Args:
-        task: The task.
-        model: The model.
-        is_requested: Whether the caller has chosen the task.
-
-    Raises:
-        ArgumentError: If the model is a decoder of text and images or audio, and not requested as one of text; or if
-            the features of its images cannot be a file of their own.
-    """
+    """Reject models whose images or audio the files of a task do not have."""
     if task.form == "image-text":
         check_image_text(model)
         return
@@ -209,12 +174,7 @@ def check_inputs(task: Task, model: Any, *, is_requested: bool) -> None:
 
 
 def model_classes(name: str, config: Any) -> tuple[Any, ...]:
-    """The classes of models that a class of transformers loads for a configuration.
-
-    Args:
-        name: The name of an auto class, or of a model's class, which loads itself.
-        config: The configuration.
-    """
+    """The classes of models that a class of transformers loads for a configuration."""
     found = getattr(import_extra("transformers"), name, None)
     if found is None:  # auto classes come and go with the version of transformers
         return ()
@@ -238,30 +198,43 @@ def _tasks_of(config: Any, architecture: str | None) -> list[Task]:
 
 Family = Literal["decoder", "embedding", "encoder-decoder", "image", "reranker", "speech", "vision-language", "whisper"]
 
-AUTO_CLASSES: Mapping[str, str] = MappingProxyType(
+
+@dataclass(frozen=True)
+class FamilyRow:
+    """A family of models that ``fxonnx.genai.export`` takes.
+
+    Attributes:
+        name: Its name.
+        auto_class: The class of transformers that loads its models.
+        in_genai: Whether onnxruntime-genai runs it; ONNX Runtime runs all.
+        chats: Whether its prompts may be chats.
+    """
+
+    name: Family
+    auto_class: str
+    in_genai: bool = False
+    chats: bool = False
+
+
+FAMILIES: Mapping[str, FamilyRow] = MappingProxyType(
     {
-        "decoder": "AutoModelForCausalLM",
-        "embedding": "AutoModel",
-        "encoder-decoder": "AutoModelForSeq2SeqLM",
-        "image": "AutoModelForImageTextToText",
-        "reranker": "AutoModelForSequenceClassification",
-        "speech": "AutoModelForSpeechSeq2Seq",
-        "vision-language": "AutoModelForImageTextToText",
-        "whisper": "AutoModelForSpeechSeq2Seq",
+        row.name: row
+        for row in (
+            FamilyRow("decoder", "AutoModelForCausalLM", in_genai=True, chats=True),
+            FamilyRow("embedding", "AutoModel"),
+            FamilyRow("encoder-decoder", "AutoModelForSeq2SeqLM"),
+            FamilyRow("image", "AutoModelForImageTextToText"),
+            FamilyRow("reranker", "AutoModelForSequenceClassification"),
+            FamilyRow("speech", "AutoModelForSpeechSeq2Seq"),
+            FamilyRow("vision-language", "AutoModelForImageTextToText", in_genai=True, chats=True),
+            FamilyRow("whisper", "AutoModelForSpeechSeq2Seq", in_genai=True),
+        )
     }
 )
-"""Family to the class of transformers that loads its models."""
 
 
 def family_of(config: Any, architecture: str, directory: Path | None, is_embedding: bool) -> Family:
-    """The family of a model.
-
-    Args:
-        config: Its configuration.
-        architecture: The name of its class.
-        directory: The directory that it is in, if any.
-        is_embedding: Whether the caller asks for embeddings.
-    """
+    """The family of a model."""
     if is_embedding or (directory is not None and has_sentence_modules(directory)):
         return "embedding"
     if architecture.endswith("ForSequenceClassification"):
@@ -283,11 +256,7 @@ _MODALITIES = ("pixel_values", "image_patches", "input_features", "input_values"
 
 
 def other_modalities(model: Any) -> list[str]:
-    """The inputs of a model that are images or audio.
-
-    Args:
-        model: The model.
-    """
+    """The inputs of a model that are images or audio."""
     return [name for name in inspect.signature(model.forward).parameters if name.endswith(_MODALITIES)]
 
 
@@ -306,16 +275,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
 
 
 def check_modalities(family: Family, model: Any, *, text_only: bool) -> None:
-    """Reject a model of images or audio whose family has the inputs of text only.
-
-    Args:
-        family: The family of the model.
-        model: The model.
-        text_only: Whether images and audio beside text may be left out.
-
-    Raises:
-        ArgumentError: If the model is one.
-    """
+    """Reject a model of images or audio whose family has the inputs of text only."""
     name = type(model).__name__
     if family != "embedding" and model.config.model_type in _REFUSED:
         raise ArgumentError("model", f"{name} is not supported: {_REFUSED[model.config.model_type]}")
@@ -338,22 +298,3 @@ def check_modalities(family: Family, model: Any, *, text_only: bool) -> None:
             f"{name} also takes {', '.join(others)}, which the files of its family do not have",
             hint="export it with fxonnx.export, or pass text_only=True (--text-only) for a model of text",
         )
-
-
-def has_image_tokens(model: Any) -> bool:
-    """Whether a model keeps the tokens of images in its cache, as GIT, which widens masks by them."""
-    return any("image_patch_tokens" in vars(module) for module in model.modules())
-
-
-@contextmanager
-def without_image_tokens(model: Any) -> Iterator[None]:
-    """A model of text has no tokens of images in its cache: masks are those of the text."""
-    modules = [module for module in model.modules() if "image_patch_tokens" in vars(module)]
-    before = [module.image_patch_tokens for module in modules]
-    try:
-        for module in modules:
-            module.image_patch_tokens = 0
-        yield
-    finally:
-        for module, tokens in zip(modules, before, strict=True):
-            module.image_patch_tokens = tokens

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from .._program.checkpoint_files import check_places, read_json, relative_place
 from ..errors import ArgumentError, ExportError
+from .core import check_places, read_json, relative_place
 
 __all__ = ["check_checkpoint", "check_size", "check_weights", "loading", "read_settings"]
 
@@ -47,18 +47,7 @@ _SMALL = 2**26
 def check_checkpoint(
     directory: Path, argument: str = "model", *, trust_remote_code: bool = False, hint: str = _PASS_OBJECT
 ) -> None:
-    """Check the links, indices and configurations of a checkpoint before any of it is loaded.
-
-    Args:
-        directory: The directory.
-        argument: Name of the argument, for the error.
-        trust_remote_code: Whether configurations may name code and other repositories.
-        hint: What to do about such a configuration.
-
-    Raises:
-        ArgumentError: If a file leads out of the directory, a configuration names code, a kernel or another repository,
-            or has a number that is too large.
-    """
+    """Check the links, indices and configurations of a checkpoint before any of it is loaded."""
     check_places(directory, argument)
     for path in sorted((*directory.glob("*.json"), *directory.glob("*/*.json"))):
         check = _CHECKS.get(path.name)
@@ -163,13 +152,6 @@ def check_size(directory: Path, model: torch.nn.Module) -> None:
     """Check that the weights of a model can be in the files of its checkpoint, before memory is allocated for them.
 
     A byte holds 8 parameters at most, of one bit.
-
-    Args:
-        directory: The checkpoint.
-        model: The model on the meta device.
-
-    Raises:
-        ArgumentError: If it has more parameters.
     """
     count = sum(parameter.numel() for parameter in model.parameters())
     count += sum(buffer.numel() for buffer in model.buffers())
@@ -183,42 +165,24 @@ def check_size(directory: Path, model: torch.nn.Module) -> None:
         )
 
 
-def check_weights(place: Path, report: Mapping[str, Any], ignored: str | None = None) -> None:
-    """Reject models of which transformers has chosen weights at random.
-
-    Args:
-        place: The directory or file.
-        report: The report of transformers.
-        ignored: Beginning of the names of weights that may be missing.
-
-    Raises:
-        ArgumentError: If a weight is missing or has another shape.
-    """
-    missing = sorted(name for name in report["missing_keys"] if ignored is None or not name.startswith(ignored))
+def check_weights(place: Path, report: Mapping[str, Any], ignored: str | None = None, task: str = "") -> None:
+    """Reject models of which transformers has chosen weights at random, except those with ``ignored`` in the name."""
+    missing = sorted(name for name in report["missing_keys"] if ignored is None or ignored not in name)
     problems = [f"{place} has no weights for {missing[0]}"] if missing else []
     mismatched = sorted(report["mismatched_keys"])
     problems += [f"{name} has the shape {[*found]}, not {[*expected]}" for name, found, expected in mismatched[:1]]
     if problems:
         others = len(missing) + len(mismatched) - len(problems)
-        raise ArgumentError(
-            "model",
-            f"{'; '.join(problems)}{f' and {others} more' if others else ''}",
-            hint="pass a model object if random weights are intended",
-        )
+        more = f" and {others} more" if others else ""
+        hint = "pass a model object if random weights are intended"
+        if missing and task:
+            more, hint = f"{more}, which {task} requires", f"choose another task, or {hint}"
+        raise ArgumentError("model", f"{'; '.join(problems)}{more}", hint=hint)
 
 
 @contextmanager
 def loading(place: Any, argument: str = "model", *, hint: str | None = None) -> Iterator[None]:
-    """Report errors of libraries that load files of any content in the body as an error of the argument.
-
-    Args:
-        place: The directory or file, for the error.
-        argument: Name of the argument.
-        hint: What to do about it.
-
-    Raises:
-        ArgumentError: For any error but fxonnx's own.
-    """
+    """Report errors of libraries that load files of any content in the body as an error of the argument."""
     try:
         yield
     except ExportError:
@@ -235,15 +199,7 @@ def loading(place: Any, argument: str = "model", *, hint: str | None = None) -> 
 
 
 def read_settings(path: Path, argument: str = "model") -> dict[str, Any]:
-    """Read a JSON file with an object.
-
-    Args:
-        path: The file.
-        argument: Name of the argument, for the error.
-
-    Raises:
-        ArgumentError: If it cannot be read or has something else.
-    """
+    """Read a JSON file with an object."""
     found = read_json(path, argument)
     if not isinstance(found, dict):
         raise ArgumentError(argument, f"{path} is not a JSON object of settings")

@@ -75,15 +75,7 @@ def flatten(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def compare_component(component: Component, program: Any, session: Any, variant: Variant, file: str) -> list[FileCheck]:
-    """Compare a file with its component, at the sizes of the example and at others that the program accepts.
-
-    Args:
-        component: The component in the dtype of the variant.
-        program: The exported program, whose constraints say which sizes are possible.
-        session: A session of ONNX Runtime with the file.
-        variant: Element types of the file.
-        file: Name of the file.
-    """
+    """Compare a file with its component, at the sizes of the example and at others that the program accepts."""
     first = component.inputs(_EXAMPLE)
     expected, again = _run(component, first), _run(component, first)
     is_random = any(_difference(value, again[name]) != 0 for name, value in expected.items())
@@ -152,11 +144,7 @@ def _difference(expected: Tensor, found: Tensor) -> float:
 
 
 def generated_tokens(source: Source) -> Tensor:
-    """Tokens that a model generates greedily from a padded batch, INT64 (batch, length); sound of MusicGen, FLOAT.
-
-    Raises:
-        ArgumentError: If it does not generate.
-    """
+    """Tokens that a model generates greedily from a padded batch, INT64 (batch, length); sound of MusicGen, FLOAT."""
     model = source.model
     try:
         return _generate(model, cast(_prompts(source), model.dtype))
@@ -167,14 +155,7 @@ def generated_tokens(source: Source) -> Tensor:
 
 
 def compare_generation(source: Source, expected: Tensor, loaded: Any, variant: Variant) -> FileCheck:
-    """Generate with the exported directory from the inputs of ``generated_tokens``.
-
-    Args:
-        source: The model.
-        expected: Its tokens.
-        loaded: The exported directory, loaded by ``load``.
-        variant: Element types of the files.
-    """
+    """Generate with the exported directory from the inputs of ``generated_tokens``."""
     found, is_exact = _generate(loaded, _prompts(source)), variant.name == "fp32"
     if expected.is_floating_point():
         name, limit = f"sound{variant.suffix}", variant.tolerance if is_exact else None
@@ -210,11 +191,6 @@ def _prompts(source: Source) -> Inputs:
 def compare_images(pipeline: Any, loaded: Any, variant: Variant) -> FileCheck | None:
     """Make an image that is not square in a few steps, with the exported directory and with the pipeline.
 
-    Args:
-        pipeline: The pipeline in float32.
-        loaded: The exported directory, loaded by ``load``.
-        variant: Element types of the files.
-
     Returns:
         The comparison; None for a pipeline without a tokenizer, which encodes no text.
     """
@@ -244,11 +220,7 @@ def compare_images(pipeline: Any, loaded: Any, variant: Variant) -> FileCheck | 
 
 
 def raise_on_failure(checks: list[FileCheck]) -> None:
-    """Raise for the first comparison that failed.
-
-    Raises:
-        VerificationError: If one did.
-    """
+    """Raise for the first comparison that failed."""
     for check in checks:
         if check.difference is not None and not check.passed:
             raise VerificationError(

@@ -55,16 +55,7 @@ class Adapters:
 def load_adapters(
     loaded: LanguageModel, adapters: Mapping[str, str | os.PathLike[str]]
 ) -> tuple[LanguageModel, Adapters]:
-    """Load adapters into a model; one that has the layers and ranks of all is active.
-
-    Args:
-        loaded: The model; an object of the caller is copied.
-        adapters: Name to directory, as ``PeftModel.save_pretrained`` writes it.
-
-    Raises:
-        ArgumentError: If a directory is not an adapter for the model.
-        ExportError: If PEFT is not installed.
-    """
+    """Load adapters into a model; one that has the layers and ranks of all is active."""
     if not adapters:
         return loaded, Adapters()
     try:
@@ -145,11 +136,7 @@ def _checked(name: str, directory: Path) -> Path:
 
 
 def save_adapters(program: ONNXProgram, adapters: Adapters, out: Path) -> None:
-    """Write a file for each adapter; the default values of the program become the base model's.
-
-    Raises:
-        ArgumentError: If an adapter has other layers than the exported one, or is not a sum of products.
-    """
+    """Write a file for each adapter; the default values of the program become the base model's."""
     if not adapters.directories:
         return
     for name in adapters.directories:

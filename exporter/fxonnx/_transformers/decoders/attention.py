@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..._warnings import warn_user
+from ..core import warn_user
 from ..extras import import_extra
 
 __all__ = [
@@ -36,9 +36,6 @@ def attention_over_latents(model: nn.Module) -> Iterator[None]:
     """In the body, layers with latent vectors multiply queries, not the cache, by the weight of ``kv_b_proj``.
 
     Layers whose weight is quantized or has adapters or hooks, and other implementations than ``sdpa``, are left.
-
-    Args:
-        model: A decoder-only model of transformers; it is restored afterwards.
     """
     layers: list[Any] = [each for each in model.modules() if _has_latents(each)]
     if not layers:
@@ -151,11 +148,7 @@ _COMPUTED_AGAIN = 4096
 
 
 def dynamic_factor(config: Any) -> float:
-    """How many times longer sequences may become by dynamic scaling; 1.0 without.
-
-    Args:
-        config: The configuration of the language model.
-    """
+    """How many times longer sequences may become by dynamic scaling; 1.0 without."""
     parameters = getattr(config, "rope_parameters", None) or {}
     # With ``alpha``, the frequencies are constants.
     is_dynamic = parameters.get("rope_type") == "dynamic" and not parameters.get("alpha")
@@ -163,11 +156,7 @@ def dynamic_factor(config: Any) -> float:
 
 
 def warn_about_long_sequences(config: Any) -> None:
-    """Warn if tokens differ from transformers' where a sequence exceeds the original length.
-
-    Args:
-        config: The configuration of the language model.
-    """
+    """Warn if tokens differ from transformers' where a sequence exceeds the original length."""
     parameters = getattr(config, "rope_parameters", None) or {}
     original = parameters.get("original_max_position_embeddings")
     is_phi = config.model_type in ("phi3", "phimoe") and parameters.get("rope_type") == "longrope"
@@ -184,9 +173,6 @@ def traceable_rotary_embeddings(model: Any) -> Iterator[None]:
     """In the body, rotary embeddings compute their frequencies from the positions of the call only.
 
     transformers replaces buffers of the module where a sequence becomes longer than all before.
-
-    Args:
-        model: A model of transformers; its modules are restored afterwards.
     """
     replaced = []
     for module in model.modules():
@@ -255,9 +241,6 @@ def equal_head_sizes(model: Any) -> Iterator[None]:
     """In the body, the cache keeps the smaller one of keys and values with zeros up to the size of the other.
 
     Latent attention keeps the latent vector as the key, and the rotated part of the key, for all heads, as the value.
-
-    Args:
-        model: A decoder-only model of transformers; its hook is removed afterwards.
     """
     hook = model.get_decoder().register_forward_pre_hook(_change_layers, with_kwargs=True)
     try:

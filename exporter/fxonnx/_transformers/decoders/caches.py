@@ -9,8 +9,8 @@ import onnx_ir as ir
 import torch
 
 from ... import ONNXProgram
-from ...errors import ArgumentError, did_you_mean
-from ..extras import import_extra
+from ...errors import ArgumentError
+from ..extras import check_choice, import_extra
 from ..language_models import LanguageModel
 from ..layouts.genai_config import context_length
 from .step import example_inputs
@@ -30,33 +30,14 @@ _HEADROOM = 1.25
 
 
 def check_cache_type(cache: str, target: str) -> None:
-    """Check the argument ``cache``.
-
-    Args:
-        cache: The user's argument.
-        target: "cpu" or "cuda".
-
-    Raises:
-        ArgumentError: If it does not exist, or the target has no caches of that type.
-    """
-    known = get_args(CacheType)
-    if cache not in known:
-        expected = ", ".join(map(repr, known))
-        raise ArgumentError("cache", f"expected {expected}, got {cache!r}", hint=did_you_mean(cache, known))
+    """Check the argument ``cache``."""
+    check_choice("cache", cache, get_args(CacheType))
     if cache != "float" and target != "cpu":
         raise ArgumentError("cache", f"caches of {cache} are supported for the CPU only", hint="leave it out")
 
 
 def use_integer_caches(program: ONNXProgram, loaded: LanguageModel) -> None:
-    """Change keys and values in the caches to 8-bit integers, with one scale for each channel of a head, in place.
-
-    Args:
-        program: A decoder, which runs with the values of its weights.
-        loaded: The model.
-
-    Raises:
-        ArgumentError: If an operator other than GroupQueryAttention reads or writes a cache.
-    """
+    """Change keys and values in the caches to 8-bit integers, with one scale for each channel of a head, in place."""
     nodes = [node for node in program.model.graph if node.op_type == "GroupQueryAttention"]
     caches = {value for node in nodes for value in (*(node.inputs[index] for index in _PAST), *node.outputs[1:3])}
     graph = program.model.graph

@@ -46,12 +46,7 @@ _SIZES: Mapping[str, Collection[int]] = MappingProxyType(
 
 
 def ignores_padding(program: ONNXProgram, config: Any) -> bool:
-    """Whether the masks and positions of a step are the same with and without padding of the prompt before it.
-
-    Args:
-        program: An exported decoder.
-        config: The configuration of its language model.
-    """
+    """Whether the masks and positions of a step are the same with and without padding of the prompt before it."""
     past = _past_beyond_windows(config)
     graph = program.model.graph
     results = _results(graph, _names_without_values(program))
@@ -142,13 +137,7 @@ def _feeds(inputs: Sequence[ir.Value], prompt: int, past: int) -> dict[str, _Arr
 
 
 def _are_equal(padded: _Array, plain: _Array, kept: Mapping[int, list[int]]) -> bool:
-    """Whether two arrays are equal without the places of padding.
-
-    Args:
-        padded: The array with padding.
-        plain: The array without.
-        kept: Size of an axis with padding to the places that are not padding.
-    """
+    """Whether two arrays are equal without the places of padding."""
     if padded.ndim != plain.ndim:
         return False
     for axis, (size, expected) in enumerate(zip(padded.shape, plain.shape, strict=True)):
@@ -162,11 +151,7 @@ _Mask: TypeAlias = Callable[[Any, Any, Any, Any], Any]
 
 
 def counts_places(model: Any) -> bool:
-    """Whether windows or positions of a model may count places, in a way that ``counting_tokens`` changes.
-
-    Args:
-        model: A language model of transformers.
-    """
+    """Whether windows or positions of a model may count places, in a way that ``counting_tokens`` changes."""
     known = vars(sys.modules[type(model).__module__])
     has_windows = "create_sliding_window_causal_mask" in known or "create_chunked_causal_mask" in known
     return has_windows or _position_embedding(model) is not None
@@ -174,11 +159,7 @@ def counts_places(model: Any) -> bool:
 
 @contextmanager
 def counting_tokens(model: Any) -> Iterator[None]:
-    """In the body, windows, chunks and learned positions are those of a row without its padding.
-
-    Args:
-        model: A language model of transformers; its hooks are removed and transformers restored afterwards.
-    """
+    """In the body, windows, chunks and learned positions are those of a row without its padding."""
     utils = import_extra("transformers").masking_utils
     masks: list[Tensor | None] = [None]
 
@@ -244,11 +225,7 @@ _LENGTHS, _BIAS = 5, 10
 
 
 def assume_right_padding(graph: ir.Graph) -> None:
-    """Remove the mask of padding on the left, which slows attention down; a length is the sum of the mask.
-
-    Args:
-        graph: The graph of a decoder; changed in place.
-    """
+    """Remove the mask of padding on the left, which slows attention down; a length is the sum of the mask."""
     attentions = [node for node in graph if node.op_type == "GroupQueryAttention"]
     if not attentions:
         return

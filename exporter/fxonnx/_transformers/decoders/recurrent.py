@@ -66,23 +66,13 @@ class _Step:
 
 
 def has_recurrent_states(model: Any) -> bool:
-    """Whether layers of a model keep states that onnxruntime-genai has.
-
-    Args:
-        model: A decoder-only model of transformers.
-    """
+    """Whether layers of a model keep states that onnxruntime-genai has."""
     config = model.config.get_text_config(decoder=True)
     return config.model_type in _MODEL_TYPES and any(map(_has_states, _cache(config).layers))
 
 
 def state_inputs(model: Any, batch: int, past: int) -> dict[str, Tensor]:
-    """Make the example of the cache: name to state, keys or values.
-
-    Args:
-        model: A model with recurrent states.
-        batch: Size of the batch.
-        past: Number of cached tokens.
-    """
+    """Make the example of the cache: name to state, keys or values."""
     cache = _cache(model.config.get_text_config(decoder=True))
     called = runnable(model)
     ids = torch.ones(1, 1, dtype=torch.int64, device=called.device)
@@ -110,11 +100,7 @@ def state_inputs(model: Any, batch: int, past: int) -> dict[str, Tensor]:
 
 
 def cache_parameter(model: Any) -> str:
-    """The parameter of a model's cache.
-
-    Args:
-        model: A decoder-only model of transformers.
-    """
+    """The parameter of a model's cache."""
     known = inspect.signature(model.forward).parameters
     if "cache" in known and has_recurrent_states(model):
         # transformers 5.24 renamed it. Models without recurrent states take the cache under its old name as well.
@@ -123,16 +109,8 @@ def cache_parameter(model: Any) -> str:
 
 
 @contextmanager
-def states_as_tensors(model: Any, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """In the body, the cache of a model is a dict of tensors, and its outputs are logits and tensors.
-
-    Args:
-        model: A model with recurrent states; its hooks and modules are restored afterwards.
-        names: The names of the tensors.
-
-    Yields:
-        The names of the outputs.
-    """
+def states_as_tensors(model: Any, names: Sequence[str]) -> Iterator[None]:
+    """In the body, the cache of a model is a dict of tensors, and its outputs are logits and tensors."""
     step, decoder = _Step(_state_names(model)), model.base_model
     hooks = [
         decoder.register_forward_pre_hook(partial(_read_cache, step, cache_parameter(model)), with_kwargs=True),
@@ -143,7 +121,7 @@ def states_as_tensors(model: Any, names: Sequence[str]) -> Iterator[tuple[str, .
     for module in mixers:
         module.forward = _with_globals(module.forward, functions)
     try:
-        yield ("logits", *(f"present.{name}" for name in names))
+        yield
     finally:
         for hook in hooks:
             hook.remove()
@@ -344,9 +322,6 @@ def _linear_attention(
         decay: Logarithm of the decay for each head, or for each element of its keys.
         beta: The rate of the update.
         scale: Factor of the output.
-
-    Returns:
-        The output and the new state.
     """
     name = step.state_name(_RECURRENT)
     given = (query, key, value, decay, *(() if beta is None else (beta,)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,24 @@ from ...errors import ArgumentError, VerificationError
 from ..extras import import_extra
 from ..language_models import LanguageModel
 from ..meta import input_device, runnable
-from ..parts import Part
-from .recurrent import cache_parameter, has_recurrent_states, state_inputs
+from ..parts import Part, Request
+from ..sessions import Session
+from .attention import attention_over_latents, equal_head_sizes, traceable_rotary_embeddings
+from .recurrent import cache_parameter, has_recurrent_states, state_inputs, states_as_tensors
 
 __all__ = [
     "DYNAMIC_SHAPES",
     "EMBEDDING",
     "HIDDEN_STATES",
+    "cached_states",
     "compare_logits",
+    "decoding",
     "dynamic_shapes",
     "embedding_part",
     "example_inputs",
+    "has_image_tokens",
     "has_rotary_positions",
     "input_names",
-    "last_logits_only",
-    "returning_hidden_states",
     "state_names",
     "with_embeddings",
 ]
@@ -53,11 +56,7 @@ _STATES: dict[str, Any] = {
 
 
 def dynamic_shapes(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the dynamic dims of given inputs; a batch of 1 is static.
-
-    Args:
-        inputs: The inputs that ``example_inputs`` has made, or some of them.
-    """
+    """Select the dynamic dims of given inputs; a batch of 1 is static."""
     parameter, states = _states(inputs)
     names = {*inputs, *(() if states else ("past_key_values.*",))}
     kinds = dict.fromkeys(name.partition(".")[2] for name in states)
@@ -73,11 +72,7 @@ def dynamic_shapes(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def input_names(inputs: Mapping[str, Any]) -> list[str] | None:
-    """Names of graph inputs; None for those that the export chooses.
-
-    Args:
-        inputs: The inputs that ``example_inputs`` has made, or some of them.
-    """
+    """Names of graph inputs; None for those that the export chooses."""
     parameter, states = _states(inputs)
     if not states:
         return None
@@ -86,11 +81,7 @@ def input_names(inputs: Mapping[str, Any]) -> list[str] | None:
 
 
 def state_names(inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the tensors of a cache that is a dict; empty for others.
-
-    Args:
-        inputs: The inputs that ``example_inputs`` has made, or some of them.
-    """
+    """Names of the tensors of a cache that is a dict; empty for others."""
     return tuple(_states(inputs)[1])
 
 
@@ -104,15 +95,26 @@ def example_inputs(model: Any, batch: int = _BATCH) -> dict[str, Any]:
 
     The cache is a ``DynamicCache`` without the model's configuration: a sliding cache would add inputs that
     onnxruntime-genai cannot provide, while the mask of the window suffices.
-
-    Args:
-        model: A decoder-only model of transformers.
-        batch: Number of rows.
     """
     transformers = import_extra("transformers")
     if has_recurrent_states(model):
         return _step(model, state_inputs(model, batch, _PAST), batch)
     _check_cache(transformers, model)
+    pairs = cached_states(model, "export it with fxonnx.export, if it is not a decoder-only language model")
+    device = input_device(model)
+    past = [
+        tuple(
+            each.new_zeros(batch, each.shape[1], _PAST, max(other.shape[3] for other in pair), device=device)
+            for each in pair
+        )
+        for pair in pairs
+    ]
+    return _step(model, transformers.DynamicCache(past), batch)
+
+
+def cached_states(model: Any, hint: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Keys and values of each layer after one token, [1, heads, 1, size]; the hint is for models with other states."""
+    transformers = import_extra("transformers")
     called = runnable(model)
     ids = torch.ones(1, 1, dtype=torch.int64, device=called.device)
     cache = transformers.DynamicCache()
@@ -132,18 +134,9 @@ def example_inputs(model: Any, batch: int = _BATCH) -> dict[str, Any]:
         raise ArgumentError(
             "model",
             f"{_name(model)} does not store keys and values in a cache",
-            hint="export it with fxonnx.export, if it is not a decoder-only language model",
+            hint=hint,
         )
-    device = input_device(model)
-    pairs = [(layer.keys, layer.values) for layer in cache.layers]
-    past = [
-        tuple(
-            each.new_zeros(batch, each.shape[1], _PAST, max(other.shape[3] for other in pair), device=device)
-            for each in pair
-        )
-        for pair in pairs
-    ]
-    return _step(model, transformers.DynamicCache(past), batch)
+    return [(layer.keys, layer.values) for layer in cache.layers]
 
 
 def _step(model: Any, cache: Any, batch: int) -> dict[str, Any]:
@@ -199,15 +192,9 @@ EMBEDDING = "embedding"
 _LENGTHS = (6, 1, 1)
 """Numbers of tokens of calls in a row; ONNX Runtime continues several rows by one token each only."""
 
-_DTYPES: Mapping[str, torch.dtype] = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16}
-
 
 class _TokenEmbedding(nn.Module):
-    """The embedding of the tokens.
-
-    Args:
-        model: A causal language model of transformers.
-    """
+    """The embedding of the tokens."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -219,78 +206,43 @@ class _TokenEmbedding(nn.Module):
 
 
 def embedding_part(model: Any) -> Part:
-    """The file that makes embeddings of tokens.
-
-    Args:
-        model: A causal language model of transformers.
-    """
+    """The file that makes embeddings of tokens."""
     ids = torch.ones(2, 3, dtype=torch.int64, device=model.device)
     dims = {"input_ids": {0: "batch", 1: "tokens"}}
     return Part(_TokenEmbedding(model), {"input_ids": ids}, dims, (), output_names=("inputs_embeds",))
 
 
 def with_embeddings(inputs: Mapping[str, Any], model: Any) -> dict[str, Any]:
-    """The inputs of a step with embeddings in place of the tokens.
-
-    Args:
-        inputs: The inputs that ``example_inputs`` has made.
-        model: The model, with its weights.
-    """
+    """The inputs of a step with embeddings in place of the tokens."""
     with torch.no_grad():
         embeddings = model.get_input_embeddings()(inputs["input_ids"])
     return {"inputs_embeds": embeddings, **{name: value for name, value in inputs.items() if name != "input_ids"}}
 
 
 def compare_logits(loaded: LanguageModel, directory: Path, tolerance: float) -> None:
-    """Run both files in ONNX Runtime for a prompt and steps after it, and compare the logits with transformers'.
-
-    Args:
-        loaded: The model of transformers.
-        directory: The exported directory.
-        tolerance: The logits may differ by this part of their range.
-
-    Raises:
-        ArgumentError: If ONNX Runtime on the CPU has no such inputs.
-        VerificationError: If they differ by more.
-    """
+    """Run both files in ONNX Runtime for a prompt and steps after it, and compare the logits with transformers'."""
     onnxruntime = import_extra("onnxruntime")
     embedding, decoder = (
-        onnxruntime.InferenceSession(str(directory / f"{name}.onnx"), providers=["CPUExecutionProvider"])
+        Session(onnxruntime.InferenceSession(str(directory / f"{name}.onnx"), providers=["CPUExecutionProvider"]))
         for name in (EMBEDDING, "model")
     )
-    outputs = [value.name for value in decoder.get_outputs()]
+    for value in decoder.unknown_inputs:
+        raise ArgumentError("inputs_embeds", f"{value.name} is a {value.type}", hint="pass verify=False (--no-verify)")
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(3, loaded.config.vocab_size, (2, sum(_LENGTHS)), generator=generator)
-    states = {
-        value.name: _empty(value, len(ids))
-        for value in decoder.get_inputs()
-        if value.name.startswith("past_key_values.")
-    }
+    states = {name: decoder.empty(name, len(ids)) for name in decoder.caches}
     past = 0
     for length in _LENGTHS:
         total = past + length
-        positions = torch.arange(past, total).expand(len(ids), -1).numpy()
-        feeds = {
-            "inputs_embeds": embedding.run(None, {"input_ids": ids[:, past:total].numpy()})[0],
-            "attention_mask": torch.ones(len(ids), total, dtype=torch.int64).numpy(),
-            "position_ids": positions,
-            **states,
+        given = {
+            **embedding({"input_ids": ids[:, past:total]}),
+            "attention_mask": torch.ones(len(ids), total, dtype=torch.int64),
+            "position_ids": torch.arange(past, total).expand(len(ids), -1),
         }
-        given = {value.name: feeds[value.name] for value in decoder.get_inputs()}
-        found = dict(zip(outputs, decoder.run(outputs, given), strict=True))
-        states = {
-            f"past_key_values.{name.removeprefix('present.')}": found[name] for name in outputs if "present." in name
-        }
-        _compare(loaded, ids[:, :total], torch.from_numpy(found["logits"])[:, -1], tolerance)
+        found = decoder(given | states)
+        states = {name: found[name.replace("past_key_values", "present")] for name in states}
+        _compare(loaded, ids[:, :total], found["logits"][:, -1], tolerance)
         past = total
-
-
-def _empty(value: Any, batch: int) -> Any:
-    """A state before the first token."""
-    if value.type not in _DTYPES:
-        raise ArgumentError("inputs_embeds", f"{value.name} is a {value.type}", hint="pass verify=False (--no-verify)")
-    sizes = [size if isinstance(size, int) else {"batch": batch}.get(str(size), 0) for size in value.shape]
-    return torch.zeros(sizes, dtype=_DTYPES[value.type]).numpy()
 
 
 def _compare(loaded: LanguageModel, ids: Tensor, found: Tensor, tolerance: float) -> None:
@@ -305,14 +257,11 @@ def _compare(loaded: LanguageModel, ids: Tensor, found: Tensor, tolerance: float
 
 
 @contextmanager
-def last_logits_only(model: Any) -> Iterator[None]:
+def _last_logits_only(model: Any) -> Iterator[None]:
     """In the body, the model returns one logit vector per row, for the last token that is not padding.
 
     onnxruntime-genai pads shorter prompts of a batch on the right, so that the last position may be padding. Models
     without an output embedding are left alone; onnxruntime-genai then selects from all logits.
-
-    Args:
-        model: A causal language model of transformers; its hooks are removed afterwards.
     """
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if head is None:
@@ -357,15 +306,8 @@ HIDDEN_STATES = "hidden_states"
 
 
 @contextmanager
-def returning_hidden_states(model: Any) -> Iterator[None]:
-    """In the body, the model also returns ``hidden_states``: those after the last layer and its norm, of all positions.
-
-    Args:
-        model: A causal language model of transformers; its hooks are removed afterwards.
-
-    Raises:
-        ArgumentError: If it is not one with a model inside of it, whose output they are.
-    """
+def _returning_hidden_states(model: Any) -> Iterator[None]:
+    """In the body, the model also returns ``hidden_states``, after the last layer and its norm, of all positions."""
     inner = model.base_model
     if inner is model:
         raise ArgumentError(HIDDEN_STATES, f"{type(model).__name__} has no model without an output embedding")
@@ -386,3 +328,37 @@ def returning_hidden_states(model: Any) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def has_image_tokens(model: Any) -> bool:
+    """Whether a model keeps the tokens of images in its cache, as GIT, which widens masks by them."""
+    return any("image_patch_tokens" in vars(module) for module in model.modules())
+
+
+@contextmanager
+def _without_image_tokens(model: Any) -> Iterator[None]:
+    """A model of text has no tokens of images in its cache: masks are those of the text."""
+    modules = [module for module in model.modules() if "image_patch_tokens" in vars(module)]
+    before = [module.image_patch_tokens for module in modules]
+    try:
+        for module in modules:
+            module.image_patch_tokens = 0
+        yield
+    finally:
+        for module, tokens in zip(modules, before, strict=True):
+            module.image_patch_tokens = tokens
+
+
+@contextmanager
+def decoding(model: Any, request: Request, states: Sequence[str] = ()) -> Iterator[None]:
+    """In the body, a decoder has the logits, states and caches that onnxruntime-genai expects."""
+    with ExitStack() as stack:
+        if request.last_logits:
+            stack.enter_context(_last_logits_only(model))
+        for change in (traceable_rotary_embeddings, equal_head_sizes, _without_image_tokens, attention_over_latents):
+            stack.enter_context(change(model))
+        if states:
+            stack.enter_context(states_as_tensors(model, states))
+        if request.hidden_states:
+            stack.enter_context(_returning_hidden_states(model))
+        yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ...errors import ArgumentError
+from ..decoders.step import cached_states
 from ..extras import import_extra
 from ..meta import has_weights, runnable
 from ..parts import Component, Inputs, with_forward
@@ -27,14 +28,7 @@ _PAST = 5
 
 
 def components_of(source: Source) -> list[Component]:
-    """The components of a model for its task.
-
-    Args:
-        source: The model.
-
-    Raises:
-        ArgumentError: If a model that generates text does not run with a cache, or SpeechT5 has no vocoder.
-    """
+    """The components of a model for its task."""
     form = source.task.form
     if is_speech(source.model.config) and source.task.name == "text-to-audio":
         return speech_components(source.model, load_vocoder(source.vocoder))
@@ -54,11 +48,7 @@ def components_of(source: Source) -> list[Component]:
 
 @contextmanager
 def computing_attentions(model: Any) -> Iterator[None]:
-    """Use the attention of transformers that returns its weights, which others do not compute.
-
-    Args:
-        model: The model, whose configuration is restored.
-    """
+    """Use the attention of transformers that returns its weights, which others do not compute."""
     before = model.config._attn_implementation
     model.set_attn_implementation("eager")
     try:
@@ -124,7 +114,7 @@ def _decoder(source: Source, name: str = "model") -> Component:
     """The decoder of tokens, or under another name of their embeddings."""
     model = source.model
     transformers = import_extra("transformers")
-    shapes = _cache_shapes(model)
+    shapes = _shapes(cached_states(model, "models with other states are exported by fxonnx.genai.export"))
     has_positions = "position_ids" in inspect.signature(model.forward).parameters
     takes_embeddings = name != "model"
 
@@ -179,31 +169,6 @@ def _present(layers: Any) -> dict[str, Tensor]:
         for index, layer in enumerate(layers)
         for name, state in (("key", layer.keys), ("value", layer.values))
     }
-
-
-def _cache_shapes(model: Any) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Heads and head size of the keys and of the values of each layer.
-
-    Raises:
-        ArgumentError: If the model does not store keys and values in a cache.
-    """
-    transformers = import_extra("transformers")
-    cache = transformers.DynamicCache()
-    called = runnable(model)
-    ids = torch.ones(1, 1, dtype=torch.int64, device=called.device)
-    name = type(model).__name__
-    try:
-        with torch.no_grad():
-            called(input_ids=ids, past_key_values=cache, use_cache=True)
-    except (TypeError, ValueError, IndexError, AttributeError) as error:
-        raise ArgumentError("model", f"{name} does not run with a DynamicCache: {error}") from error
-    if not cache.layers or not all(isinstance(layer.keys, Tensor) for layer in cache.layers):
-        hint = "models with other states are exported by fxonnx.genai.export"
-        raise ArgumentError("model", f"{name} does not store keys and values in a cache", hint=hint)
-    return [
-        ((layer.keys.shape[1], layer.keys.shape[3]), (layer.values.shape[1], layer.values.shape[3]))
-        for layer in cache.layers
-    ]
 
 
 def _encoder_and_decoder(source: Source) -> list[Component]:
@@ -322,11 +287,7 @@ def _encode(model: Any, inputs: Inputs) -> Any:
 
 
 def _cross_shapes(model: Any, output: Any, has_mask: bool) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Heads and head size of the keys and of the values of each layer of the decoder.
-
-    Raises:
-        ArgumentError: If the model does not run with a cache.
-    """
+    """Heads and head size of the keys and of the values of each layer of the decoder."""
     transformers = import_extra("transformers")
     cache = transformers.EncoderDecoderCache(transformers.DynamicCache(), transformers.DynamicCache())
     called, hidden = runnable(model), output[0]
@@ -340,7 +301,9 @@ def _cross_shapes(model: Any, output: Any, has_mask: bool) -> list[tuple[tuple[i
     except (TypeError, ValueError, IndexError, AttributeError) as error:
         name = type(model).__name__
         raise ArgumentError("model", f"{name} does not run with an EncoderDecoderCache: {error}") from error
-    layers = cache.self_attention_cache.layers
-    return [
-        ((layer.keys.shape[1], layer.keys.shape[3]), (layer.values.shape[1], layer.values.shape[3])) for layer in layers
-    ]
+    return _shapes((layer.keys, layer.values) for layer in cache.self_attention_cache.layers)
+
+
+def _shapes(states: Iterable[tuple[Tensor, Tensor]]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Heads and head size of the keys and of the values of each layer."""
+    return [((keys.shape[1], keys.shape[3]), (values.shape[1], values.shape[3])) for keys, values in states]

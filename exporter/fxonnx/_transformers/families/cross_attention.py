@@ -47,12 +47,7 @@ TRANSLATIONS: Mapping[Any, Any] = MappingProxyType({torch.ops.fxonnx_huggingface
 
 
 def reusing_cache(past: Sequence[tuple[Tensor, Tensor]], use_cache_branch: Tensor) -> Any:
-    """Make a cache of cross attention that chooses between the keys and values of earlier steps and of this one.
-
-    Args:
-        past: Keys and values of each layer.
-        use_cache_branch: A bool, (1,): whether to use them.
-    """
+    """Make a cache of cross attention that chooses between the keys and values of earlier steps and of this one."""
     cache = import_extra("transformers").DynamicCache(past)
 
     def update(keys: Tensor, values: Tensor, layer: int, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -71,11 +66,7 @@ def _choose(past: Tensor, computed: Tensor, use_cache_branch: Tensor) -> Tensor:
 
 
 def present_of_both(cache: Any) -> dict[str, Tensor]:
-    """The keys and values of a decoder with cross attention by the names of the file's outputs.
-
-    Args:
-        cache: An ``EncoderDecoderCache``.
-    """
+    """The keys and values of a decoder with cross attention by the names of the file's outputs."""
     layers = zip(cache.self_attention_cache.layers, cache.cross_attention_cache.layers, strict=True)
     return {
         f"present.{index}.{part}.{name}": state
@@ -86,11 +77,7 @@ def present_of_both(cache: Any) -> dict[str, Tensor]:
 
 
 def merge_branches(model: ir.Model) -> None:
-    """Replace the choices of a model by one If whose else-branch computes what only the first step needs.
-
-    Args:
-        model: The exported model, changed in place.
-    """
+    """Replace the choices of a model by one If whose else-branch computes what only the first step needs."""
     graph = model.graph
     choices = [node for node in graph if (node.domain, node.op_type) == (_DOMAIN, _NAME)]
     if not choices:

@@ -48,14 +48,7 @@ def denoiser_of(pipeline: Any) -> tuple[str, Any]:
 
 
 def check_denoiser(pipeline: Any) -> None:
-    """Reject a UNet with inputs that its pipeline makes of images or classes.
-
-    Args:
-        pipeline: The pipeline.
-
-    Raises:
-        ArgumentError: If its UNet has one.
-    """
+    """Reject a UNet with inputs that its pipeline makes of images or classes."""
     name, module = denoiser_of(pipeline)
     for option, known in _CONDITIONS.items() if name == "unet" else ():
         if module.config.get(option) not in known:
@@ -64,11 +57,7 @@ def check_denoiser(pipeline: Any) -> None:
 
 
 def components_of_pipeline(pipeline: Any) -> list[Component]:
-    """The components of a pipeline, by the names of their directories.
-
-    Args:
-        pipeline: A pipeline whose modules are in evaluation mode and in the dtype of the weights.
-    """
+    """The components of a pipeline, by the names of their directories."""
     denoiser = _denoiser(*denoiser_of(pipeline))
     has_mask = "encoder_attention_mask" in denoiser.inputs(Sizes())
     encoders = {name: getattr(pipeline, name, None) for name in TEXT_ENCODERS}

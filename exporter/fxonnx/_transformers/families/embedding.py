@@ -24,13 +24,7 @@ _VERIFIED = ((1, 3), (3, 7), (2, 1))
 
 
 class SentenceEmbedding(nn.Module):
-    """A model, a pooling of its hidden states, and further modules.
-
-    Args:
-        model: A model of transformers that returns ``last_hidden_state``.
-        pooling: Name of the pooling.
-        modules: Modules for the pooled embedding.
-    """
+    """A model, a pooling of its hidden states, and further modules."""
 
     def __init__(self, model: nn.Module, pooling: str, modules: Iterable[nn.Module]) -> None:
         super().__init__()
@@ -44,11 +38,7 @@ class SentenceEmbedding(nn.Module):
 
 
 class Reranker(nn.Module):
-    """A sequence classifier; with one label, the score is its probability.
-
-    Args:
-        model: A model for sequence classification of transformers.
-    """
+    """A sequence classifier; with one label, the score is its probability."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -61,16 +51,7 @@ class Reranker(nn.Module):
 
 
 def export_embedding(loaded: LanguageModel, request: Request) -> None:
-    """Write model.onnx, with the output ``sentence_embedding``.
-
-    Args:
-        loaded: The model and its tokenizer.
-        request: The arguments of the export.
-
-    Raises:
-        ArgumentError: If the pooling is not known, or a module is not supported.
-        VerificationError: If the embeddings differ from eager torch's.
-    """
+    """Write model.onnx, with the output ``sentence_embedding``."""
     pooling, modules = request.pooling, list[nn.Module]()
     if loaded.directory is not None:
         pooling, modules = load_sentence_modules(loaded.directory, loaded.model.dtype, pooling)
@@ -86,15 +67,7 @@ def export_embedding(loaded: LanguageModel, request: Request) -> None:
 
 
 def export_reranker(loaded: LanguageModel, request: Request) -> None:
-    """Write model.onnx, with the output ``logits`` and, for one label, ``scores``.
-
-    Args:
-        loaded: The model and its tokenizer.
-        request: The arguments of the export.
-
-    Raises:
-        VerificationError: If the logits differ from eager torch's.
-    """
+    """Write model.onnx, with the output ``logits`` and, for one label, ``scores``."""
     reranker = Reranker(loaded.model)
     _export(reranker, loaded, ("logits", "scores") if reranker.has_scores else ("logits",), request)
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ... import ONNXProgram
-from ..._capture.patches.libraries.attention_functions import attention_function
-from ..._warnings import warn_user
 from ...errors import ArgumentError, VerificationError
+from ..core import attention_function, warn_user
 from ..directory import write_json
 from ..extras import import_extra
 from ..generation import compare_generation
@@ -35,9 +34,6 @@ class Encoder(nn.Module):
 
     The projections are those in the cache after a step of the decoder. Without its attention, which fusion would
     combine with them, the rest of the step is dead code.
-
-    Args:
-        model: An encoder-decoder model of transformers.
     """
 
     def __init__(self, model: Any) -> None:
@@ -71,13 +67,7 @@ class SourceEncoder(Encoder):
 
 
 class Decoder(nn.Module):
-    """One step of the decoder, with the cache of its self attention and the keys and values of the cross attention.
-
-    Args:
-        model: An encoder-decoder model of transformers.
-        size: The size of the states of the encoder.
-        last_logits: Return the logits of the last position only.
-    """
+    """One step of the decoder, with the cache of its self attention and the keys and values of the cross attention."""
 
     def __init__(self, model: Any, size: int, last_logits: bool) -> None:
         super().__init__()
@@ -108,16 +98,7 @@ def _states(cache: Any) -> list[Tensor]:
 
 
 def export_encoder_decoder(loaded: LanguageModel, request: Request) -> None:
-    """Write encoder.onnx and decoder.onnx, with the names that Whisper has in onnxruntime-genai.
-
-    Args:
-        loaded: The model and its tokenizer.
-        request: The arguments of the export.
-
-    Raises:
-        ArgumentError: If the model does not run with a cache.
-        VerificationError: If the logits differ from transformers'.
-    """
+    """Write encoder.onnx and decoder.onnx, with the names that Whisper has in onnxruntime-genai."""
     warn_user(
         f"onnxruntime-genai cannot run {type(loaded.model).__name__}: it supports only Whisper and marian-ssru as "
         "encoder-decoder models. encoder.onnx and decoder.onnx are for ONNX Runtime, without a genai_config.json"
@@ -224,11 +205,7 @@ def _skip_attention(
 
 
 class WhisperEncoder(nn.Module):
-    """The encoder, followed by the key and value projections of the decoder's cross attention.
-
-    Args:
-        model: A ``WhisperForConditionalGeneration``.
-    """
+    """The encoder, followed by the key and value projections of the decoder's cross attention."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -246,12 +223,7 @@ class WhisperEncoder(nn.Module):
 
 
 class WhisperDecoder(nn.Module):
-    """One step of the decoder, with the cache of its self attention and the keys and values of the cross attention.
-
-    Args:
-        model: A ``WhisperForConditionalGeneration``.
-        last_logits: Compute the logits of the last position only.
-    """
+    """One step of the decoder, with the cache of its self attention and the keys and values of the cross attention."""
 
     def __init__(self, model: Any, last_logits: bool) -> None:
         super().__init__()
@@ -274,16 +246,7 @@ class WhisperDecoder(nn.Module):
 
 
 def export_whisper(loaded: LanguageModel, request: Request) -> None:
-    """Write encoder.onnx, decoder.onnx, genai_config.json and audio_processor_config.json.
-
-    Args:
-        loaded: The model and its tokenizer.
-        request: The arguments of the export.
-
-    Raises:
-        ArgumentError: If the model is not for 30 seconds of audio.
-        VerificationError: If the tokens differ from transformers'.
-    """
+    """Write encoder.onnx, decoder.onnx, genai_config.json and audio_processor_config.json."""
     config = loaded.model.config
     frames = 2 * config.max_source_positions
     if frames != _FRAMES:

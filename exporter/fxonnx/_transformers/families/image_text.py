@@ -31,10 +31,6 @@ __all__ = [
 def image_inputs(model: Any, sizes: Sizes) -> dict[str, Tensor]:
     """Example images, one for each text.
 
-    Args:
-        model: The model.
-        sizes: Sizes of the inputs.
-
     Returns:
         FLOAT (images, channels, height, width); of models with a mask of pixels, FLOAT (batch, 1, channels, height,
         width) and BOOL (batch, 1, height, width).
@@ -47,13 +43,7 @@ def image_inputs(model: Any, sizes: Sizes) -> dict[str, Tensor]:
 
 
 def example_inputs(model: Any, names: Collection[str], sizes: Sizes) -> dict[str, Tensor]:
-    """Example inputs of a model; texts with images have the tokens of their images.
-
-    Args:
-        model: The model.
-        names: Names of the inputs.
-        sizes: Their sizes.
-    """
+    """Example inputs of a model; texts with images have the tokens of their images."""
     if {"input_ids", "pixel_values"} <= {*names} and image_token(model.base_model.config) >= 0:
         return image_text_inputs(model.base_model, sizes)
     return sample_inputs(model, names, sizes)
@@ -69,14 +59,7 @@ def image_token(config: Any) -> int:
 
 
 def check_image_text(model: Any) -> None:
-    """Reject models whose images are not features in place of tokens.
-
-    Args:
-        model: The model.
-
-    Raises:
-        ArgumentError: If they are not, or need more inputs than their pixels.
-    """
+    """Reject models whose images are not features in place of tokens."""
     name = type(model).__name__
     hint = "fxonnx.genai.export exports further vision-language models, fxonnx.export any model with example inputs"
     if image_token(model.config) < 0 or not hasattr(model, "get_image_features"):
@@ -130,12 +113,6 @@ class _Unseparated(TorchFunctionMode):
 def image_features(model: Any, module: Any = None, **images: Tensor) -> Tensor:
     """The features of images, in the order of their tokens.
 
-    Args:
-        model: The model.
-        module: The module whose output they are, if the model separates them into images; see
-            ``module_of_features``.
-        images: Inputs of the images.
-
     Returns:
         FLOAT (..., hidden size).
     """
@@ -163,9 +140,6 @@ def module_of_features(model: Any) -> Any:
     """The module whose output are the features of images, if the model returns them image by image.
 
     The separation by numbers of tensors cannot be exported; the file returns the features of all images together.
-
-    Args:
-        model: The model.
 
     Returns:
         The module; None if the model returns one tensor, or has no weights to find the module by.
@@ -201,12 +175,7 @@ def _tensor_of(output: Any) -> Any:
 
 
 def image_text_inputs(model: Any, sizes: Sizes) -> dict[str, Tensor]:
-    """Texts of one image each, the last one with padding on the left.
-
-    Args:
-        model: The model.
-        sizes: Sizes of the inputs.
-    """
+    """Texts of one image each, the last one with padding on the left."""
     pixels, called = image_inputs(model, sizes), runnable(model)
     with torch.no_grad():
         features = image_features(called, **{name: value.to(called.device) for name, value in pixels.items()})
@@ -229,9 +198,6 @@ def merged_embeddings(config: Any, ids: Tensor, embeddings: Tensor, features: Te
         ids: INT64 (batch, length), the tokens.
         embeddings: FLOAT (batch, length, hidden size) of the tokens.
         features: FLOAT (..., hidden size), the features of the images.
-
-    Raises:
-        ArgumentError: If there are more or fewer features than tokens of images.
     """
     places = ids.eq(image_token(config))
     features = features.reshape(-1, features.shape[-1])

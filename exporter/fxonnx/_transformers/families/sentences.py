@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..._program.checkpoint_files import read_json
 from ...errors import ArgumentError
+from ..core import read_json
 from ..untrusted import loading, read_settings
 
 __all__ = [
@@ -46,11 +46,7 @@ def model_directory(directory: Path) -> Path:
 
 
 def sentence_length(directory: Path) -> int:
-    """The number of tokens after which sentence-transformers truncates a text.
-
-    Args:
-        directory: The directory of the model.
-    """
+    """The number of tokens after which sentence-transformers truncates a text."""
     path = directory / "sentence_bert_config.json"
     length = read_settings(path).get("max_seq_length") if path.is_file() else None
     return length if isinstance(length, int) else sys.maxsize
@@ -61,16 +57,8 @@ def load_sentence_modules(
 ) -> tuple[Pooling | None, list[nn.Module]]:
     """Read the pooling and the modules after it.
 
-    Args:
-        directory: The directory of the model.
-        dtype: The dtype of the weights.
-        pooling: A pooling in place of the one that the directory specifies.
-
     Returns:
         The pooling, None if it is not known, and the other modules.
-
-    Raises:
-        ArgumentError: If a module or its settings are not supported.
     """
     modules: list[nn.Module] = []
     for name, path in _modules(directory) if has_sentence_modules(directory) else ():
@@ -184,12 +172,7 @@ POOLINGS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
 
 
 class Dense(nn.Module):
-    """A linear layer with an activation.
-
-    Args:
-        linear: The layer.
-        activation: The activation.
-    """
+    """A linear layer with an activation."""
 
     def __init__(self, linear: nn.Linear, activation: nn.Module) -> None:
         super().__init__()

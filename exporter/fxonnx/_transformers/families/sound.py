@@ -32,14 +32,7 @@ def is_speech(config: Any) -> bool:
 
 
 def load_vocoder(vocoder: Any) -> Any:
-    """The model that makes sound of spectrograms.
-
-    Args:
-        vocoder: A ``SpeechT5HifiGan``, or a directory or id of the Hub of one.
-
-    Raises:
-        ArgumentError: If there is none.
-    """
+    """The model that makes sound of spectrograms."""
     transformers = import_extra("transformers")
     hint = "pass a SpeechT5HifiGan, or its directory: vocoder=, --vocoder"
     if isinstance(vocoder, (str, os.PathLike)):
@@ -56,12 +49,7 @@ def load_vocoder(vocoder: Any) -> Any:
 
 
 def speech_components(model: Any, vocoder: Any) -> list[Component]:
-    """The encoder, a step of the decoder, and the vocoder; one text at a time, as in transformers.js.
-
-    Args:
-        model: A ``SpeechT5ForTextToSpeech``.
-        vocoder: A ``SpeechT5HifiGan``.
-    """
+    """The encoder, a step of the decoder, and the vocoder; one text at a time, as in transformers.js."""
 
     def encode(input_ids: Tensor) -> dict[str, Tensor]:
         mask = torch.ones_like(input_ids)
@@ -161,14 +149,7 @@ _PARTS = ("decoder", "encoder")
 
 
 def replace_speech(model: Any, encoder: Session, decoder: Session, vocoder: Session) -> None:
-    """Let the files compute the parts that ``generate`` and ``generate_speech`` call; both return sound.
-
-    Args:
-        model: A ``SpeechT5ForTextToSpeech`` without weights.
-        encoder: The file of the encoder.
-        decoder: The file of a step of the decoder.
-        vocoder: The file of the vocoder.
-    """
+    """Let the files compute the parts that ``generate`` and ``generate_speech`` call; both return sound."""
     output = import_extra("transformers").utils.ModelOutput
     known: dict[str, Tensor] = {}
     postnet = model.speech_decoder_postnet
@@ -213,14 +194,7 @@ def codebooks_of(model: Any) -> int:
 
 
 def music_components(model: Any) -> list[Component]:
-    """The decoder of sound, and the pattern by which the tokens of a codebook are delayed.
-
-    Args:
-        model: A MusicGen.
-
-    Raises:
-        ArgumentError: If its decoder of sound is not EnCodec, or decodes in chunks.
-    """
+    """The decoder of sound, and the pattern by which the tokens of a codebook are delayed."""
     audio = model.config.audio_encoder
     if audio.model_type != "encodec" or audio.chunk_length_s is not None:
         chunks = f" in chunks of {audio.chunk_length_s} seconds" if audio.model_type == "encodec" else ""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import partial, reduce
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -12,11 +12,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..._warnings import warn_user
 from ...errors import ArgumentError
-from ..decoders.attention import equal_head_sizes
+from ..core import warn_user
 from ..decoders.padding import ignores_padding
-from ..decoders.step import DYNAMIC_SHAPES, example_inputs, last_logits_only
+from ..decoders.step import DYNAMIC_SHAPES, decoding, example_inputs
 from ..directory import write_json
 from ..generation import compare_generation
 from ..language_models import LanguageModel
@@ -29,11 +28,7 @@ __all__ = ["ImageTiles", "MaskedTiles", "Ovis2", "PaliGemma", "export_vision_lan
 
 
 class TileFeatures(nn.Module):
-    """``get_image_features`` for any number of tiles.
-
-    Args:
-        model: A vision-language model of transformers.
-    """
+    """``get_image_features`` for any number of tiles."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -153,11 +148,7 @@ class PaliGemma(ImageTiles):
 
 
 class PaliGemmaDecoder(nn.Module):
-    """The decoder of PaliGemma, with a bidirectional mask for prompts without a past.
-
-    Args:
-        model: A ``PaliGemmaForConditionalGeneration``.
-    """
+    """The decoder of PaliGemma, with a bidirectional mask for prompts without a past."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -246,10 +237,6 @@ class TokenEmbedding(nn.Module):
     """The embedding of the tokens, in which image features replace images and videos in order.
 
     Such tokens beyond the features keep their embedding: the model may generate them.
-
-    Args:
-        model: A vision-language model of transformers.
-        tower: Its vision tower. Embeddings shorter than the image features are padded with 0.
     """
 
     mark_rows: Tensor
@@ -280,16 +267,7 @@ class TokenEmbedding(nn.Module):
 
 
 def export_vision_language(loaded: LanguageModel, request: Request) -> None:
-    """Write vision.onnx, embedding.onnx, decoder.onnx, genai_config.json and the description of the preprocessing.
-
-    Args:
-        loaded: The model and its tokenizer.
-        request: The arguments of the export.
-
-    Raises:
-        ArgumentError: If onnxruntime-genai or fxonnx does not support the vision tower.
-        VerificationError: If the tokens differ from transformers'.
-    """
+    """Write vision.onnx, embedding.onnx, decoder.onnx, genai_config.json and the description of the preprocessing."""
     model_type = loaded.model.config.model_type
     if model_type not in VISION_TOWERS:
         reason = f": {_REASONS[model_type]}" if model_type in _REASONS else f", only {', '.join(VISION_TOWERS)}"
@@ -350,16 +328,8 @@ def _parts(model: Any, tower: VisionTower, request: Request) -> dict[str, Part]:
             ),
             output_names=("inputs_embeds",),
         ),
-        "decoder": Part(tower.decoder(), inputs, shapes, calls, context=partial(_decoding, model, request)),
+        "decoder": Part(tower.decoder(), inputs, shapes, calls, context=partial(decoding, model, request)),
     }
-
-
-@contextmanager
-def _decoding(model: Any, request: Request) -> Iterator[None]:
-    """In the body, the decoder has the logits and the cache that onnxruntime-genai expects."""
-    selection = last_logits_only(model) if request.last_logits else nullcontext()
-    with selection, equal_head_sizes(model):
-        yield
 
 
 def _with_parts(config: dict[str, Any], tower: VisionTower) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..._capture.patches.libraries.attention_functions import attention_function
 from ...errors import ArgumentError
+from ..core import attention_function
 from ..parts import Call, Part, input_dtype
 
 __all__ = [
@@ -36,9 +36,6 @@ _ROWS, _COLUMNS = 3, 2
 
 class VisionTower(ABC):
     """The vision tower of one family of models.
-
-    Args:
-        model: The whole model of transformers.
 
     Attributes:
         genai_type: The type in genai_config.json.
@@ -83,11 +80,7 @@ class VisionTower(ABC):
 
     @abstractmethod
     def preprocessing(self, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Operators of onnxruntime-extensions after the image is decoded; none if transformers makes the inputs.
-
-        Args:
-            settings: Settings of the image processor of transformers.
-        """
+        """Operators of onnxruntime-extensions after the image is decoded; none if transformers makes the inputs."""
 
     def generation_inputs(self, _ids: Tensor) -> dict[str, Tensor]:
         """Further inputs of ``generate`` in transformers."""
@@ -185,11 +178,7 @@ class Mistral3(VisionTower):
 
 
 class PixtralFeatures(nn.Module):
-    """``get_image_features`` for one image, whose size is the tensor's.
-
-    Args:
-        model: A ``Mistral3ForConditionalGeneration``.
-    """
+    """``get_image_features`` for one image, whose size is the tensor's."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -238,11 +227,7 @@ class LightOnOcr(Mistral3):
 
 
 class LightOnOcrFeatures(nn.Module):
-    """``get_image_features`` for one image, whose size is the tensor's.
-
-    Args:
-        model: A ``LightOnOcrForConditionalGeneration``.
-    """
+    """``get_image_features`` for one image, whose size is the tensor's."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -259,9 +244,6 @@ class QwenFeatures(nn.Module):
     """The tower with positions and windows computed by tensor operations from the grid of one image.
 
     transformers computes them in Python, for one grid. The windows become an attention mask instead of a permutation.
-
-    Args:
-        model: A ``Qwen2VLForConditionalGeneration`` or ``Qwen2_5_VLForConditionalGeneration``.
     """
 
     def __init__(self, model: Any) -> None:
@@ -426,11 +408,7 @@ class Qwen3(Qwen):
 
 
 class DeepstackDecoder(nn.Module):
-    """The decoder of Qwen3-VL, with the features for its first layers after the embedding of each token.
-
-    Args:
-        model: A ``Qwen3VLForConditionalGeneration``.
-    """
+    """The decoder of Qwen3-VL, with the features for its first layers after the embedding of each token."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -524,11 +502,7 @@ _GEMMA3_TOKENS = 256
 
 
 class Gemma3Features(nn.Module):
-    """The features of the images, each followed by 1.
-
-    Args:
-        model: A ``Gemma3ForConditionalGeneration``.
-    """
+    """The features of the images, each followed by 1."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -541,11 +515,7 @@ class Gemma3Features(nn.Module):
 
 
 class Gemma3Decoder(nn.Module):
-    """The decoder of Gemma 3, with the kind of each token after its embedding: 1 for an image, 0 for text.
-
-    Args:
-        model: A ``Gemma3ForConditionalGeneration``.
-    """
+    """The decoder of Gemma 3, with the kind of each token after its embedding: 1 for an image, 0 for text."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

@@ -3,61 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from ... import Diagnostics, ONNXProgram, QuantizeConfig, Target
-from ... import export as export_model
-from ..._warnings import ignoring_warnings, warn_user
-from ...errors import ArgumentError, VerificationError, did_you_mean
-from ..decoders.adapters import ADAPTER_PATTERN, Adapters, load_adapters, save_adapters
-from ..decoders.attention import (
-    attention_over_latents,
-    equal_head_sizes,
-    traceable_rotary_embeddings,
-    warn_about_long_sequences,
-)
-from ..decoders.caches import CacheType, check_cache_type, use_integer_caches
-from ..decoders.padding import assume_right_padding, counting_tokens, counts_places, ignores_padding
-from ..decoders.recurrent import states_as_tensors
-from ..decoders.step import (
-    EMBEDDING,
-    HIDDEN_STATES,
-    compare_logits,
-    dynamic_shapes,
-    embedding_part,
-    example_inputs,
-    has_rotary_positions,
-    input_names,
-    last_logits_only,
-    returning_hidden_states,
-    state_names,
-    with_embeddings,
-)
-from ..directory import LAST, keep_checkpoint_files, save_beside_weights, staged_directory, write_json
+from ... import QuantizeConfig, Target
+from ...errors import ArgumentError
+from ..decoders.caches import CacheType, check_cache_type
+from ..directory import LAST, keep_checkpoint_files, staged_directory
+from ..extras import check_choice
+from ..families.decoder import export_decoder
 from ..families.embedding import export_embedding, export_reranker
 from ..families.encoder_decoder import export_encoder_decoder, export_whisper
 from ..families.sentences import POOLINGS, Pooling
 from ..families.vision_language import export_vision_language
-from ..generation import (
-    Quality,
-    check_can_verify,
-    compare_tokens,
-    open_exported,
-    quality_of,
-    reference_of,
-    warn_of_quality,
-)
+from ..generation import Quality, check_can_verify
 from ..hub import download, is_hub_id
 from ..language_models import ChatTemplate, LanguageModel, load_language_model
-from ..meta import has_weights
-from ..parts import Request, decoder_calls, export_parts, narrowing_constraints, rounded_weights, save_parts
+from ..parts import Request
 from ..precision import (
-    KL_LIMITS,
     RECIPES,
     Precision,
     PrecisionPlan,
@@ -67,25 +33,15 @@ from ..precision import (
     config_of_recipe,
     read_precision,
     with_accuracy_level,
-    with_integer_caches,
     with_quantization,
 )
-from ..tasks import Family, check_modalities, has_image_tokens, without_image_tokens
-from .genai_config import context_length, genai_config
+from ..tasks import FAMILIES, Family, check_modalities
 
 __all__ = ["export"]
 
 _TARGETS: Mapping[str, Target] = MappingProxyType({"cpu": "onnxruntime-genai", "cuda": "onnxruntime-genai-cuda"})
 _PLAIN_TARGETS: Mapping[str, Target] = MappingProxyType({"cpu": "onnxruntime", "cuda": "onnxruntime-cuda"})
-_PLAIN = frozenset({"embedding", "encoder-decoder", "image", "reranker", "speech"})
-"""Families that ONNX Runtime runs without onnxruntime-genai."""
-_MODEL_FILE = "model.onnx"
 _INTEGERS = ("int4", "int8")
-_ROUTERS = frozenset({"MoE", "QMoE", "TopK"})
-_HINT = (
-    "activations rounded to 8 bits can make a router choose another expert where two are almost equally good; if the "
-    "export with precision='fp32' succeeds, compare the quality of this one and pass verify=False (--no-verify)"
-)
 _WRITTEN = (LAST, "genai", "model.onnx", "encoder", "decoder", "embedding", "vision", "audio", "weights")
 """Beginnings of the names of files that replace others in the directory of the checkpoint."""
 
@@ -172,8 +128,8 @@ def export(
         SaveError: If ``out`` cannot be written.
         ExportError: If transformers or onnxruntime-genai is not installed, or the export fails.
     """
-    _check_choice("target", target, _TARGETS)
-    _check_choice("pooling", pooling, (None, *POOLINGS))
+    check_choice("target", target, _TARGETS)
+    check_choice("pooling", pooling, (None, *POOLINGS))
     check_cache_type(cache, target)
     name = recipe or ("" if quantize is not None else precision)
     if recipe is not None:
@@ -182,11 +138,11 @@ def export(
         precision = "fp32" if quantize is None else "int4"
     plan = read_precision(precision, quantize, target)
     if cache != "float":
-        plan = with_integer_caches(plan)
-    announce = on_stage or _ignore
+        plan = with_quantization(plan, plan.quantize)
+    announce = on_stage or (lambda _stage: None)
 
     def check(family: Family) -> None:
-        if verify and family not in _PLAIN:
+        if verify and FAMILIES[family].in_genai:
             check_can_verify(target, plan.dtype)
 
     with staged_directory(Path(out)) as staging:
@@ -209,7 +165,7 @@ def export(
         plan = _plan_of_model(loaded, plan, recipe, precision, accuracy_level)
         _write_tokenizer(loaded, staging)
         options = {
-            "target": (_PLAIN_TARGETS if loaded.family in _PLAIN else _TARGETS)[target],
+            "target": (_TARGETS if FAMILIES[loaded.family].in_genai else _PLAIN_TARGETS)[target],
             "quantize": plan.quantize,
             "opset_version": opset_version,
         }
@@ -226,14 +182,6 @@ def export(
         if request.checkpoint is not None:
             keep_checkpoint_files(staging, request.checkpoint, _WRITTEN)
     return Path(out)
-
-
-def _check_choice(argument: str, value: Any, known: Iterable[str | None]) -> None:
-    """Check an argument that is one of some names, or None where that is among them."""
-    names = [name for name in known if name is not None]
-    if value not in [*known]:
-        expected = ", ".join(map(repr, names))
-        raise ArgumentError(argument, f"expected {expected}, got {value!r}", hint=did_you_mean(value, names))
 
 
 def _check_family(loaded: LanguageModel, given: Mapping[str, Any]) -> None:
@@ -258,78 +206,8 @@ def _plan_of_model(
     return plan if accuracy_level is None else with_accuracy_level(plan, accuracy_level)
 
 
-def _export_decoder(loaded: LanguageModel, request: Request) -> None:
-    warn_about_long_sequences(loaded.config)
-    loaded, adapters = load_adapters(loaded, request.adapters)
-    is_right = _write_decoder(loaded, adapters, request)
-    if not is_right and counts_places(loaded.model):
-        with counting_tokens(loaded.model):
-            is_right = _write_decoder(loaded, adapters, request)
-    if not is_right:
-        warn_user(
-            "the model takes one prompt at a time: in a batch, prompts of unequal lengths would have other tokens, "
-            "because padding counts as a part of its windows or positions"
-        )
-        _write_decoder(loaded, adapters, request, has_batches=False)
-
-
-def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, *, has_batches: bool = True) -> bool:
-    """Export and save a decoder, and compare it on request.
-
-    Returns:
-        Whether batches of prompts of unequal lengths are right: by masks and positions, and the comparison.
-    """
-    program = _program(loaded, adapters, request, has_batches=has_batches)
-    if has_batches and not ignores_padding(program, loaded.config):
-        return False
-    if request.cache != "float":
-        use_integer_caches(program, loaded)
-    save_adapters(program, adapters, request.directory)
-    config = genai_config(loaded.model, loaded.tokenizer, program.model.graph, request.device, _MODEL_FILE)
-    request.announce("save")
-    path = request.directory / _MODEL_FILE
-    if request.inputs_embeds:
-        save_parts({"model": program, **export_parts({EMBEDDING: embedding_part(loaded.model)}, request)}, request)
-    elif loaded.is_packed or not has_weights(loaded.model):
-        program.save(path, weights=loaded.stored_weights)
-    else:
-        save_beside_weights(program, path, request.checkpoint)
-    write_json(request.directory / LAST, config)
-    if not request.verify:
-        return True
-    request.announce("verify")
-    if request.inputs_embeds:
-        with rounded_weights(loaded.model, program):
-            compare_logits(loaded, request.directory, request.tolerance)
-        return True
-    model = open_exported(request.directory)
-    with adapters.active(None):
-        reference = reference_of(loaded)
-    # The weights of a quantized checkpoint are not rounded again.
-    try:
-        with nullcontext() if loaded.is_packed else rounded_weights(loaded.model, program):
-            is_right = compare_tokens(
-                loaded, model, request.directory, adapters, request.tolerance, has_batches=has_batches
-            )
-    except VerificationError as error:
-        if request.options["quantize"] is None or not _ROUTERS & {node.op_type for node in program.model.graph}:
-            raise
-        raise VerificationError(error.message, hint=_HINT) from error
-    if reference is not None and is_right:
-        quality = quality_of(model, reference)
-        if request.name in KL_LIMITS:
-            warn_of_quality(quality, request.name, KL_LIMITS[request.name])
-        if request.on_quality is not None:
-            request.on_quality(quality)
-    return is_right
-
-
 def _plan_of_checkpoint(loaded: LanguageModel, plan: PrecisionPlan, has_adapters: bool) -> PrecisionPlan:
-    """The precision with the integers of a quantized checkpoint.
-
-    Raises:
-        ArgumentError: If other options require weights that are not quantized.
-    """
+    """The precision with the integers of a quantized checkpoint."""
     if has_adapters or loaded.family != "decoder":
         argument = "adapters" if has_adapters else "model"
         hint = 'pass quantize="int4" to round the dequantized weights to nearest'
@@ -347,7 +225,7 @@ def _write_tokenizer(loaded: LanguageModel, directory: Path) -> None:
 
 _EXPORTS: Mapping[Family, Callable[[LanguageModel, Request], None]] = MappingProxyType(
     {
-        "decoder": _export_decoder,
+        "decoder": export_decoder,
         "embedding": export_embedding,
         "encoder-decoder": export_encoder_decoder,
         "image": export_encoder_decoder,
@@ -359,73 +237,6 @@ _EXPORTS: Mapping[Family, Callable[[LanguageModel, Request], None]] = MappingPro
 )
 
 
-def _program(loaded: LanguageModel, adapters: Adapters, request: Request, *, has_batches: bool) -> ONNXProgram:
-    """Export a decoder, with guards if onnxruntime-genai calls it with sizes for which it is not valid."""
-    program = _decoder(loaded, adapters, request.without_guards(), has_batches=has_batches)
-    narrowing = narrowing_constraints(program.record.constraints, decoder_calls(context_length(loaded.config)))
-    if has_image_tokens(loaded.model):
-        # Without such tokens, the branch for later steps is the one for the first.
-        narrowing = [one for one in narrowing if one.dims != ("past",)]
-    if narrowing:
-        warn_user(f"the exported model is valid only for: {'; '.join(map(str, narrowing))}")
-        program = _decoder(loaded, adapters, request, has_batches=has_batches)
-    return program
-
-
-def _decoder(loaded: LanguageModel, adapters: Adapters, request: Request, *, has_batches: bool) -> ONNXProgram:
-    """Export a decoder, with positions as an input unless they follow from the attention mask in the graph.
-
-    With GroupQueryAttention they do. In a plain graph they are counted from the length of the past, which includes the
-    padding of a shorter prompt.
-    """
-    inputs = example_inputs(loaded.model) if has_batches else example_inputs(loaded.model, batch=1)
-    if request.inputs_embeds:
-        inputs = with_embeddings(inputs, loaded.model)
-    if has_rotary_positions(loaded.model):
-        positions = {"position_ids": inputs.pop("position_ids")} if "position_ids" in inputs else {}
-        program = _exported(loaded, inputs, adapters, request)
-        if positions and not program.record.patterns.get("group_query_attention"):
-            program = _exported(loaded, {**inputs, **positions}, adapters, request)
-    else:
-        program = _exported(loaded, inputs, adapters, request)
-    return program
-
-
-def _exported(loaded: LanguageModel, inputs: Mapping[str, Any], adapters: Adapters, request: Request) -> ONNXProgram:
-    selection = last_logits_only(loaded.model) if request.last_logits else nullcontext()
-    rotary = traceable_rotary_embeddings(loaded.model)
-    names = state_names(inputs)
-    states = states_as_tensors(loaded.model, names) if names else nullcontext(())
-    with (
-        ignoring_warnings("the model cannot be exported for all requested sizes"),
-        selection,
-        rotary,
-        equal_head_sizes(loaded.model),
-        without_image_tokens(loaded.model),
-        attention_over_latents(loaded.model),
-        states as output_names,
-        returning_hidden_states(loaded.model) if request.hidden_states else nullcontext(),
-    ):
-        if output_names and request.hidden_states:
-            output_names = (*output_names, HIDDEN_STATES)
-        program = export_model(
-            loaded.model,
-            kwargs=inputs,
-            dynamic_shapes=dynamic_shapes(inputs),
-            input_names=input_names(inputs),
-            output_names=output_names or None,
-            adapters=ADAPTER_PATTERN if adapters.directories else (),
-            diagnostics=Diagnostics(on_stage=request.announce),
-            **request.options,
-        )
-    assume_right_padding(program.model.graph)
-    return program
-
-
 def _is_directory(model: Any, directory: Path) -> bool:
     """Whether a model is a path of this directory."""
     return isinstance(model, (str, os.PathLike)) and Path(model).resolve() == directory.resolve()
-
-
-def _ignore(_stage: str) -> None:
-    """Report nothing."""

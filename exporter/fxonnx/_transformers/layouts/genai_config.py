@@ -9,8 +9,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ..._warnings import warn_user
 from ...errors import ArgumentError
+from ..core import warn_user
 from ..decoders.attention import dynamic_factor
 
 __all__ = [
@@ -77,18 +77,7 @@ _PROVIDERS: Mapping[str, Sequence[Mapping[str, Any]]] = MappingProxyType({"cpu":
 
 
 def genai_config(model: Any, tokenizer: Any, graph: ir.Graph, target: str, filename: str) -> dict[str, Any]:
-    """Describe an exported decoder.
-
-    Args:
-        model: The model of transformers.
-        tokenizer: Its tokenizer, for token ids that the model's configuration lacks.
-        graph: The exported graph.
-        target: "cpu" or "cuda".
-        filename: Name of the model file.
-
-    Raises:
-        ArgumentError: If the graph has inputs that onnxruntime-genai cannot provide.
-    """
+    """Describe an exported decoder."""
     config = model.config.get_text_config(decoder=True)
     # Inputs with default values are weights of adapters.
     needed = [value for value in graph.inputs if not value.is_initializer()]
@@ -149,15 +138,7 @@ def _shares_buffers(graph: ir.Graph) -> bool:
 
 
 def genai_keys(values: Sequence[ir.Value], known: Mapping[str, str]) -> dict[str, str]:
-    """Return key in genai_config.json to name, for the inputs or outputs of a graph.
-
-    Args:
-        values: The inputs or outputs.
-        known: Name, with %d for the layer, to key.
-
-    Raises:
-        ArgumentError: If onnxruntime-genai has no key for a name.
-    """
+    """Return key in genai_config.json to name, for the inputs or outputs of a graph."""
     patterns = {str(value.name): re.sub(r"\.\d+\.", ".%d.", str(value.name)) for value in values}
     unknown = [name for name, pattern in patterns.items() if pattern not in known]
     if unknown:
@@ -182,12 +163,7 @@ def context_length(config: Any) -> int:
 
 
 def token_ids(model: Any, tokenizer: Any) -> dict[str, Any]:
-    """Ids of the special tokens that are known.
-
-    Args:
-        model: The model of transformers.
-        tokenizer: Its tokenizer.
-    """
+    """Ids of the special tokens that are known."""
     ids: dict[str, Any] = {}
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         sources = (model.generation_config, model.config.get_text_config(decoder=True), tokenizer)
@@ -200,24 +176,14 @@ def token_ids(model: Any, tokenizer: Any) -> dict[str, Any]:
 
 
 def search_settings(model: Any, max_length: int, *, shares_buffers: bool = False) -> dict[str, Any]:
-    """The defaults of the search, from the generation configuration of the model.
-
-    Args:
-        model: The model of transformers.
-        max_length: The context length.
-        shares_buffers: Whether past and present are one buffer of that length.
-    """
+    """The defaults of the search, from the generation configuration of the model."""
     specified = {name: getattr(model.generation_config, name, None) for name in _SEARCH}
     settings = {name: default if specified[name] is None else specified[name] for name, default in _SEARCH.items()}
     return {**settings, "early_stopping": True, "max_length": max_length, "past_present_share_buffer": shares_buffers}
 
 
 def session_options(target: str) -> dict[str, Any]:
-    """The session options of one model file.
-
-    Args:
-        target: "cpu" or "cuda".
-    """
+    """The session options of one model file."""
     return {"log_id": "onnxruntime-genai", "provider_options": [*_PROVIDERS[target]]}
 
 
@@ -237,10 +203,6 @@ _GENERAL = "decoder"
 
 
 def genai_type(model_type: str) -> str:
-    """The type in genai_config.json for a decoder-only model.
-
-    Args:
-        model_type: ``model_type`` of the model's configuration.
-    """
+    """The type in genai_config.json for a decoder-only model."""
     name = _RENAMED.get(model_type, model_type)
     return name if name in _KNOWN else _GENERAL

@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
@@ -17,11 +17,10 @@ import torch
 
 from ... import Target
 from ... import export as export_model
-from ..._program.accuracy_level import UNROUNDED
-from ..._warnings import ignoring_warnings
-from ...errors import ArgumentError, did_you_mean
+from ...errors import ArgumentError
+from ..core import UNROUNDED, ignoring_warnings
 from ..directory import check_directory, split_external_data, staged_directory
-from ..extras import import_extra
+from ..extras import check_choice, import_extra
 from ..families.components import components_of, computing_attentions
 from ..families.cross_attention import merge_branches
 from ..families.diffusion import components_of_pipeline
@@ -32,7 +31,7 @@ from ..pipelines import has_adapters, pipeline_of, prepared_pipeline, write_pipe
 from ..precision import Variant, importance_of, read_variants
 from ..runner import load
 from ..samples import Sizes
-from ..source import Source, find_checkpoint, load_source
+from ..source import Source, in_dtype, load_source
 from ..tasks import task_by_name
 from ..verify import (
     FileCheck,
@@ -145,74 +144,40 @@ def export(
     if task is not None:
         task_by_name(task)
     variants = read_variants(dtype)
-    check_directory(Path(out))
-    announce = on_stage or _ignore
+    out = Path(out)
+    check_directory(out)
+    announce = on_stage or (lambda _stage: None)
     if layout == "genai":
-        return _export_for_genai(
-            model, Path(out), variants, (processor, revision, token, opset_version), verify, announce
-        )
+        precision = _genai_precision(variants)
+        announce("export")
+        options: dict[str, Any] = {"precision": precision, "opset_version": opset_version, "verify": verify}
+        options |= {"revision": revision, "token": token, "on_stage": announce}
+        export_for_genai(model, out, tokenizer=processor, **options)
+        return ExportedModel(out, "text-generation", tuple(sorted(out.glob("*.onnx"))), (), {})
     announce("load")
     model, processor = _loaded_gguf(model, processor)
     pipeline = pipeline_of(model, revision, token)
+    writer = _Writer(layout, opset_version, target, verify, announce)
     if pipeline is not None:
-        if vocoder is not None:
-            raise ArgumentError("vocoder", f"{type(pipeline).__name__} takes none", hint="only SpeechT5 does")
-        if attentions:
-            raise ArgumentError("attentions", f"{type(pipeline).__name__} returns none", hint="leave it out")
-        return _export_pipeline(pipeline, Path(out), layout, variants, (opset_version, target), verify, announce)
+        _check_pipeline(pipeline, layout, variants, vocoder=vocoder, attentions=attentions)
+        with staged_directory(out) as staging:
+            checks = _export_pipeline(pipeline, staging, variants[0], writer)
+            return writer.result(staging, out, "text-to-image", checks)
     source = load_source(model, task, processor, revision, token, trust_remote_code, with_weights=verify)
     source = replace(source, vocoder=vocoder, has_attentions=attentions)
-    checks: list[FileCheck] = []
-    limits: dict[str, tuple[str, ...]] = {}
     attention = computing_attentions(source.model) if attentions else nullcontext()
-    with attention, staged_directory(Path(out), _publish) as staging:
-        folder = staging / _FOLDERS[layout]
-        folder.mkdir(exist_ok=True)
+    with attention, staged_directory(out) as staging:
         _write_configuration(source, staging, has_own_processor=processor is not None)
-        for number, variant in enumerate(variants):
-            suffix = "" if layout == "optimum" and len(variants) == 1 else variant.suffix
-            served = _in_dtype(source, variant.dtype)
-            variant = variant.for_inputs(importance_of(served) if variant.searches else {})
-            components = components_of(served)
-            generates = verify and any(component.generates for component in components)
-            tokens = generated_tokens(served) if generates else None
-            for position, component in enumerate(components):
-                path = folder / f"{component.name}{suffix}.onnx"
-                place = _place(path.name, number * len(components) + position, len(variants) * len(components))
-                announce(f"export {place}")
-                program = _export_component(component, variant, (opset_version, target))
-                limits[path.name] = tuple(each.text for each in program.record.constraints if each.narrows)
-                announce(f"save {place}")
-                _save(program, path, layout, source)
-                if verify:
-                    announce(f"verify {place}")
-                    checks += compare_component(component, program, _session(path, variant), variant, path.name)
-            if tokens is not None:
-                loaded = load(staging, file=suffix, session_options=_session_options(variant))
-                checks.append(compare_generation(served, tokens, loaded, variant))
-        raise_on_failure(checks)
+        checks = _export_variants(source, staging, variants, writer)
         if layout == "transformers.js":
             _configure_transformers_js(staging, variants)
-        written = [path.relative_to(staging) for path in sorted(staging.rglob("*.onnx"))]
-    return ExportedModel(
-        Path(out), source.task.name, tuple(Path(out) / each for each in written), tuple(checks), limits
-    )
+        return writer.result(staging, out, source.task.name, checks)
 
 
 def _check_choices(layout: Any, target: Any, *, vocoder: Any, attentions: bool) -> None:
-    """Fail before the model is loaded.
-
-    Raises:
-        ArgumentError: If a choice does not exist, or excludes another one.
-    """
-    choices: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
-        ("layout", layout, get_args(Layout)),
-        ("target", target, (None, *get_args(Target))),
-    )
-    for name, value, known in choices:
-        if value not in known:
-            problem = f"expected {', '.join(map(repr, known))}, got {value!r}"
-            raise ArgumentError(name, problem, hint=did_you_mean(value, filter(None, known)))
+    """Fail before the model is loaded."""
+    check_choice("layout", layout, get_args(Layout))
+    check_choice("target", target, (None, *get_args(Target)))
     if layout != "genai":
         return
     if vocoder is not None:
@@ -223,82 +188,117 @@ def _check_choices(layout: Any, target: Any, *, vocoder: Any, attentions: bool) 
         raise ArgumentError("target", 'layout="genai" has its own', hint="leave it out, or choose another layout")
 
 
-def _export_pipeline(
-    pipeline: Any,
-    out: Path,
-    layout: Layout,
-    variants: Sequence[Variant],
-    runtime: tuple[int | None, Target | None],
-    verify: bool,
-    announce: Callable[[str], None],
-) -> ExportedModel:
-    """Export the components of a pipeline of Diffusers.
-
-    Raises:
-        ArgumentError: If several dtypes are requested, or another layout.
-    """
+def _check_pipeline(
+    pipeline: Any, layout: Layout, variants: Sequence[Variant], *, vocoder: Any, attentions: bool
+) -> None:
+    """Reject arguments that are not for pipelines of Diffusers."""
+    name = type(pipeline).__name__
+    if vocoder is not None:
+        raise ArgumentError("vocoder", f"{name} takes none", hint="only SpeechT5 does")
+    if attentions:
+        raise ArgumentError("attentions", f"{name} returns none", hint="leave it out")
     if layout != "optimum":
         raise ArgumentError("layout", f'expected "optimum" for a pipeline of Diffusers, got {layout!r}')
     if len(variants) > 1:
         raise ArgumentError("dtype", "expected one for a pipeline of Diffusers, whose files have fixed names")
-    (variant,) = variants
-    checks: list[FileCheck] = []
-    limits: dict[str, tuple[str, ...]] = {}
-    with staged_directory(out, _publish) as staging:
-        write_pipeline(pipeline, staging)
-        merged = components_of_pipeline(prepared_pipeline(pipeline, variant.dtype, merges_adapters=True))
-        references = merged
-        if verify and has_adapters(pipeline):  # the comparison is with the pipeline's own modules
-            references = components_of_pipeline(prepared_pipeline(pipeline, variant.dtype, merges_adapters=False))
-        for position, component in enumerate(merged):
-            name = f"{component.name}/model.onnx"
-            path, place = staging / name, _place(name, position, len(merged))
-            announce(f"export {place}")
-            program = _export_component(component, variant, runtime)
-            limits[name] = tuple(each.text for each in program.record.constraints if each.narrows)
-            announce(f"save {place}")
-            program.save(path)
-            if verify:
-                announce(f"verify {place}")
-                checks += compare_component(references[position], program, _session(path, variant), variant, name)
-        if verify:
-            announce("verify image")
-            original = prepared_pipeline(pipeline, torch.float32, merges_adapters=False)
-            loaded = load(staging, session_options=_session_options(variant))
-            checks += filter(None, [compare_images(original, loaded, variant)])
-        raise_on_failure(checks)
-        written = [path.relative_to(staging) for path in sorted(staging.rglob("*.onnx"))]
-    task = "text-to-image"
-    return ExportedModel(out, task, tuple(out / each for each in written), tuple(checks), limits)
 
 
-def _export_for_genai(
-    model: Any, out: Path, variants: Sequence[Variant], options: tuple[Any, ...], verify: bool, announce: Any
-) -> ExportedModel:
-    """Call ``fxonnx.genai.export``, which has further options.
-
-    Raises:
-        ArgumentError: If several dtypes are requested, or one that onnxruntime-genai does not have.
-    """
-    processor, revision, token, opset_version = options
-    names = [variant.name for variant in variants]
-    if len(names) > 1 or names[0] not in _GENAI_PRECISIONS:
+def _genai_precision(variants: Sequence[Variant]) -> Any:
+    """The precision of ``fxonnx.genai.export``, which has further options."""
+    names = ", ".join(variant.name for variant in variants)
+    if names not in _GENAI_PRECISIONS:
         expected = ", ".join(_GENAI_PRECISIONS)
-        raise ArgumentError("dtype", f'with layout="genai", expected one of {expected}, got {", ".join(names)}')
-    if isinstance(model, (str, os.PathLike)) and find_gguf(Path(model)) is None:
-        model = find_checkpoint(model, revision, token)
-    precision = _GENAI_PRECISIONS[names[0]]
-    announce("export")
-    export_for_genai(
-        model,
-        out,
-        tokenizer=processor,
-        precision=precision,
-        opset_version=opset_version,
-        verify=verify,
-        on_stage=announce,
-    )
-    return ExportedModel(out, "text-generation", tuple(sorted(out.glob("*.onnx"))), (), {})
+        raise ArgumentError("dtype", f'with layout="genai", expected one of {expected}, got {names}')
+    return _GENAI_PRECISIONS[names]
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Exports components to the files of a layout.
+
+    Attributes:
+        limits: By file, the sizes that it does not accept.
+    """
+
+    layout: Layout
+    opset_version: int | None
+    target: Target | None
+    verify: bool
+    announce: Callable[[str], None]
+    limits: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def write(
+        self,
+        component: Component,
+        path: Path,
+        place: tuple[str, int, int],
+        variant: Variant,
+        weights: Path | None = None,
+        reference: Component | None = None,
+    ) -> list[FileCheck]:
+        """Write a component to a file, at a place among all files, and compare it with itself or a reference."""
+        name, position, count = place
+        shown = f"{name} ({position + 1} of {count})"
+        self.announce(f"export {shown}")
+        program = _export_component(component, variant, (self.opset_version, self.target))
+        self.limits[name] = tuple(each.text for each in program.record.constraints if each.narrows)
+        self.announce(f"save {shown}")
+        program.save(path, weights=weights)
+        if self.layout == "transformers.js":
+            split_external_data(path)
+        if not self.verify:
+            return []
+        self.announce(f"verify {shown}")
+        return compare_component(reference or component, program, _session(path, variant), variant, name)
+
+    def result(self, staging: Path, out: Path, task: str, checks: Sequence[FileCheck]) -> ExportedModel:
+        """The result of an export, before its files are moved."""
+        raise_on_failure(checks)
+        written = tuple(out / path.relative_to(staging) for path in sorted(staging.rglob("*.onnx")))
+        return ExportedModel(out, task, written, tuple(checks), self.limits)
+
+
+def _export_variants(source: Source, staging: Path, variants: Sequence[Variant], writer: _Writer) -> list[FileCheck]:
+    """Write the files of a model in each of the element types."""
+    folder = staging / _FOLDERS[writer.layout]
+    folder.mkdir(exist_ok=True)
+    checks: list[FileCheck] = []
+    weights = None if has_weights(source.model) else source.directory
+    for number, variant in enumerate(variants):
+        suffix = "" if writer.layout == "optimum" and len(variants) == 1 else variant.suffix
+        served = replace(source, model=in_dtype(source.model, variant.dtype))
+        variant = variant.for_inputs(importance_of(served) if variant.searches else {})
+        components = components_of(served)
+        generates = writer.verify and any(component.generates for component in components)
+        tokens = generated_tokens(served) if generates else None
+        for position, component in enumerate(components):
+            path = folder / f"{component.name}{suffix}.onnx"
+            place = path.name, number * len(components) + position, len(variants) * len(components)
+            checks += writer.write(component, path, place, variant, weights)
+        if tokens is not None:
+            loaded = load(staging, file=suffix, session_options=_session_options(variant))
+            checks.append(compare_generation(served, tokens, loaded, variant))
+    return checks
+
+
+def _export_pipeline(pipeline: Any, staging: Path, variant: Variant, writer: _Writer) -> list[FileCheck]:
+    """Write the files of a pipeline of Diffusers."""
+    write_pipeline(pipeline, staging)
+    merged = components_of_pipeline(prepared_pipeline(pipeline, variant.dtype, merges_adapters=True))
+    references = merged
+    if writer.verify and has_adapters(pipeline):  # the comparison is with the pipeline's own modules
+        references = components_of_pipeline(prepared_pipeline(pipeline, variant.dtype, merges_adapters=False))
+    checks: list[FileCheck] = []
+    for position, (component, reference) in enumerate(zip(merged, references, strict=True)):
+        name = f"{component.name}/model.onnx"
+        place = name, position, len(merged)
+        checks += writer.write(component, staging / name, place, variant, reference=reference)
+    if writer.verify:
+        writer.announce("verify image")
+        original = prepared_pipeline(pipeline, torch.float32, merges_adapters=False)
+        loaded = load(staging, session_options=_session_options(variant))
+        checks += filter(None, [compare_images(original, loaded, variant)])
+    return checks
 
 
 def _loaded_gguf(model: Any, processor: Any) -> tuple[Any, Any]:
@@ -308,21 +308,6 @@ def _loaded_gguf(model: Any, processor: Any) -> tuple[Any, Any]:
         return model, processor
     loaded, tokenizer = load_gguf(path)
     return loaded, tokenizer if processor is None else processor
-
-
-def _place(name: str, position: int, count: int) -> str:
-    """The file of a stage, for the display of its progress."""
-    return f"{name} ({position + 1} of {count})"
-
-
-def _ignore(_stage: str) -> None:
-    """Report nothing."""
-
-
-def _in_dtype(source: Source, dtype: torch.dtype) -> Source:
-    if dtype == torch.float32:
-        return source
-    return replace(source, model=copy.deepcopy(source.model).to(dtype))
 
 
 def _export_component(component: Component, variant: Variant, runtime: tuple[int | None, Target | None]) -> Any:
@@ -341,13 +326,6 @@ def _export_component(component: Component, variant: Variant, runtime: tuple[int
         )
     merge_branches(program.model)
     return program
-
-
-def _save(program: Any, path: Path, layout: Layout, source: Source) -> None:
-    """Save a program, with the weights of the checkpoint if the model was exported without them."""
-    program.save(path, weights=None if has_weights(source.model) else source.directory)
-    if layout == "transformers.js":
-        split_external_data(path)
 
 
 def _session(path: Path, variant: Variant) -> Any:
@@ -412,15 +390,3 @@ def _configure_transformers_js(directory: Path, variants: Sequence[Variant]) -> 
     if settings:
         config["transformers.js_config"] = settings
     path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _publish(staging: Path, out: Path) -> None:
-    """Move a tree of files, and remove external data of the files that it replaces."""
-    new = [path.relative_to(staging) for path in sorted(staging.rglob("*")) if path.is_file()]
-    for path in new:
-        (out / path).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(staging / path, out / path)
-    for path in new:
-        if path.suffix == ".onnx":
-            for data in {*out.glob(f"{path}_data*"), *out.glob(f"{path}.data")} - {out / each for each in new}:
-                data.unlink()
