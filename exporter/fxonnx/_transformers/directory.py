@@ -183,7 +183,7 @@ _BUFFER = 1 << 24
 
 
 def split_external_data(path: Path, chunk: int = _CHUNK) -> None:
-    """Move the external data of a file to files with the names of transformers.js."""
+    """Move external data to model.onnx_data, model.onnx_data_1, ..., each below 2 GiB, as transformers.js reads it."""
     model = onnx.load(path, load_external_data=False)
     stored = sorted(_stored(model), key=lambda tensor: int(_entries(tensor)["offset"].value))
     if not stored:

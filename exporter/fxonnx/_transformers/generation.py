@@ -27,6 +27,7 @@ __all__ = [
     "check_can_verify",
     "compare_generation",
     "compare_tokens",
+    "generated_by_transformers",
     "open_exported",
     "quality_of",
     "reference_of",
@@ -132,7 +133,7 @@ def _compare_batch(
     for row, (prompt, ours) in enumerate(zip(prompts, run(prompts), strict=True)):
         ids = torch.tensor([prompt], device=loaded.model.device)
         given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pad_token_id": _pad(loaded)}
-        theirs = _generated_by_transformers(loaded.model.generate, given, _NEW)[0, len(prompt) :]
+        theirs = generated_by_transformers(loaded.model.generate, given, _NEW)[0, len(prompt) :]
         _compare_row(ours, theirs, partial(_next_logits, loaded, ids, theirs), tolerance, f"row {row} of {where}")
 
 
@@ -193,7 +194,8 @@ def _generator(model: Any, options: Mapping[str, Any]) -> Iterator[Any]:
         raise VerificationError(f"onnxruntime-genai cannot run the exported model: {error}") from error
 
 
-def _generated_by_transformers(generate: Callable[..., Any], inputs: Mapping[str, Any], new: int) -> Any:
+def generated_by_transformers(generate: Callable[..., Any], inputs: Mapping[str, Any], new: int) -> Any:
+    """Greedily, so many tokens."""
     with torch.no_grad():
         return generate(**inputs, max_new_tokens=new, min_new_tokens=new, do_sample=False, num_beams=1)
 
@@ -229,7 +231,7 @@ def compare_generation(
     generate = partial(import_extra("transformers").GenerationMixin.generate, model)
     given = {**inputs, "suppress_tokens": None, "begin_suppress_tokens": None}
     given |= {"return_dict_in_generate": True, "output_logits": True}
-    expected = _generated_by_transformers(generate, given, _NEW_AFTER_INPUTS)
+    expected = generated_by_transformers(generate, given, _NEW_AFTER_INPUTS)
     for row, ours in enumerate(found):
         steps = [logits[row].float() for logits in expected.logits]
         _compare_row(ours, expected.sequences[row, prompt.shape[1] :], steps.__getitem__, tolerance, f"row {row}")

@@ -30,6 +30,7 @@ __all__ = [
     "Part",
     "Request",
     "decoder_calls",
+    "export_once",
     "export_parts",
     "input_dtype",
     "narrowing_constraints",
@@ -49,7 +50,7 @@ class Part:
         module: The module.
         inputs: Keyword example inputs.
         dynamic_shapes: Dynamic dims by graph input name or glob pattern.
-        calls: Call by dim name that onnxruntime-genai calls the part with.
+        calls: Sizes by dim name that onnxruntime-genai calls the part with.
         input_names: Names of the first graph inputs.
         output_names: Names of the first graph outputs.
         options: Arguments of ``fxonnx.export`` in place of the request's.
@@ -259,7 +260,12 @@ _FAMILIES = ("Swin", "ClapAudio", "FocalNet")
 
 @contextmanager
 def padding_any_size(model: torch.nn.Module) -> Iterator[None]:
-    """Replace the paddings of the classes of a model's modules within the context, in which other exports wait."""
+    """Replace the paddings of the classes of a model's modules within the context, in which other exports wait.
+
+    Swin and its relatives pad images to multiples of a patch or window and feature maps to even sizes, and Longformer
+    pads texts to multiples of its window, if that is necessary. A captured branch is valid either for the sizes that
+    need a padding, or for the others; here they are padded for every size, also by nothing.
+    """
     with one_at_a_time(), ExitStack() as until_exported:
         for each in {type(module) for module in model.modules()}:
             for name, function in _functions_of(each):

@@ -341,10 +341,8 @@ def encoder_inputs(model: Any) -> EncoderInputs:
     model_type = model.config.model_type
     shape = {**SPEECH_SOURCES, **IMAGE_SOURCES}.get(model_type)
     if shape is None:
-        ids = torch.randint(3, model.config.get_text_config().vocab_size, (_BATCH, _LENGTH), generator=generator)
-        mask = torch.ones_like(ids)
-        mask[1, -2:] = 0
-        inputs = {"input_ids": ids.to(model.device), "attention_mask": mask.to(model.device)}
+        text = sample_inputs(model, ("input_ids", "attention_mask"), Sizes(_BATCH, _LENGTH))
+        inputs = {key: value.to(model.device) for key, value in text.items()}
         return EncoderInputs(inputs, {key: {0: "batch", 1: "source"} for key in inputs}, (1, 2, 40))
     size = shape(model.config)
     values = torch.randn(_BATCH, *size, generator=generator).to(model.device, model.dtype)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from ..errors import ArgumentError, VerificationError
 from .extras import import_extra
 from .families.image_text import image_text_inputs
 from .families.sound import codebooks_of
+from .generation import generated_by_transformers
 from .parts import Component, Inputs
 from .precision import Variant
 from .samples import Sizes, cast, input_names, sample_inputs
@@ -167,11 +169,9 @@ def compare_generation(source: Source, expected: Tensor, loaded: Any, variant: V
 
 
 def _generate(model: Any, inputs: Inputs) -> Tensor:
-    options = {"max_new_tokens": _NEW, "min_new_tokens": _NEW, "do_sample": False, "num_beams": 1}
     plain = import_extra("transformers").GenerationMixin.generate
     generate = type(model).generate if codebooks_of(model) > 1 else plain
-    with torch.no_grad():
-        found: Tensor = generate(model, **inputs, **options)
+    found: Tensor = generated_by_transformers(partial(generate, model), inputs, _NEW)
     return found
 
 
@@ -219,7 +219,7 @@ def compare_images(pipeline: Any, loaded: Any, variant: Variant) -> FileCheck | 
     return FileCheck("image", f"{_STEPS} steps, {height}x{width}", _difference(*images), limit)
 
 
-def raise_on_failure(checks: list[FileCheck]) -> None:
+def raise_on_failure(checks: Sequence[FileCheck]) -> None:
     """Raise for the first comparison that failed."""
     for check in checks:
         if check.difference is not None and not check.passed:

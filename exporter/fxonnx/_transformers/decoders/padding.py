@@ -46,7 +46,11 @@ _SIZES: Mapping[str, Collection[int]] = MappingProxyType(
 
 
 def ignores_padding(program: ONNXProgram, config: Any) -> bool:
-    """Whether the masks and positions of a step are the same with and without padding of the prompt before it."""
+    """Whether the masks and positions of a step are the same with and without padding of the prompt before it.
+
+    They are computed from sizes, the attention mask and the positions alone, so that no weights are needed: in a step
+    after a padded prompt and after the same prompt alone, they must be equal but for the places of the padding.
+    """
     past = _past_beyond_windows(config)
     graph = program.model.graph
     results = _results(graph, _names_without_values(program))

@@ -66,6 +66,9 @@ class MaskedTileFeatures(TileFeatures):
 class ImageTiles(VisionTower):
     """A tower that computes each tile by itself; every tile becomes the same number of tokens.
 
+    onnxruntime-genai has no preprocessing for such models: it takes the tensors that the processor of transformers
+    makes.
+
     Attributes:
         features: The class of the module.
     """
