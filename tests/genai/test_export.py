@@ -242,7 +242,7 @@ class Scaled(torch.nn.Module):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"model": Scaled()}, "model: expected a directory or a model of transformers, got a Scaled"),
+        ({"model": Scaled()}, "model: expected a directory, an id of the Hub or a model of transformers, got a Scaled"),
         ({"tokenizer": None}, "tokenizer: a model object has no tokenizer\nhint: pass tokenizer="),
         (
             {"precision": "int3"},

@@ -22,7 +22,18 @@ from ..language_models import LanguageModel
 from ..layouts.genai_config import context_length, genai_config
 from ..parts import Part, Request, decoder_calls, export_parts, rounded_parts, save_parts
 from ..untrusted import read_settings
-from .vision_towers import TOWER_OPTIONS, Gemma3, LightOnOcr, Mistral3, Pixtral, Qwen, Qwen2_5, Qwen3, VisionTower
+from .vision_towers import (
+    TOWER_OPTIONS,
+    EmbeddingDecoder,
+    Gemma3,
+    LightOnOcr,
+    Mistral3,
+    Pixtral,
+    Qwen,
+    Qwen2_5,
+    Qwen3,
+    VisionTower,
+)
 
 __all__ = ["ImageTiles", "MaskedTiles", "Ovis2", "PaliGemma", "export_vision_language"]
 
@@ -150,12 +161,8 @@ class PaliGemma(ImageTiles):
         return PaliGemmaDecoder(self.model)
 
 
-class PaliGemmaDecoder(nn.Module):
+class PaliGemmaDecoder(EmbeddingDecoder):
     """The decoder of PaliGemma, with a bidirectional mask for prompts without a past."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
 
     def forward(self, inputs_embeds: Tensor, attention_mask: Tensor, position_ids: Tensor, past_key_values: Any) -> Any:
         config = self.model.config.get_text_config()
@@ -167,13 +174,7 @@ class PaliGemmaDecoder(nn.Module):
 
         hook = self.model.model.language_model.register_forward_pre_hook(replace_mask, with_kwargs=True)
         try:
-            return self.model(
-                inputs_embeds=inputs_embeds,
-                attention_mask=attention_mask,
-                position_ids=position_ids,
-                past_key_values=past_key_values,
-                use_cache=True,
-            )
+            return self.step(inputs_embeds, attention_mask, position_ids, past_key_values)
         finally:
             hook.remove()
 

@@ -17,6 +17,7 @@ from ..parts import Call, Part, input_dtype
 
 __all__ = [
     "TOWER_OPTIONS",
+    "EmbeddingDecoder",
     "Gemma3",
     "LightOnOcr",
     "Mistral3",
@@ -407,12 +408,29 @@ class Qwen3(Qwen):
         return super().feature_size() * (1 + layers)
 
 
-class DeepstackDecoder(nn.Module):
-    """The decoder of Qwen3-VL, with the features for its first layers after the embedding of each token."""
+class EmbeddingDecoder(nn.Module):
+    """The decoder of a vision-language model, which takes embeddings."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
+
+    def step(
+        self, inputs_embeds: Tensor, attention_mask: Tensor, position_ids: Tensor, past_key_values: Any, **more: Tensor
+    ) -> Any:
+        """Call the model, with a cache."""
+        return self.model(
+            inputs_embeds=inputs_embeds,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            use_cache=True,
+            **more,
+        )
+
+
+class DeepstackDecoder(EmbeddingDecoder):
+    """The decoder of Qwen3-VL, with the features for its first layers after the embedding of each token."""
 
     def forward(self, inputs_embeds: Tensor, attention_mask: Tensor, position_ids: Tensor, past_key_values: Any) -> Any:
         size = self.model.config.get_text_config().hidden_size
@@ -422,13 +440,7 @@ class DeepstackDecoder(nn.Module):
             for layer, added in zip(self.model.model.language_model.layers, features, strict=False)
         ]
         try:
-            return self.model(
-                inputs_embeds=embeddings,
-                attention_mask=attention_mask,
-                position_ids=position_ids,
-                past_key_values=past_key_values,
-                use_cache=True,
-            )
+            return self.step(embeddings, attention_mask, position_ids, past_key_values)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -514,25 +526,15 @@ class Gemma3Features(nn.Module):
         return nn.functional.pad(self.projector(hidden).flatten(0, 1), (0, 1), value=1)
 
 
-class Gemma3Decoder(nn.Module):
+class Gemma3Decoder(EmbeddingDecoder):
     """The decoder of Gemma 3, with the kind of each token after its embedding: 1 for an image, 0 for text."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
 
     def forward(self, inputs_embeds: Tensor, attention_mask: Tensor, position_ids: Tensor, past_key_values: Any) -> Any:
         kinds = (inputs_embeds[..., -1] > 0.5).long()
         # Images of the past are not extended: the tokens of an image are in one call.
         past = attention_mask.shape[1] - inputs_embeds.shape[1]
-        return self.model(
-            inputs_embeds=inputs_embeds[..., :-1],
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            token_type_ids=nn.functional.pad(kinds, (past, 0)),
-            use_cache=True,
-        )
+        kinds = nn.functional.pad(kinds, (past, 0))
+        return self.step(inputs_embeds[..., :-1], attention_mask, position_ids, past_key_values, token_type_ids=kinds)
 
 
 def _attend_within_segments(
