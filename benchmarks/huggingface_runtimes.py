@@ -21,7 +21,7 @@ from optimum import onnxruntime as optimum
 from sentence_transformers import SentenceTransformer, models
 
 import fxonnx.huggingface
-from fxonnx.huggingface._tasks import TASKS
+from fxonnx._transformers.tasks import TASKS
 from tests.genai.small_models import make_tokenizer
 from tests.huggingface.small_models import make_model
 from tests.huggingface.small_pipelines import PIPELINES, images

@@ -83,10 +83,10 @@ def test_the_script_for_a_shell_is_printed(shell: str) -> None:
 
 def values_of(kind: str) -> tuple[Any, ...]:
     """The values that the functions accept which the commands call."""
+    from fxonnx._transformers.precision import VARIANTS
+    from fxonnx._transformers.tasks import TASKS
     from fxonnx.genai import export as export_for_genai
     from fxonnx.huggingface import export as export_for_huggingface
-    from fxonnx.huggingface._tasks import TASKS
-    from fxonnx.huggingface._variants import VARIANTS
 
     genai, huggingface = get_type_hints(export_for_genai), get_type_hints(export_for_huggingface)
     found = {

@@ -176,7 +176,7 @@ MISTAKES: list[tuple[str, int, str, str]] = [
     ("hf broken_model -o out --task text-clasification", 2, WRONG, "hint: did you mean 'text-classification'?"),
     # Checkpoints.
     ("hf ./missing -o out", 2, WRONG, "model: directory missing does not exist"),
-    ("hf model.onnx -o out", 2, WRONG, "model: model.onnx is a file\nhint: pass the directory of the model"),
+    ("hf model.onnx -o out", 2, WRONG, "model: model.onnx is a file\nhint: pass a GGUF file, or the"),
     ("hf empty_model -o out", 2, WRONG, "model: empty_model has no config.json"),
     ("hf broken_model -o out", 2, WRONG, "model: broken_model/config.json is not a JSON file: "),
     ("genai ./missing -o out", 2, WRONG, "model: directory missing does not exist"),

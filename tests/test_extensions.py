@@ -21,13 +21,13 @@ import fxonnx
 from fxonnx._extensions import ADD_ONS, active_extensions, all_extensions, extended, extensions_of_graph
 
 PACKAGE = Path(fxonnx.__file__).parent
-ADD_ON_ROOMS = ("quantization", "torchscript", "diagnostics", "genai", "huggingface", "_cli")
+ADD_ON_ROOMS = ("quantization", "torchscript", "diagnostics", "genai", "huggingface", "_transformers", "_cli")
 CORE = [
     path
     for path in sorted(PACKAGE.rglob("*.py"))
     if path.name != "__main__.py"  # of the command
     and path != PACKAGE / "__init__.py"
-    and path.relative_to(PACKAGE).parts[0] not in ADD_ON_ROOMS
+    and path.relative_to(PACKAGE).parts[0].removesuffix(".py") not in ADD_ON_ROOMS
 ]
 
 
@@ -43,25 +43,23 @@ def imported(path: Path) -> Iterator[str]:
             yield from (name.name.removeprefix("fxonnx.") for name in node.names)
 
 
-PRIVATE_NAMES = {
-    "_paths",  # the words for destinations that cannot be written
-    "_warnings",  # texts with the line of the caller
-    "_program.accuracy_level",  # the option of sessions that do not round activations
-    "_program.atomic_file",  # locks, by which leftovers of killed processes are known
-    "_program.checkpoint_files",  # links and indices that lead out of a checkpoint
-    "_program.checkpoints",  # the safetensors files of a checkpoint
-    "_program.saving",  # whether a file references the data of another one
-    "_capture.inputs.pytree_objects",  # the parts of caches, and their names
-    "_turns",  # the lock that exports hold
-    "_capture.patches.libraries",  # the attention of models of transformers
-}
-"""Modules of the core that add-ons for models of transformers import beside the public names."""
+def test_models_of_transformers_are_exported_by_public_names() -> None:
+    """Other names of the exporter are imported by one module, which lists them."""
+    room = PACKAGE / "_transformers"
+    assert set(import_module("fxonnx._transformers.core").__all__) == set(_names_imported_from(room, {"core"}))
+    for path in sorted({*room.rglob("*.py")} - {room / "core.py"}):
+        others = {module.partition(".")[0] for module in imported(path)} & {*PRIVATE, *ADD_ON_ROOMS}
+        assert others <= {"_transformers"}, path
 
 
-@pytest.mark.parametrize("room", ["genai", "huggingface"])
-def test_models_of_transformers_are_exported_by_public_names(room: str) -> None:
-    modules = {module for path in (PACKAGE / room).glob("*.py") for module in imported(path)}
-    assert {module for module in modules if module.startswith("_")} - {"__future__"} <= PRIVATE_NAMES
+PRIVATE = {path.stem for path in PACKAGE.glob("_[a-z]*")}
+
+
+def _names_imported_from(room: Path, modules: set[str]) -> Iterator[str]:
+    for path in room.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level and node.module in modules:
+                yield from (name.name for name in node.names)
 
 
 def test_the_core_imports_no_add_on() -> None:

@@ -21,7 +21,7 @@ import fxonnx.genai
 import fxonnx.huggingface
 from fxonnx import ArgumentError
 from fxonnx._cli.commands import app
-from fxonnx.genai._untrusted import check_checkpoint
+from fxonnx._transformers.untrusted import check_checkpoint
 
 from .genai.small_models import make_model, make_tokenizer
 from .hostile_files import HOSTILE_MODULE, Bomb
@@ -283,7 +283,7 @@ def test_exported_directories_and_vocoders(checkpoint: Path) -> None:
     _config(attn_implementation=_REPOSITORY)(checkpoint)
     with pytest.raises(ArgumentError, match=r"directory: .*names 'someone/repository' as attn_implementation"):
         fxonnx.huggingface.load(checkpoint)
-    from fxonnx.huggingface._speech import load_vocoder
+    from fxonnx._transformers.families.sound import load_vocoder
 
     with pytest.raises(ArgumentError, match=r"vocoder: .*names 'someone/repository' as attn_implementation"):
         load_vocoder(checkpoint)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from fxonnx._transformers.directory import staged_directory
 from fxonnx.errors import SaveError
-from fxonnx.genai._directory import staged_directory
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fxonnx.genai._directory import staged_directory
+from fxonnx._transformers.directory import staged_directory
 with staged_directory(Path(sys.argv[1])) as staging:
     (staging / "weights.data").write_bytes(bytes(1000))
     os.kill(os.getpid(), signal.SIGKILL)

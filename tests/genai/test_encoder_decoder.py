@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import fxonnx.genai
-from fxonnx.genai._directory import staged_directory
+from fxonnx._transformers.directory import staged_directory
 
 from .small_models import VOCABULARY, make_tokenizer
 
@@ -240,10 +240,10 @@ def test_weights_of_a_former_export_are_removed(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:onnxruntime-genai cannot run")
 def test_other_logits_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fxonnx.genai import _encoder_decoder
+    from fxonnx._transformers.families import encoder_decoder
 
-    original = _encoder_decoder._states
-    monkeypatch.setattr(_encoder_decoder, "_states", lambda cache: [2 * state for state in original(cache)])
+    original = encoder_decoder._states
+    monkeypatch.setattr(encoder_decoder, "_states", lambda cache: [2 * state for state in original(cache)])
     with pytest.raises(
         fxonnx.VerificationError, match=r"the logits of step \d differ by .* from those of transformers"
     ):

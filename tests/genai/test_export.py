@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 import fxonnx.genai
 from fxonnx import ArgumentError, ExportError, QuantizeConfig, SaveError
 from fxonnx._cli.commands import app
-from fxonnx.genai._chat_template import with_chat_template
-from fxonnx.genai._config import INPUT_KEYS, genai_keys
+from fxonnx._transformers.language_models import with_chat_template
+from fxonnx._transformers.layouts.genai_config import INPUT_KEYS, genai_keys
 
 from .small_models import PADDING, generated, generated_by_transformers, make_model, make_tokenizer, padded, prompt
 
@@ -242,7 +242,7 @@ class Scaled(torch.nn.Module):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"model": Scaled()}, "model: expected a directory or a model of transformers, got a Scaled"),
+        ({"model": Scaled()}, "model: expected a directory, an id of the Hub or a model of transformers, got a Scaled"),
         ({"tokenizer": None}, "tokenizer: a model object has no tokenizer\nhint: pass tokenizer="),
         (
             {"precision": "int3"},

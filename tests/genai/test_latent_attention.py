@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from fxonnx.genai._latent_attention import attention_over_latents
+from fxonnx._transformers.decoders.attention import attention_over_latents
 
 from .small_models import export_small, generated, generated_by_transformers, make_model, padded
 from .test_decoders import LATENT

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import fxonnx.genai
 from fxonnx import ArgumentError, QuantizeConfig, VerificationError
 from fxonnx._cli.commands import app
-from fxonnx.genai import _verification
+from fxonnx._transformers import generation
 
 from .small_models import make_model, make_tokenizer
 
@@ -120,7 +120,9 @@ def test_the_comparison_uses_the_rounded_weights(
     models: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The original weights generate other tokens than the rounded ones.
-    monkeypatch.setattr("fxonnx.genai._export.rounded_weights", lambda model, _program: torch.no_grad())
+    monkeypatch.setattr(
+        "fxonnx._transformers.families.decoder.rounded_weights", lambda model, _program: torch.no_grad()
+    )
     with pytest.raises(VerificationError, match=r"other tokens than transformers in row 0 of batch 1: token [0-9]+ is"):
         fxonnx.genai.export(models["gpt2"], tmp_path / "out", tokenizer=make_tokenizer(), precision="int4")
     assert not list(tmp_path.iterdir())
@@ -130,11 +132,11 @@ def test_the_comparison_uses_the_rounded_weights(
 def other_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """onnxruntime-genai generates wrong tokens."""
 
-    def shifted(*arguments: Any, pad: int) -> list[list[int]]:
-        return [[token % 299 + 1 for token in row] for row in original(*arguments, pad=pad)]
+    def shifted(*arguments: Any) -> list[list[int]]:
+        return [[token % 299 + 1 for token in row] for row in original(*arguments)]
 
-    original = _verification._generated
-    monkeypatch.setattr(_verification, "_generated", shifted)
+    original = generation._generated
+    monkeypatch.setattr(generation, "_generated", shifted)
 
 
 @pytest.mark.usefixtures("other_tokens")

@@ -223,7 +223,7 @@ def test_weights_with_scales(tmp_path: Path, name: str, verify: bool) -> None:
 @pytest.mark.parametrize("name", READ)
 def test_genai(tmp_path: Path, name: str) -> None:
     """Its comparison refers to the model that is loaded, which has the same weights."""
-    from fxonnx.genai._loading import load_language_model
+    from fxonnx._transformers.language_models import load_language_model
 
     reference = write(tmp_path / "checkpoint", *READ[name])
     loaded = load_language_model(tmp_path / "checkpoint", None, torch.float32, False, None, lambda _: None)

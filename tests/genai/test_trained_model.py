@@ -11,8 +11,7 @@ import torch
 
 import fxonnx.genai
 from benchmarks.language_model_recipes import FILE_IN_WHEEL, quality, smollm2
-from fxonnx.genai._recipes import KL_LIMITS
-from fxonnx.genai._texts import VERIFIED, tokens_of
+from fxonnx._transformers.precision import KL_LIMITS, VERIFIED, tokens_of
 from tests.models.torchvision_shim import import_torchvision
 
 pytest.importorskip("onnxruntime_genai")

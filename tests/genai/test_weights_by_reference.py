@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fxonnx.genai
-from fxonnx.genai import _loading
+from fxonnx._transformers import language_models
 
 from .small_models import generated, generated_by_transformers, make_model, make_tokenizer, prompt
 from .test_decoders import MODELS
@@ -52,16 +52,16 @@ def test_files_are_those_of_a_loaded_model(
     """The checkpoint is in bfloat16, which is converted while the file is written."""
     source = save(make_model(model_type, **MODELS[model_type]).bfloat16(), tmp_path / "checkpoint")
     made: list[Any] = []
-    make = _loading.without_weights
+    make = language_models.without_weights
 
     def recorded(*arguments: Any) -> Any:
         made.append(make(*arguments))
         return made[-1]
 
-    monkeypatch.setattr(_loading, "without_weights", recorded)
+    monkeypatch.setattr(language_models, "without_weights", recorded)
     fxonnx.genai.export(source, tmp_path / "referenced", verify=False, **options)
     assert all(parameter.is_meta for parameter in made[0].parameters())
-    monkeypatch.setattr(_loading, "without_weights", lambda *_: None)
+    monkeypatch.setattr(language_models, "without_weights", lambda *_: None)
     fxonnx.genai.export(source, tmp_path / "loaded", verify=False, **options)
     assert contents(tmp_path / "referenced") == contents(tmp_path / "loaded")
 

@@ -139,7 +139,7 @@ def test_audio_after_30_seconds_is_left_out(exported: Path) -> None:
 def test_a_part_that_fails_leaves_the_directory_as_it_was(
     whisper: Any, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fxonnx.genai import _whisper
+    from fxonnx._transformers.families import encoder_decoder
 
     out = tmp_path / "out"
     shutil.copytree(exported, out)
@@ -148,7 +148,7 @@ def test_a_part_that_fails_leaves_the_directory_as_it_was(
     def fail(_self: Any, **_inputs: Any) -> Any:
         raise ValueError("the second part")
 
-    monkeypatch.setattr(_whisper.WhisperDecoder, "forward", fail)
+    monkeypatch.setattr(encoder_decoder.WhisperDecoder, "forward", fail)
     with pytest.raises(fxonnx.CaptureError, match="the second part"):
         fxonnx.genai.export(whisper, out, tokenizer=make_tokenizer(), precision="int4")
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
@@ -192,15 +192,15 @@ def test_int4(tmp_path: Path) -> None:
 
 
 def test_wrong_tokens_are_found(whisper: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fxonnx.genai import _whisper
+    from fxonnx._transformers.families import encoder_decoder
 
-    original = _whisper.WhisperDecoder.forward
+    original = encoder_decoder.WhisperDecoder.forward
 
     @functools.wraps(original)
     def negated(self: Any, **inputs: Any) -> Any:
         logits, *cache = original(self, **inputs)
         return (-logits, *cache)
 
-    monkeypatch.setattr(_whisper.WhisperDecoder, "forward", negated)
+    monkeypatch.setattr(encoder_decoder.WhisperDecoder, "forward", negated)
     with pytest.raises(fxonnx.VerificationError, match="generates other tokens than transformers in row 0: token 0 is"):
         fxonnx.genai.export(whisper, tmp_path / "out", tokenizer=make_tokenizer())

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from benchmarks._optimum_models import MODELS
-from fxonnx.huggingface._tasks import TASKS, Task, model_classes
+from fxonnx._transformers.tasks import TASKS, Task, model_classes
 from tests.models.torchvision_shim import import_torchvision
 
 from .newer_types import NEWER_TYPES

@@ -17,10 +17,10 @@ import fxonnx
 import fxonnx.huggingface
 from benchmarks._optimum_models import MODELS
 from fxonnx import ExportError
-from fxonnx.huggingface import _register
-from fxonnx.huggingface._image_text import example_inputs
-from fxonnx.huggingface._music import codebooks_of
-from fxonnx.huggingface._samples import Sizes, input_names, sample_inputs
+from fxonnx._transformers import runner
+from fxonnx._transformers.families.image_text import example_inputs
+from fxonnx._transformers.families.sound import codebooks_of
+from fxonnx._transformers.samples import Sizes, input_names, sample_inputs
 
 from .small_models import TYPES, main_task, make_model
 
@@ -221,6 +221,6 @@ def test_transformers_without_exporters(monkeypatch: pytest.MonkeyPatch) -> None
     def missing(name: str) -> Any:
         raise ModuleNotFoundError(name)
 
-    monkeypatch.setattr(_register, "import_module", missing)
+    monkeypatch.setattr(runner, "import_module", missing)
     with pytest.raises(ExportError, match=r"has no transformers\.exporters\nhint: pip install -U transformers"):
         fxonnx.huggingface.register()

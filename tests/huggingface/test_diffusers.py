@@ -19,7 +19,7 @@ from torch import Tensor
 
 import fxonnx.huggingface
 from fxonnx import ArgumentError
-from fxonnx.huggingface._diffusers import pipeline_of
+from fxonnx._transformers.pipelines import pipeline_of
 
 from .small_pipelines import PIPELINES, XL, images, make
 

@@ -16,8 +16,8 @@ import torch
 import fxonnx.huggingface
 from benchmarks._optimum_models import MODELS
 from fxonnx import ArgumentError, VerificationError
-from fxonnx.huggingface._external_data import split_external_data
-from fxonnx.huggingface._tasks import TASKS
+from fxonnx._transformers.directory import split_external_data
+from fxonnx._transformers.tasks import TASKS
 from tests.genai.small_models import VOCABULARY, make_tokenizer
 from tests.genai.small_models import make_model as make_genai_model
 
@@ -176,17 +176,17 @@ def test_other_files_in_the_directory_are_kept(tmp_path: Path) -> None:
 
 def test_a_wrong_file_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An export that differs from the model raises, and leaves nothing."""
-    from fxonnx.huggingface import _export
+    from fxonnx._transformers.layouts import optimum
 
     def broken(component: Any, *arguments: Any) -> Any:
-        program = _export.__dict__["original"](component, *arguments)
+        program = optimum.__dict__["original"](component, *arguments)
         weights = program.model.graph.initializers.values()
         weight = next(value for value in weights if value.name.endswith("LayerNorm.bias"))
         weight.const_value = ir.tensor(weight.const_value.numpy() + 1, name=weight.name)
         return program
 
-    monkeypatch.setattr(_export, "original", _export._export_component, raising=False)
-    monkeypatch.setattr(_export, "_export_component", broken)
+    monkeypatch.setattr(optimum, "original", optimum._export_component, raising=False)
+    monkeypatch.setattr(optimum, "_export_component", broken)
     with pytest.raises(VerificationError, match=r"model\.onnx differs from the model in eager torch by .* \(input_ids"):
         fxonnx.huggingface.export(make_model("bert", TASKS["fill-mask"]), tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -281,7 +281,7 @@ def test_checkpoints_are_converted_without_loading_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str, dtype: str
 ) -> None:
     """The same files as from loaded weights, here of a checkpoint in another dtype."""
-    from fxonnx.huggingface import _source
+    from fxonnx._transformers import source
 
     checkpoint, first, second = (tmp_path / name for name in ("checkpoint", "first", "second"))
     make_model(model_type, main_task(model_type)).bfloat16().save_pretrained(checkpoint)
@@ -290,9 +290,9 @@ def test_checkpoints_are_converted_without_loading_them(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(_source, "_load", fails)
+        patch.setattr(source, "load_weights", fails)
         fxonnx.huggingface.export(checkpoint, first, dtype=dtype, verify=False)
-    monkeypatch.setattr(_source, "without_weights", lambda *_: None)
+    monkeypatch.setattr(source, "without_weights", lambda *_: None)
     fxonnx.huggingface.export(checkpoint, second, dtype=dtype, verify=False)
     names = sorted(path.name for path in first.glob("*.onnx"))
     assert names
@@ -302,7 +302,7 @@ def test_checkpoints_are_converted_without_loading_them(
 def test_buffers_that_cannot_be_computed_again_need_the_weights() -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from fxonnx.genai._meta import compute_buffers
+    from fxonnx._transformers.meta import compute_buffers
 
     with torch.device("meta"):
         model = LlamaForCausalLM(LlamaConfig(hidden_size=32, num_attention_heads=4, num_hidden_layers=1, vocab_size=9))
@@ -439,7 +439,7 @@ def test_images_are_not_omitted_silently(tmp_path: Path) -> None:
 
 
 def test_differences_of_numbers_that_are_not_finite() -> None:
-    from fxonnx.huggingface._check import _difference
+    from fxonnx._transformers.verify import _difference
 
     nan, inf = float("nan"), float("inf")
     assert _difference(torch.tensor([1.0, nan, -inf]), torch.tensor([1.0, nan, -inf])) == 0
@@ -449,9 +449,9 @@ def test_differences_of_numbers_that_are_not_finite() -> None:
 
 
 def test_nan_of_the_model_is_not_taken_for_a_random_number() -> None:
-    from fxonnx.huggingface._check import compare_component
-    from fxonnx.huggingface._component import Component
-    from fxonnx.huggingface._variants import read_variants
+    from fxonnx._transformers.parts import Component
+    from fxonnx._transformers.precision import read_variants
+    from fxonnx._transformers.verify import compare_component
 
     class Session:
         def get_inputs(self) -> list[Any]:
@@ -471,7 +471,7 @@ def test_nan_of_the_model_is_not_taken_for_a_random_number() -> None:
 
 def test_a_file_that_fails_at_another_size_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only sizes that the model or its constraints exclude are left out of the comparison."""
-    from fxonnx.huggingface import _export
+    from fxonnx._transformers.layouts import optimum
 
     class Failing:
         def __init__(self, session: Any) -> None:
@@ -482,8 +482,8 @@ def test_a_file_that_fails_at_another_size_is_found(tmp_path: Path, monkeypatch:
                 raise RuntimeError("cannot run at this size")
             return self.session.run(outputs, feeds)
 
-    original = _export._session
-    monkeypatch.setattr(_export, "_session", lambda *given: Failing(original(*given)))
+    original = optimum._session
+    monkeypatch.setattr(optimum, "_session", lambda *given: Failing(original(*given)))
     with pytest.raises(RuntimeError, match="cannot run at this size"):
         fxonnx.huggingface.export(make_model("bert", TASKS["fill-mask"]), tmp_path / "out")
     assert not (tmp_path / "out").exists()

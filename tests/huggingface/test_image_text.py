@@ -11,8 +11,8 @@ import torch
 
 import fxonnx.huggingface
 from fxonnx import ArgumentError
-from fxonnx.huggingface import _image_text
-from fxonnx.huggingface._samples import Sizes
+from fxonnx._transformers.families import image_text
+from fxonnx._transformers.samples import Sizes
 from tests.models.torchvision_shim import import_torchvision
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -77,7 +77,7 @@ def test_generation(tmp_path: Path, name: str) -> None:
     assert [file.name for file in exported.files] == files
     assert all(check.passed for check in exported.checks)
     loaded = fxonnx.huggingface.load(tmp_path)
-    inputs = _image_text.image_text_inputs(model, Sizes(batch=3, tokens=5, seed=7))
+    inputs = image_text.image_text_inputs(model, Sizes(batch=3, tokens=5, seed=7))
     options = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
     assert torch.equal(loaded.generate(**inputs, **options), model.generate(**inputs, **options))
     text_only = {"input_ids": torch.tensor([[3, 4, 5, 6]])}
@@ -92,7 +92,7 @@ def test_dtypes_and_calls(tmp_path: Path) -> None:
     assert len(sizes) == 9
     assert sizes["decoder_model_merged_q4.onnx"] < sizes["decoder_model_merged.onnx"]
     loaded = fxonnx.huggingface.load(tmp_path)
-    inputs = _image_text.image_text_inputs(model, Sizes())
+    inputs = image_text.image_text_inputs(model, Sizes())
     inputs["attention_mask"][:] = 1
     with torch.no_grad():
         torch.testing.assert_close(loaded(**inputs).logits, model(**inputs).logits, atol=1e-4, rtol=1e-3)

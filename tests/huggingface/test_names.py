@@ -12,9 +12,9 @@ import torch
 
 import fxonnx.huggingface
 from fxonnx import ArgumentError
-from fxonnx.huggingface._image_text import example_inputs
-from fxonnx.huggingface._samples import Sizes, sample_inputs
-from fxonnx.huggingface._tasks import TASKS, task_by_name
+from fxonnx._transformers.families.image_text import example_inputs
+from fxonnx._transformers.samples import Sizes, sample_inputs
+from fxonnx._transformers.tasks import TASKS, task_by_name
 from tests.genai.small_models import make_tokenizer
 
 from .newer_types import NEWER_TYPES

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fxonnx.huggingface
-from fxonnx.huggingface._padding import padding_any_size
+from fxonnx._transformers.parts import padding_any_size
 
 from .small_models import main_task, make_model
 

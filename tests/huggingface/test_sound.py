@@ -14,8 +14,8 @@ import torch
 
 import fxonnx.huggingface
 from fxonnx import ArgumentError
-from fxonnx.huggingface._samples import Sizes, sample_inputs
-from fxonnx.huggingface._tasks import TASKS
+from fxonnx._transformers.samples import Sizes, sample_inputs
+from fxonnx._transformers.tasks import TASKS
 
 from .small_models import main_task, make_model, make_vocoder
 

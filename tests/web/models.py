@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 import fxonnx.huggingface
-from fxonnx.huggingface._image_text import image_text_inputs
-from fxonnx.huggingface._samples import Sizes
+from fxonnx._transformers.families.image_text import image_text_inputs
+from fxonnx._transformers.samples import Sizes
 from tests.genai.small_models import VOCABULARY, make_tokenizer
 from tests.huggingface.test_image_text import make as make_image_text
 

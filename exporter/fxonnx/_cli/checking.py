@@ -39,15 +39,7 @@ class CheckResult:
 
 
 def run_check(path: Path, target: Any) -> CheckResult:
-    """Check a file.
-
-    Args:
-        path: Path of the model.
-        target: Name of the target.
-
-    Raises:
-        ArgumentError: If the file cannot be loaded or the target does not exist.
-    """
+    """Check a file."""
     model = load_model(path)
     proof = model.metadata_props.get(PROOF_KEY)
     described = [] if proof is None else str(Proof.of_metadata(proof)).splitlines()
@@ -75,11 +67,7 @@ def run_check(path: Path, target: Any) -> CheckResult:
 
 
 def _guards(model: ir.Model) -> list[str]:
-    """The guards that the model records.
-
-    Raises:
-        ArgumentError: If the entry is not a list of texts.
-    """
+    """The guards that the model records."""
     try:
         found = parse_json(model.metadata_props.get(GUARDS_KEY, "[]"))
         return [printable(text) for text in found]

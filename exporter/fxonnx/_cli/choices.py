@@ -51,14 +51,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def choice(kind: str, help_text: str, *names: str, several: bool = False) -> Any:
-    """The declaration of an option.
-
-    Args:
-        kind: Key of ``CHOICES``.
-        help_text: The help; ``{}`` in it stands for the values.
-        *names: Names of the option, if they do not follow from the parameter's.
-        several: Whether the option takes several values, separated by commas.
-    """
+    """The declaration of an option."""
     values = CHOICES[kind]
     return typer.Option(
         *names,

@@ -73,6 +73,13 @@ DynamicActivations = Annotated[
 DataDependent = Annotated[
     str, choice("data_dependent", "Branches on the values of inputs: error, or example to follow the example's.")
 ]
+Checkpoint = Annotated[
+    str, typer.Argument(help="A model of transformers, or for hf a pipeline: directory, id of the Hub or GGUF file.")
+]
+OutputDirectory = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The directory to write.")]
+VerifyDirectory = Annotated[
+    bool, typer.Option("--verify/--no-verify", help="Compare the files and generated tokens with the model.")
+]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")]
 Token = Annotated[str | None, typer.Option(help="Token of the Hub.")]
 ChatTemplate = Annotated[
@@ -220,11 +227,8 @@ def _file_to_write(argument: Path | None, option: Path | None) -> Path:
 
 @app.command("hf")
 def hf_command(
-    model: Annotated[
-        str,
-        typer.Argument(help="A model of transformers or pipeline of Diffusers: directory, id of the Hub or GGUF file."),
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The directory to write.")],
+    model: Checkpoint,
+    output: OutputDirectory,
     task: Annotated[str | None, choice("task", "The task; by default the task of the model's class.")] = None,
     layout: Annotated[str, choice("layout", "The library that loads the directory: {}.")] = "optimum",
     dtype: Annotated[str, choice("dtype", "Comma-separated: {}.", several=True)] = "fp32",
@@ -242,9 +246,7 @@ def hf_command(
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that the checkpoint contains.")
     ] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Compare the files with the model in eager torch.")
-    ] = True,
+    verify: VerifyDirectory = True,
     force: Force = False,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -283,8 +285,8 @@ def hf_command(
 
 @app.command("genai")
 def genai_command(
-    model: Annotated[str, typer.Argument(help="A model of transformers: directory, id of the Hub or GGUF file.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The directory to write.")],
+    model: Checkpoint,
+    output: OutputDirectory,
     chat_template: ChatTemplate = None,
     no_chat_template: Annotated[
         bool, typer.Option("--no-chat-template", help="Write no chat template: the model does not chat.")
@@ -316,9 +318,7 @@ def genai_command(
     ] = False,
     revision: Revision = None,
     token: Token = None,
-    verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Compare generated tokens with transformers'.")
-    ] = True,
+    verify: VerifyDirectory = True,
     force: Force = False,
     as_json: AsJson = False,
     debug: Debug = False,

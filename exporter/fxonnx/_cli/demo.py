@@ -26,9 +26,6 @@ class AlexNet(nn.Module):
     """AlexNet with the layers and parameter names of torchvision.
 
     Takes float32 images [batch, 3, 224, 224] and returns logits [batch, classes].
-
-    Args:
-        classes: Number of classes.
     """
 
     def __init__(self, classes: int = 1000) -> None:
@@ -87,16 +84,7 @@ class DemoResult:
 
 
 def run_demo(path: Path, on_stage: Callable[[str], None] | None = None) -> DemoResult:
-    """Export AlexNet with a dynamic batch, check the file, and run it at two batch sizes.
-
-    Args:
-        path: Path of the model file.
-        on_stage: Called with the name of each stage when it begins.
-
-    Raises:
-        VerificationError: If ONNX Runtime and eager torch disagree.
-        onnx.checker.ValidationError: If the file is not a valid ONNX model.
-    """
+    """Export AlexNet with a dynamic batch, check the file, and run it at two batch sizes."""
     import onnx
     import onnxruntime
 

@@ -75,15 +75,7 @@ class Exported:
 
 
 def check_destinations(path: Path, report: Path | None) -> None:
-    """Fail before the export, not after it, if a file cannot be written.
-
-    Args:
-        path: The ONNX file.
-        report: Directory of the report, which is created.
-
-    Raises:
-        SaveError: If one cannot.
-    """
+    """Fail before the export, not after it, if a file cannot be written."""
     check_destination(path)
     if report is None:
         return
@@ -140,16 +132,7 @@ class WrittenDirectory:
 
 
 def check_directory(path: Path, *, force: bool, model: str | Path | None = None) -> None:
-    """Fail before the export if it would replace files of a directory.
-
-    Args:
-        path: The directory to write.
-        force: Whether files may be replaced.
-        model: The directory of the model, in which an export replaces no file of the model; else the id of one.
-
-    Raises:
-        SaveError: If the directory has files, unless ``force``.
-    """
+    """Fail before the export if it would replace files of a directory."""
     if force or not path.is_dir() or not any(path.iterdir()):
         return
     is_in_place = model is not None and Path(model).is_dir() and path.samefile(model)

@@ -25,15 +25,6 @@ def example_inputs(texts: Sequence[str]) -> tuple[tuple[torch.Tensor, ...], dict
     """Make the example inputs that the options ``--input`` describe; the same ones in each process.
 
     Floating-point numbers are drawn from 0 to 1, integers are 0 or 1.
-
-    Args:
-        texts: ``[NAME=]SHAPE[:DTYPE]`` each, such as ``1,3,224,224:float32``; float32 by default.
-
-    Returns:
-        Positional and keyword inputs.
-
-    Raises:
-        ArgumentError: If a text has another form, or a tensor cannot be made.
     """
     import torch
 
@@ -86,17 +77,7 @@ def _example(shape: Sequence[int], dtype: torch.dtype, generator: torch.Generato
 def read_dynamic(
     texts: Sequence[str], model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, dict[int, str]]:
-    """Return the argument ``dynamic_shapes`` that the options ``--dynamic`` describe.
-
-    Args:
-        texts: ``INPUT:AXIS=NAME`` each, such as ``x:0=batch``.
-        model: The model, whose forward has the inputs.
-        args: Its positional example inputs.
-        kwargs: Its keyword example inputs.
-
-    Raises:
-        ArgumentError: If a text has another form, or names an input or axis that does not exist.
-    """
+    """Return the argument ``dynamic_shapes`` that the options ``--dynamic`` describe."""
     examples = _examples(model, args, kwargs)
     dims: dict[str, dict[int, str]] = {}
     for text in texts:
@@ -145,12 +126,7 @@ def _examples(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dic
 
 @contextmanager
 def named_as_options(inputs: Sequence[str], dynamic: Sequence[str]) -> Iterator[None]:
-    """Name the options in errors about the arguments that were made of them.
-
-    Args:
-        inputs: The options ``--input``.
-        dynamic: The options ``--dynamic``.
-    """
+    """Name the options in errors about the arguments that were made of them."""
     try:
         yield
     except ArgumentError as error:

@@ -44,19 +44,7 @@ class LoadedModel:
 
 
 def load_model(text: str, inputs: Sequence[str] = (), dynamic: Sequence[str] = ()) -> LoadedModel:
-    """Load the model that the SOURCE argument specifies.
-
-    Args:
-        text: ``model.pt2``, written by ``torch.export.save``, or ``package.module:name`` or ``file.py:name`` of a
-            model, a class of models that takes no arguments, or a function that takes none and returns a model,
-            (model, args), (model, args, kwargs) or (model, args, kwargs, dynamic_shapes).
-        inputs: The options ``--input``, for a model without example inputs.
-        dynamic: The options ``--dynamic``, for a model without dynamic shapes.
-
-    Raises:
-        ArgumentError: If the file or name does not exist, cannot be loaded or called, or is something else; or if an
-            option is wrong, or the source has inputs or dims itself.
-    """
+    """Load the model that the SOURCE argument specifies."""
     import torch
 
     if text.endswith(".pt2"):
@@ -170,11 +158,7 @@ def _of_file(path: Path) -> ModuleType:
 
 
 def _run(name: str, load: Callable[[], ModuleType]) -> ModuleType:
-    """Load a module of the user.
-
-    Raises:
-        ArgumentError: If that fails.
-    """
+    """Load a module of the user."""
     try:
         return load()
     except (Exception, SystemExit) as error:
@@ -276,16 +260,7 @@ def _checked_result(name: str, returned: Any) -> LoadedModel:
 
 
 def read_quantization(dtype: str | None, calibration: Path | None, *, dynamic_activations: bool) -> Any:
-    """Return the argument ``quantize`` of ``export`` for the options of the command line.
-
-    Args:
-        dtype: Element type of the weights; None for floating-point numbers.
-        calibration: The file with the batches, if any.
-        dynamic_activations: Whether each call quantizes the activations.
-
-    Raises:
-        ArgumentError: If the batches cannot be loaded, or activations are to be quantized without weights.
-    """
+    """Return the argument ``quantize`` of ``export`` for the options of the command line."""
     if calibration is None and not dynamic_activations:
         return dtype
     from .._quantize_config import QuantizeConfig  # imports torch
@@ -299,15 +274,7 @@ def read_quantization(dtype: str | None, calibration: Path | None, *, dynamic_ac
 
 
 def read_weight_quantization(precision: str, options: Mapping[str, Any]) -> Any:
-    """Return the argument ``quantize`` of ``genai.export`` for the options of the command line.
-
-    Args:
-        precision: The option ``--precision``, or ``--recipe`` in place of it.
-        options: Attribute of ``QuantizeConfig`` to the option of that name; None for those that were not given.
-
-    Raises:
-        ArgumentError: If the weights of the precision are not quantized, or a recipe specifies how.
-    """
+    """Return the argument ``quantize`` of ``genai.export`` for the options of the command line."""
     given = {name: value for name, value in options.items() if value is not None}
     if not given:
         return None
@@ -323,15 +290,7 @@ def read_weight_quantization(precision: str, options: Mapping[str, Any]) -> Any:
 
 
 def _load_calibration(path: Path) -> list[Any]:
-    """Load the batches that the option ``--calibration`` specifies.
-
-    Args:
-        path: A ``.pt`` file with a list of batches, or a ``.npz`` file with one array per argument, whose first axis
-            separates the batches.
-
-    Raises:
-        ArgumentError: If the file does not exist or cannot be loaded, or has another content.
-    """
+    """Load the batches that the option ``--calibration`` specifies."""
     import numpy as np
     import torch
 

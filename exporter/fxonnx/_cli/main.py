@@ -8,11 +8,7 @@ _DEPENDENCIES = ("typer", "rich")
 
 
 def main() -> None:
-    """Run the command line.
-
-    Raises:
-        SystemExit: With the exit code of the command; with a message if a dependency is not installed.
-    """
+    """Run the command line."""
     try:
         from .commands import app
     except ModuleNotFoundError as error:

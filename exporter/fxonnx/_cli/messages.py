@@ -43,12 +43,6 @@ def readable_messages(debug: bool, *, as_json: bool = False, exit_code: int = 1)
     """Print errors and warnings as one message on stderr, and exit after an error, unless ``debug`` is set.
 
     The exit code is 2 if an argument is wrong, in every command.
-
-    Args:
-        debug: Whether errors have a traceback.
-        as_json: Whether stdout is for one JSON object only: text that the user's code prints goes to stderr, and an
-            error is printed as JSON as well.
-        exit_code: The exit code for other errors.
     """
     try:
         with ExitStack() as stack:

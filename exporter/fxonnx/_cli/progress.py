@@ -18,15 +18,7 @@ __all__ = ["bytes_text", "showing_progress"]
 
 @contextmanager
 def showing_progress(console: Console, stages: Sequence[str] = ()) -> Iterator[Callable[[str], None]]:
-    """Show the current stage with a bar and the elapsed time, and the remaining time where the total is known.
-
-    Args:
-        console: A terminal.
-        stages: The names of all stages in order, if they are known.
-
-    Yields:
-        A function to be called with the name of each stage as it begins, which may be followed by its file.
-    """
+    """Show the current stage with a bar and the elapsed time, and the remaining time where the total is known."""
     current = "starting"
     columns = TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True) as progress:

@@ -56,18 +56,7 @@ class VerificationResult:
 
 
 def run_verification(path: Path, source: LoadedModel) -> VerificationResult:
-    """Compare a file with a model.
-
-    Args:
-        path: The ONNX file.
-        source: The model with its example inputs.
-
-    Returns:
-        The record of the proof, if the file has one, and the rows of all comparisons.
-
-    Raises:
-        ArgumentError: If the file cannot be loaded or does not take the inputs.
-    """
+    """Compare a file with a model."""
     model = load_model(path)
     text = model.metadata_props.get(PROOF_KEY)
     proof = None if text is None else Proof.of_metadata(text)

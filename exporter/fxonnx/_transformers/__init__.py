@@ -1,0 +1,1 @@
+"""Models of transformers and pipelines of Diffusers as directories that runtimes load."""

@@ -1,0 +1,1 @@
+"""Decoders of text for onnxruntime-genai: their inputs, caches, padding and attention."""

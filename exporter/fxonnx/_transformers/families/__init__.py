@@ -1,0 +1,1 @@
+"""Families of models: how each becomes one or several files."""

@@ -1,0 +1,242 @@
+"""``fxonnx.genai.export``: from a checkpoint to a directory that onnxruntime-genai loads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from ... import QuantizeConfig, Target
+from ...errors import ArgumentError
+from ..decoders.caches import CacheType, check_cache_type
+from ..directory import LAST, keep_checkpoint_files, staged_directory
+from ..extras import check_choice
+from ..families.decoder import export_decoder
+from ..families.embedding import export_embedding, export_reranker
+from ..families.encoder_decoder import export_encoder_decoder, export_whisper
+from ..families.sentences import POOLINGS, Pooling
+from ..families.vision_language import export_vision_language
+from ..generation import Quality, check_can_verify
+from ..hub import download, is_hub_id
+from ..language_models import ChatTemplate, LanguageModel, load_language_model
+from ..parts import Request
+from ..precision import (
+    RECIPES,
+    Precision,
+    PrecisionPlan,
+    Recipe,
+    check_recipe,
+    config_of_precision,
+    config_of_recipe,
+    read_precision,
+    with_accuracy_level,
+    with_quantization,
+)
+from ..tasks import FAMILIES, Family, check_modalities
+
+__all__ = ["export"]
+
+_TARGETS: Mapping[str, Target] = MappingProxyType({"cpu": "onnxruntime-genai", "cuda": "onnxruntime-genai-cuda"})
+_PLAIN_TARGETS: Mapping[str, Target] = MappingProxyType({"cpu": "onnxruntime", "cuda": "onnxruntime-cuda"})
+_INTEGERS = ("int4", "int8")
+_WRITTEN = (LAST, "genai", "model.onnx", "encoder", "decoder", "embedding", "vision", "audio", "weights")
+"""Beginnings of the names of files that replace others in the directory of the checkpoint."""
+
+
+def export(
+    model: Any,
+    out: str | os.PathLike[str],
+    *,
+    tokenizer: Any = None,
+    chat_template: ChatTemplate = None,
+    precision: Precision = "fp32",
+    target: Literal["cpu", "cuda"] = "cpu",
+    quantize: QuantizeConfig | Literal["int4", "int8"] | None = None,
+    recipe: Recipe | None = None,
+    accuracy_level: int | None = None,
+    cache: CacheType = "float",
+    opset_version: int | None = None,
+    last_logits: bool = True,
+    adapters: Mapping[str, str | os.PathLike[str]] = MappingProxyType({}),
+    pooling: Pooling | None = None,
+    normalize: bool | None = None,
+    text_only: bool = False,
+    hidden_states: bool = False,
+    inputs_embeds: bool = False,
+    verify: bool = True,
+    revision: str | None = None,
+    token: str | None = None,
+    on_stage: Callable[[str], None] | None = None,
+    on_quality: Callable[[Quality], None] | None = None,
+) -> Path:
+    """Export a language model of transformers for onnxruntime-genai.
+
+    Besides decoder-only models: Whisper and vision-language models, in several files; embedding models, rerankers and
+    other encoder-decoder models of text, speech or images, which ONNX Runtime runs without onnxruntime-genai.
+
+    Args:
+        model: A local directory, as ``save_pretrained`` or a download writes it, an id of the Hub, a GGUF file, or a
+            model object, which is left unchanged.
+        out: The directory to write: the ONNX files, genai_config.json, generation_config.json and the tokenizer's
+            files. It is complete or not written at all; other files in it are kept.
+        tokenizer: The tokenizer, or its directory; by default the one in the model's directory or GGUF file.
+        chat_template: A Jinja template, or a file with one, in place of the tokenizer's; False for a decoder-only
+            model that does not chat, whose tokenizer has none.
+        precision: "fp32", "fp16" or "bf16": the dtype of weights and activations; "int4" or "int8": weights of linear
+            layers in 4 or 8 bits, computed in float32 on the CPU and in float16 with CUDA.
+        target: The device that onnxruntime-genai runs the model on.
+        quantize: Quantization of the weights in more detail, as for ``fxonnx.export``. By default, a checkpoint of
+            GPTQ, AWQ or compressed-tensors and a GGUF file keep their integers.
+        recipe: In place of ``precision`` and ``quantize``, for decoder-only models: "exact", float32; "balanced", 4-bit
+            weights in blocks of 32, with 8-bit queries, keys and values, embeddings and logits; "fast", 4-bit weights
+            in blocks of 128, with 8-bit embeddings and logits; "prefill", 8-bit weights and activations, the fastest
+            for long prompts. For 4 bits the model runs on a text once, to measure which weights matter.
+        accuracy_level: How products with quantized weights are computed on the CPU: 4 rounds activations to 8 bits, 1
+            computes in float32, which is slower. By default that of ``quantize``, or 4. The integers of GGUF files
+            that have 8 bits are always multiplied by rounded activations.
+        cache: "int8": the keys and values of earlier tokens are 8-bit integers, a quarter of the bytes, with one scale
+            for each channel, measured on a text; for decoder-only models on the CPU.
+        opset_version: The opset; by default the target's.
+        last_logits: Compute the logits of the last token of each row only, which generation needs.
+        adapters: Name to directory of LoRA adapters, as PEFT writes them. Each becomes a file ``<name>.onnx_adapter``
+            for ``Adapters`` of onnxruntime-genai; without an active adapter the model is the base model.
+        pooling: Export an embedding model with this pooling of the hidden states: "cls", "last", "max", "mean",
+            "mean_sqrt_len" or "weighted_mean"; by default the one in modules.json of sentence-transformers, if the
+            directory has it.
+        normalize: Normalize the embeddings; by default if modules.json specifies it.
+        text_only: Export a model that also takes images or audio as one of text.
+        hidden_states: Return the hidden states after the last layer and its norm as well, of all positions:
+            ``generator.get_output("hidden_states")``. For decoder-only models.
+        inputs_embeds: Take embeddings in place of tokens; ``embedding.onnx`` makes embeddings of tokens. For programs
+            that call ONNX Runtime: onnxruntime-genai passes embeddings to models with images only.
+        verify: Compare greedily generated tokens in onnxruntime-genai with transformers'; embeddings and scores
+            in ONNX Runtime with eager torch's.
+        revision: Branch, tag or commit on the Hub.
+        token: Token of the Hub.
+        on_stage: Called with the name of each stage as it begins.
+        on_quality: Called with the probabilities of a verified decoder for a text, over those of the original.
+
+    Returns:
+        The path of the directory.
+
+    Raises:
+        ArgumentError: If an argument is invalid, or the model has inputs that onnxruntime-genai cannot provide.
+        VerificationError: With ``verify``, if the tokens differ.
+        SaveError: If ``out`` cannot be written.
+        ExportError: If transformers or onnxruntime-genai is not installed, or the export fails.
+    """
+    check_choice("target", target, _TARGETS)
+    check_choice("pooling", pooling, (None, *POOLINGS))
+    check_cache_type(cache, target)
+    name = recipe or ("" if quantize is not None else precision)
+    if recipe is not None:
+        check_recipe(recipe, precision, quantize)
+        quantize = RECIPES[recipe]
+        precision = "fp32" if quantize is None else "int4"
+    plan = read_precision(precision, quantize, target)
+    if cache != "float":
+        plan = with_quantization(plan, plan.quantize)
+    announce = on_stage or (lambda _stage: None)
+
+    def check(family: Family) -> None:
+        if verify and FAMILIES[family].in_genai:
+            check_can_verify(target, plan.dtype)
+
+    with staged_directory(Path(out)) as staging:
+        announce("load")
+        if isinstance(model, (str, os.PathLike)) and is_hub_id(model):
+            model = download(model, revision, token)
+        is_embedding = pooling is not None or normalize is not None
+        # In the directory of the checkpoint, its files become the external data.
+        has_values = verify or bool(adapters) or inputs_embeds or cache != "float" or recipe in ("balanced", "fast")
+        is_needed = has_values or _is_directory(model, Path(out))
+        loaded = load_language_model(
+            model, tokenizer, plan.dtype, is_embedding, chat_template, check, with_weights=is_needed
+        )
+        check_modalities(loaded.family, loaded.model, text_only=text_only)
+        loaded = replace(loaded, is_packed=loaded.is_packed and quantize is None)
+        if loaded.is_packed:
+            plan, name = _plan_of_checkpoint(loaded, plan, bool(adapters)), ""
+        given = {"adapters": adapters, "recipe": recipe, "hidden_states": hidden_states, "inputs_embeds": inputs_embeds}
+        _check_family(loaded, {**given, "cache": cache != "float"})
+        plan = _plan_of_model(loaded, plan, recipe, precision, accuracy_level)
+        _write_tokenizer(loaded, staging)
+        options = {
+            "target": (_TARGETS if FAMILIES[loaded.family].in_genai else _PLAIN_TARGETS)[target],
+            "quantize": plan.quantize,
+            "opset_version": opset_version,
+        }
+        request = Request(
+            *(staging, target, options, last_logits, adapters, pooling, normalize, plan.tolerance, verify, announce),
+            checkpoint=loaded.directory if loaded.is_in(Path(out)) else None,
+            hidden_states=hidden_states,
+            name=name,
+            on_quality=on_quality,
+            cache=cache,
+            inputs_embeds=inputs_embeds,
+        )
+        _EXPORTS[loaded.family](loaded, request)
+        if request.checkpoint is not None:
+            keep_checkpoint_files(staging, request.checkpoint, _WRITTEN)
+    return Path(out)
+
+
+def _check_family(loaded: LanguageModel, given: Mapping[str, Any]) -> None:
+    """Check arguments that are for decoder-only models."""
+    for argument, value in given.items():
+        if value and loaded.family != "decoder":
+            raise ArgumentError(argument, "supported for decoder-only models only")
+    adapters = given["adapters"]
+    if given["inputs_embeds"] and (adapters or loaded.is_packed):
+        reason = "adapters are not supported" if adapters else "weights that the checkpoint has as integers are not"
+        raise ArgumentError("inputs_embeds", f"{reason} with it", hint='leave it out, or pass quantize="int4"')
+
+
+def _plan_of_model(
+    loaded: LanguageModel, plan: PrecisionPlan, recipe: Recipe | None, precision: Precision, accuracy_level: int | None
+) -> PrecisionPlan:
+    """The precision with the quantization that a recipe, "int4" or "int8" implies for a model."""
+    if recipe is not None and RECIPES[recipe] is not None:
+        plan = replace(plan, quantize=config_of_recipe(recipe, loaded.model, loaded.tokenizer))
+    elif not loaded.is_packed and loaded.family == "decoder" and (precision in _INTEGERS or plan.quantize in _INTEGERS):
+        plan = replace(plan, quantize=config_of_precision(plan.quantize))
+    return plan if accuracy_level is None else with_accuracy_level(plan, accuracy_level)
+
+
+def _plan_of_checkpoint(loaded: LanguageModel, plan: PrecisionPlan, has_adapters: bool) -> PrecisionPlan:
+    """The precision with the integers of a quantized checkpoint."""
+    if has_adapters or loaded.family != "decoder":
+        argument = "adapters" if has_adapters else "model"
+        hint = 'pass quantize="int4" to round the dequantized weights to nearest'
+        raise ArgumentError(argument, "the weights of the checkpoint are quantized", hint=hint)
+    return with_quantization(plan, loaded.stored_quantization())
+
+
+def _write_tokenizer(loaded: LanguageModel, directory: Path) -> None:
+    loaded.tokenizer.save_pretrained(directory)
+    if loaded.family in ("embedding", "reranker"):
+        return
+    # save_pretrained would refuse settings without effect, which many checkpoints have.
+    loaded.model.generation_config.to_json_file(directory / "generation_config.json")
+
+
+_EXPORTS: Mapping[Family, Callable[[LanguageModel, Request], None]] = MappingProxyType(
+    {
+        "decoder": export_decoder,
+        "embedding": export_embedding,
+        "encoder-decoder": export_encoder_decoder,
+        "image": export_encoder_decoder,
+        "reranker": export_reranker,
+        "speech": export_encoder_decoder,
+        "vision-language": export_vision_language,
+        "whisper": export_whisper,
+    }
+)
+
+
+def _is_directory(model: Any, directory: Path) -> bool:
+    """Whether a model is a path of this directory."""
+    return isinstance(model, (str, os.PathLike)) and Path(model).resolve() == directory.resolve()
