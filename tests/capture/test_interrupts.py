@@ -50,7 +50,7 @@ model = Layers()
 run(model)
 start = time.perf_counter()
 run(model)
-seconds, count = time.perf_counter() - start, 30
+seconds, count = time.perf_counter() - start, 15
 
 # Between the stages, the interrupt may arrive in a callback of a weak reference, whose exceptions Python drops.
 dropped = []
