@@ -1,4 +1,4 @@
-"""The attempts of a capture: the calls of torch.export, and the changes between them."""
+"""The attempts of a capture: the calls of torch.export, the changes between them, and plain torch.export as the last one."""
 
 from __future__ import annotations
 

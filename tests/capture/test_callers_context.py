@@ -1,4 +1,4 @@
-"""The context of the caller: an autocast, in which the model runs, and another capture, in which no export works."""
+"""What the process has set around an export: autocast, another capture, a default dtype, global hooks; and what the model prints."""
 
 # ruff: noqa: T201
 

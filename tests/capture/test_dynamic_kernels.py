@@ -1,4 +1,4 @@
-"""Operators and functions whose own kernels specialize or narrow a dynamic size: correct without constraints."""
+"""Operators whose kernels specialize, narrow or remove a dynamic size, also through einops, writes, squeezes and indices."""
 
 from __future__ import annotations
 

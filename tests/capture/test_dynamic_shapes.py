@@ -1,4 +1,4 @@
-"""The forms of dynamic_shapes, and the resulting dim names."""
+"""The forms of dynamic_shapes and dynamic_axes, the resulting dim names, and invalid specs."""
 
 from __future__ import annotations
 

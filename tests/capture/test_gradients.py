@@ -1,4 +1,4 @@
-"""Forwards that compute gradients with ``torch.autograd``: force fields, equations of physics, explanations of classes."""
+"""Derivatives in forward: ``torch.autograd`` in force fields, equations and explanations, and the transforms of ``torch.func``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Valid and invalid models, args and kwargs, and their binding to forward."""
+"""Valid and invalid models, args and kwargs, their binding to forward, and numbers as inputs, outputs and constants."""
 
 from __future__ import annotations
 

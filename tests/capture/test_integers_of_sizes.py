@@ -1,4 +1,4 @@
-"""``int(size)``, ``float(size)`` and ``len(tensor)`` in user code keep dynamic dims dynamic."""
+"""``int(size)``, ``float(size)``, ``len(tensor)`` and tensors that hold sizes keep dynamic dims dynamic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals during an export: KeyboardInterrupt or the handler's error, with all restored; the process does not end."""
+"""Signals and forks during an export: one error with all restored, and processes that export themselves."""
 
 from __future__ import annotations
 

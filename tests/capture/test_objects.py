@@ -1,4 +1,4 @@
-"""Objects as inputs and outputs: flattened, named by path, and rebuilt."""
+"""Objects as inputs and outputs, frozen inputs, one tensor as several inputs, and arguments beside an ExportedProgram."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The user's model, inputs and process are restored after success and after failure."""
+"""The user's model, inputs and process are as before after success and after failure, whatever ``forward`` changes."""
 
 from __future__ import annotations
 

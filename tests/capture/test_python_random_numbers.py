@@ -1,4 +1,4 @@
-"""Random numbers that forward draws from Python or NumPy are constants in the ONNX model, which is a warning."""
+"""Random numbers: those that forward draws from Python or NumPy are constants, with a warning; seeds of torch hold in every run."""
 
 from __future__ import annotations
 

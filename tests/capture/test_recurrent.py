@@ -1,4 +1,4 @@
-"""nn.LSTM, nn.GRU and nn.RNN are captured as one node with a dynamic number of time steps."""
+"""nn.LSTM, nn.GRU and nn.RNN over a dynamic number of time steps, and over packed sequences."""
 
 from __future__ import annotations
 

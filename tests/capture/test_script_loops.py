@@ -1,4 +1,4 @@
-"""Loops of TorchScript over a dynamic number of steps: one step in the body of a Scan, lists as stacked tensors."""
+"""TorchScript: loops over a dynamic number of steps become one step in the body of a Scan; lists and dicts, and their mutations."""
 
 from __future__ import annotations
 

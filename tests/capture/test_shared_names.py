@@ -1,4 +1,4 @@
-"""One name on several dims: one dim param and an equality constraint, or separate dims where the examples differ."""
+"""Names of dims: one name on several dims, and every way to specify them, compared with eager torch at other sizes."""
 
 from __future__ import annotations
 

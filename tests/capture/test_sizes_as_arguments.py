@@ -1,4 +1,4 @@
-"""Integers that models compute from sizes, as sizes and arguments of operators: the saved file is right at other sizes."""
+"""Sizes and numbers computed from them, as arguments of operators, as Python numbers and in tensors: right at other sizes, or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of input tensors as the bounds of slices, as sizes and as trip counts: symbolic, or refused; never the example's.
+"""Values of input tensors as bounds, sizes and trip counts: symbolic, with a name and a line, or refused; never the example's.
 
 Each program runs from the saved file in plain ONNX Runtime, at other values than the example's, among them negative ones
 and ones outside of the axis.

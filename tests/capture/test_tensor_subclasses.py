@@ -1,4 +1,4 @@
-"""Weights that are tensor subclasses: exported as the tensors that they wrap."""
+"""Weights of other types: tensor subclasses, exported as the tensors that they wrap, and modules that forward converts."""
 
 from __future__ import annotations
 
