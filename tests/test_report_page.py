@@ -13,11 +13,20 @@ from torch import nn
 import fxonnx
 from tests.web.devtools import CHROMIUM, Page, browse
 
-from .test_report import Block
-
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 
 HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.hidden = nn.Linear(8, 16)
+        self.out = nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.out(nn.functional.gelu(self.hidden(self.norm(x))))
 
 
 class Network(nn.Module):
