@@ -24,6 +24,8 @@ demo: $(VENV)/.installed
 # PYTEST_FLAGS adds options: make test PYTEST_FLAGS=--durations=25
 # --sample: a part of each large table; pytest without it runs all cases of the files that it gets.
 PYTEST_FLAGS ?=
+# Without bytecode, each of the tests' child processes would compile the package again.
+test quick nightly: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist=worksteal -q --sample $(PYTEST_FLAGS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import platform
 import random
@@ -16,7 +17,8 @@ import torch
 
 
 def seed() -> None:
-    torch.manual_seed(0)
+    # torch.manual_seed also formats a stack for each kind of device that the machine lacks.
+    torch.default_generator.manual_seed(0)
     numpy.random.seed(0)
     random.seed(0)
 
@@ -24,6 +26,9 @@ def seed() -> None:
 def pytest_configure() -> None:
     os.environ["FXONNX_FULL_TRACEBACK"] = "1"  # a test that fails shows where
     seed()  # tables of examples are created when their module is imported
+    # pytest adds its handlers to the loggers that do not propagate. For a handler of this one, which needs none, torch
+    # formats a stack for each symbol and each guard.
+    logging.getLogger("torch.__trace").propagate = True
     # Collections take a tenth of the time of the suite otherwise: each looks at the objects of torch and of all tests.
     gc.set_threshold(10_000, 20, 20)
 
@@ -36,7 +41,7 @@ def _saturates() -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    text = "give the marker nightly to cases of tables: half of 4 cases and more, 11 of 12 from 100 on, more of whole models"
+    text = "give the marker nightly to cases of tables: three of four of 4 cases and more, 23 of 24 from 100 on, most of whole models"
     parser.addoption("--sample", action="store_true", help=text)
     parser.addoption("--quick", action="store_true", help="as --sample, also for the tables that otherwise run whole")
 
@@ -51,15 +56,19 @@ _WHOLE = (
 _WHOLE_MODELS = ("tests/genai/", "tests/huggingface/", "tests/models/", "tests/lower/test_functions.py")
 
 
+# Of how many cases one runs in every change, for functions with at least so many cases.
+_SHARES = ((1000, 96), (100, 24), (40, 12), (8, 8), (4, 4))
+_SHARES_OF_WHOLE_MODELS = ((40, 20), (8, 12), (4, 6), (2, 3))
+_SHARES_OF_EVERYDAY_USE = ((16, 5),)
+
+
 def _share(name: str, count: int) -> int:
     """Of how many cases one runs in every change, for a function with ``count`` of them."""
-    if name.startswith("tests/ordinary/"):  # everyday use
-        return 3 if count >= 16 else 1
-    if name.startswith(_WHOLE_MODELS):
-        return 20 if count >= 100 else 12 if count >= 40 else 8 if count >= 8 else 4 if count >= 4 else 1
-    if count >= 1000:  # torch's operator database; tests/translations has rows of the same operators
-        return 48
-    return 12 if count >= 100 else 6 if count >= 40 else 4 if count >= 8 else 2 if count >= 4 else 1
+    if name.startswith("tests/ordinary/"):
+        shares = _SHARES_OF_EVERYDAY_USE
+    else:
+        shares = _SHARES_OF_WHOLE_MODELS if name.startswith(_WHOLE_MODELS) else _SHARES
+    return next((share for least, share in shares if count >= least), 1)
 
 
 def _sample(items: list[pytest.Item], whole: tuple[str, ...]) -> None:

@@ -1,6 +1,6 @@
 """Files are byte-identical in every export and every process.
 
-As a script, it exports the cases that it is given twice and prints the checksums.
+As a script, it exports the cases that it is given as often as the first argument says, and prints the checksums.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def _checksum(export: Callable[[], fxonnx.ONNXProgram]) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _checksums(names: Sequence[str]) -> list[Any]:
-    return [(name, _checksum(_EXPORTS.get(name) or _network(name))) for _ in range(2) for name in names]
+def _checksums(times: int, names: Sequence[str]) -> list[Any]:
+    return [(name, _checksum(_EXPORTS.get(name) or _network(name))) for _ in range(times) for name in names]
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,12 @@ def _checksums(names: Sequence[str]) -> list[Any]:
     ],
 )
 def test_files_are_byte_identical_in_every_export_and_process(names: Sequence[str]) -> None:
-    command = [sys.executable, "-m", "tests.test_determinism", *names]
+    command = [sys.executable, "-m", "tests.test_determinism"]
     processes = [
-        subprocess.Popen(command, env={**os.environ, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE, text=True)
-        for seed in ("1", "2")
+        subprocess.Popen(
+            [*command, times, *names], env={**os.environ, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE, text=True
+        )
+        for seed, times in (("1", "2"), ("2", "1"))
     ]
     outputs = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
@@ -98,4 +100,4 @@ def test_files_are_byte_identical_in_every_export_and_process(names: Sequence[st
 
 
 if __name__ == "__main__":
-    json.dump(_checksums(sys.argv[1:]), sys.stdout)
+    json.dump(_checksums(int(sys.argv[1]), sys.argv[2:]), sys.stdout)

@@ -1,8 +1,14 @@
-"""The context of the caller: an autocast, in which the model runs, and another capture, in which no export works."""
+"""What the process has set around an export: autocast, another capture, a default dtype, global hooks; and what the model prints."""
+
+# ruff: noqa: T201
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import builtins
+import io
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +16,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 import fxonnx
 from fxonnx import CaptureError, TranslationError
+from tests.functions import Function
 
 
 class Layers(nn.Module):
@@ -174,3 +182,182 @@ def test_unsqueeze_of_an_input_is_refused(shapes: Any) -> None:
     ):
         fxonnx.export(Unsqueezes().eval(), (x,), dynamic_shapes=shapes)
     assert x.shape == (2, 3)
+
+
+# ``torch.set_default_dtype`` around the export and in forward: results and weights are eager torch's.
+
+
+X = torch.randn(2, 4)
+
+
+@pytest.fixture(params=[torch.float16, torch.float64], ids=str)
+def dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
+    torch.set_default_dtype(request.param)
+    try:
+        yield request.param
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+FUNCTIONS: tuple[Callable[[torch.Tensor], Any], ...] = (
+    lambda x: x * 0.1 + torch.ones(4),
+    lambda x: torch.arange(4) / 3 + torch.tensor(0.1),
+    lambda x: torch.where(x > 0.3, x, 1 / 3),
+    lambda x: x.long() / 3,
+    lambda x: torch.full((2,), x.shape[0] / 3),
+    lambda x: torch.nn.functional.gelu(x) * torch.linspace(0, 1, 4),
+)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_results_have_the_dtypes_of_eager_torch(function: Callable[[torch.Tensor], Any], dtype: torch.dtype) -> None:
+    program = fxonnx.export(Function(function).eval(), (X,), dynamic_shapes={"x": {0: "n"}})
+    assert torch.get_default_dtype() is dtype
+    for x in (X, torch.randn(3, 4, dtype=torch.float32)):
+        torch.testing.assert_close(program(x)[0], function(x), atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("build", [lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), lambda: nn.GRU(4, 3)])
+def test_a_float32_model_has_the_same_file(build: Callable[[], nn.Module], dtype: torch.dtype) -> None:
+    torch.set_default_dtype(torch.float32)
+    model = build().eval()
+    expected = fxonnx.export(model, (X,)).model_proto.SerializeToString(deterministic=True)
+    torch.set_default_dtype(dtype)
+    assert fxonnx.export(model, (X,)).model_proto.SerializeToString(deterministic=True) == expected
+
+
+def test_weights_have_the_default_dtype_of_their_creation(dtype: torch.dtype) -> None:
+    model = nn.Linear(4, 3)
+    program = fxonnx.export(model.eval(), (X.to(dtype),))
+    assert {value.dtype.numpy() for value in program.model.graph.initializers.values()} == {torch.ones(1).numpy().dtype}
+    torch.testing.assert_close(program(X.to(dtype))[0], model(X.to(dtype)), atol=2e-3, rtol=2e-3)
+    with pytest.raises(CaptureError, match=r"aten\.linear: mat1 and mat2 must have the same dtype, but got Float and"):
+        fxonnx.export(model, (X,))
+
+
+def test_a_change_in_forward() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        torch.set_default_dtype(torch.float64)
+        try:
+            return torch.linspace(0, 1, 4) * x + torch.zeros(x.shape[0], 4) + torch.full((4,), 0.1)
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    program = fxonnx.export(Function(forward).eval(), (X,), dynamic_shapes=({0: "n"},))
+    assert torch.get_default_dtype() is torch.float32
+    for x in (X, torch.randn(5, 4)):
+        torch.testing.assert_close(program(x)[0], forward(x))
+
+
+def test_setting_the_same_dtype_in_forward() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        torch.set_default_dtype(torch.float32)
+        return x + torch.ones(4)
+
+    torch.testing.assert_close(fxonnx.export(Function(forward).eval(), (X,))(X)[0], X + 1)
+
+
+# Hooks of all modules of the process belong to the model: they are captured, for its modules only.
+
+
+Registers = Callable[[], Any]
+HOOKS: dict[str, Registers] = {
+    "all results": lambda: register_module_forward_hook(lambda module, args, result: result * 2),
+    "with keywords": lambda: register_module_forward_hook(lambda module, args, result: result + 1, always_call=True),
+    "results of a class": lambda: register_module_forward_hook(
+        lambda module, args, result: result * 3 if isinstance(module, nn.Linear) else None
+    ),
+    "inputs": lambda: register_module_forward_pre_hook(lambda module, args: (args[0] + 1,)),
+}
+
+
+@pytest.fixture
+def hook(request: pytest.FixtureRequest) -> Iterator[None]:
+    handle = HOOKS[request.param]()
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("hook", HOOKS, indirect=True)
+def test_global_hooks_are_captured(hook: None) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval()
+    program = fxonnx.export(model, (X,), dynamic_shapes=({0: "n"},), verify=True)
+    for x in (X, torch.randn(5, 4)):
+        torch.testing.assert_close(program(x)[0], model(x))
+
+
+def test_global_hooks_see_the_modules_of_the_model_and_remain_registered() -> None:
+    seen: list[type[nn.Module]] = []
+    handle = register_module_forward_hook(lambda module, args, result: seen.append(type(module)))
+    try:
+        model = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval()
+        fxonnx.export(model, (X,))
+        assert set(seen) == {nn.Linear, nn.ReLU, nn.Sequential}
+        seen.clear()
+        model(X)
+        assert seen == [nn.Linear, nn.ReLU, nn.Sequential]
+        traced = torch.fx.symbolic_trace(model)
+        with pytest.raises(CaptureError, match=r"global forward hooks.*GraphModule(?s:.*)hint: call remove\(\)"):
+            fxonnx.export(traced, (X,))
+    finally:
+        handle.remove()
+
+
+# Prints of a model during an export.
+
+
+def _printing(x: torch.Tensor) -> torch.Tensor:
+    print("x is", x)
+    print("warning", file=sys.stderr)
+    if x.sum() > 0:
+        print("positive")
+    return x + 1
+
+
+def _printing_in_strict_mode(x: torch.Tensor) -> torch.Tensor:
+    print("x is", x)
+    print("positive", file=sys.stdout)
+    print("warning", file=sys.stderr)
+    return torch.from_numpy(x.numpy() + 1)
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+@pytest.mark.parametrize("forward", [_printing, _printing_in_strict_mode])
+def test_an_export_prints_nothing_of_the_model(forward: Any, verbose: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    model, plain = Function(forward), builtins.print
+    diagnostics = fxonnx.Diagnostics(verbose=verbose)
+    program = fxonnx.export(model, (torch.ones(2),), dynamic_shapes=({0: "n"},), diagnostics=diagnostics)
+    out, err = capsys.readouterr()
+    assert ("positive" in out, "warning" in err) == (verbose, verbose)
+    assert builtins.print is plain
+    torch.testing.assert_close(program(-torch.ones(3))[0], torch.zeros(3))
+    program.verify()
+    assert "x is tensor([1., 1.])" in capsys.readouterr().out
+
+
+def test_other_prints_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    file = io.StringIO()
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        print("for the file", file=file)
+        other = threading.Thread(target=print, args=("of another thread",))
+        other.start()
+        other.join()
+        return x + 1
+
+    fxonnx.export(Function(forward), (torch.ones(2),))
+    assert "for the file" in file.getvalue()
+    assert "of another thread" in capsys.readouterr().out
+
+
+def test_prints_after_a_failed_export(capsys: pytest.CaptureFixture[str]) -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        print("before the error")
+        raise ValueError("no")
+
+    with pytest.raises(fxonnx.CaptureError, match="ValueError\n  no"):
+        fxonnx.export(Function(forward), (torch.ones(2),))
+    print("after")
+    assert capsys.readouterr().out == "after\n"

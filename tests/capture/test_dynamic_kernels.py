@@ -1,19 +1,26 @@
-"""Operators and functions whose own kernels specialize or narrow a dynamic size: correct without constraints."""
+"""Operators whose kernels specialize, narrow or remove a dynamic size, also through einops, writes, squeezes and indices."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
+import onnx
 import pytest
 import torch
 import torch.nn.functional as F
+from einops import einsum, pack, rearrange, reduce, repeat, unpack
+from einops.layers.torch import Rearrange, Reduce
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 import fxonnx
 
 from ..functions import Function
+from ..saved import run_from_file
 
 
 @dataclass(frozen=True)
@@ -161,3 +168,298 @@ def test_take_along_dim_rejects_indices_of_different_rank() -> None:
 def test_cdist_rejects_different_numbers_of_coordinates() -> None:
     with pytest.raises(fxonnx.CaptureError, match=r"points of 3 and 2 coordinates"):
         fxonnx.export(Function(lambda x: torch.cdist(x, x[:, :2])), (torch.rand(4, 3),))
+
+
+# Models with einops, which caches its results by shape, keep their dims dynamic.
+
+
+def _attention(x: torch.Tensor) -> torch.Tensor:
+    query, key, value = (rearrange(one, "b n (h d) -> b h n d", h=2) for one in x.chunk(3, -1))
+    weights = einsum(query, key, "b h i d, b h j d -> b h i j").softmax(-1)
+    return rearrange(weights @ value, "b h n d -> b n (h d)")
+
+
+def _broadcast(x: torch.Tensor) -> torch.Tensor:
+    return x + repeat(x[0, 0], "d -> b n d", b=x.shape[0], n=x.shape[1]) + reduce(x, "b n d -> b () ()", "max")
+
+
+def _packed(x: torch.Tensor) -> torch.Tensor:
+    joined, shapes = pack([x, x[:, 0]], "b * d")
+    return unpack(joined * 2, shapes, "b * d")[0]
+
+
+def _selected(x: torch.Tensor) -> torch.Tensor:
+    rows = x[(x[:, 0, 0] > 0.5).nonzero()[:, 0]]
+    return rearrange(rows, "b n (h d) -> (b h) n d", h=3)
+
+
+@pytest.mark.parametrize("function", [_attention, _broadcast, _packed, _selected], ids=lambda one: one.__name__)
+def test_functions(function: Callable[..., Any]) -> None:
+    _check(Function(function).eval())
+
+
+def test_layers() -> None:
+    _check(nn.Sequential(Rearrange("b n (h d) -> b n h d", h=3), Reduce("b n h d -> b n d", "mean")).eval())
+
+
+def _check(model: nn.Module) -> None:
+    program = fxonnx.export(model, (torch.rand(4, 5, 12),), dynamic_shapes=({0: "batch", 1: "length"},))
+    assert not [constraint for constraint in program.record.constraints if "==" in str(constraint)]
+    for sizes in ((4, 5, 12), (2, 7, 12), (7, 1, 12)):
+        x = torch.rand(*sizes)
+        torch.testing.assert_close(program(x)[0], model(x))
+
+
+# Writes to a part of a tensor, with examples whose dynamic dims have size 1: the dims stay dynamic.
+
+
+Write = Callable[[Tensor, Tensor], object]
+
+WRITES: Mapping[str, Write] = {
+    "assignment": lambda part, x: part.copy_(x),
+    "of another layout": lambda part, x: part.transpose(1, 2).copy_(x.transpose(1, 2)),
+    "of one channel": lambda part, x: part.copy_(x[:, :1]),
+    "of the last step": lambda part, x: part[:, :, -1].copy_(x[:, :, 0]),
+    "of another dtype": lambda part, x: part.copy_(x.double()),
+    "sum": lambda part, x: part.add_(x),
+    "bounds": lambda part, x: part.clamp_(0, 1),
+    "exponential": lambda part, x: part.exp_(),
+    "power": lambda part, x: part.pow_(2),
+    "running sum": lambda part, x: part.cumsum_(1),
+    "triangle": lambda part, x: part.tril_(),
+    "mask": lambda part, x: part.masked_fill_(x > 0.5, 0.0),
+}
+
+
+@pytest.mark.filterwarnings("error:the model cannot be exported for all requested sizes")
+@pytest.mark.parametrize(("batch", "length"), [(1, 8), (2, 1), (1, 1)])
+@pytest.mark.parametrize("name", WRITES)
+def test_writes_to_a_slice(name: str, batch: int, length: int) -> None:
+    def function(x: Tensor) -> Tensor:
+        whole = x.new_full((x.shape[0], x.shape[1], x.shape[2], 20), 0.3)
+        WRITES[name](whole[..., 2:18], x)
+        return whole * 2
+
+    model = Function(function).eval()
+    example = torch.rand(batch, 4, length, 16)
+    program = fxonnx.export(model, (example,), dynamic_shapes=({0: "batch", 2: "length"},))
+    assert list(map(str, program.model.graph.inputs[0].shape)) == ["batch", "4", "length", "16"]
+    for x in (torch.rand(3, 4, 5, 16), torch.rand(1, 4, 2, 16), example):
+        torch.testing.assert_close(program(x)[0], model(x))
+
+
+def test_a_tensor_that_overlaps_itself_is_still_refused() -> None:
+    def function(x: Tensor) -> Tensor:
+        return x[:, :1].expand(-1, 4).copy_(x)
+
+    with pytest.raises(fxonnx.CaptureError, match="more than one element of the written-to"):
+        fxonnx.export(Function(function).eval(), (torch.rand(2, 4),), dynamic_shapes=({0: "batch"},))
+
+
+# Results whose rank depends on sizes: ``squeeze`` of a dynamic axis removes it at one element.
+
+
+SIZES = ((2, 6), (1, 6), (3, 1), (1, 1), (1, 5), (4, 7))
+
+WEIGHT = torch.linspace(-1, 1, 4)
+
+
+class Scores(nn.Module):
+    """One score per row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(self.linear(x).squeeze())
+
+
+def in_place(x: Tensor) -> Tensor:
+    y = x * 2
+    z = y.squeeze(0)
+    y.add_(1)
+    return z
+
+
+FUNCTIONS: dict[str, Callable[[Tensor], Any] | nn.Module] = {
+    "squeeze of an axis": lambda x: x.squeeze(0),
+    "squeeze of all axes": lambda x: x[:, :, :1].squeeze(),
+    "squeeze of several axes": lambda x: x.sum(2, keepdim=True).squeeze((0, 2)),
+    "scores": Scores(),
+    "operators after the squeeze": lambda x: F.relu(x.squeeze(0) * WEIGHT + 1).half().float(),
+    "operators in place": lambda x: x.squeeze(0).mul(2).add_(1),
+    "write to the tensor that was squeezed": in_place,
+    "squeeze of a squeezed tensor": lambda x: x.unsqueeze(3).squeeze(-1).squeeze(0),
+    "integers": lambda x: x.argmax(-1).squeeze(),
+    "several results": lambda x: (x.squeeze(0), {"a": x.squeeze(1) * 2, "b": x.squeeze(0).sum()}),
+    "one result twice": lambda x: (lambda y: (y, y))(x.squeeze(0)),
+    "results of other kinds": lambda x: (x.squeeze(0).abs(), x.mean(2)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "opset"),
+    [(name, 2, 20) for name in FUNCTIONS] + [(name, 1, opset) for opset in (11, 13) for name in (*FUNCTIONS,)[:5]],
+)
+def test_rank_of_a_result_depends_on_sizes(name: str, rows: int, opset: int) -> None:
+    function = FUNCTIONS[name]
+    model = function if isinstance(function, nn.Module) else Function(function)
+    program = fxonnx.export(
+        model.eval(), (torch.randn(rows, 6, 4),), dynamic_shapes=({0: "b", 1: "t"},), opset_version=opset
+    )
+    assert not program.record.capture.limits.constraints
+    onnx.checker.check_model(program.model_proto, full_check=True)
+    run_from_file(program)
+    for size in SIZES:
+        x = torch.randn(*size, 4)
+        with torch.no_grad():
+            expected = pytree.tree_leaves(model(x))
+        for have, want in zip(pytree.tree_leaves(program(x)), expected, strict=True):
+            assert have.shape == want.shape
+            torch.testing.assert_close(have, want)
+
+
+def test_a_guard_is_not_on_a_result_of_no_rank() -> None:
+    model = Function(lambda x: (x * 2 if x.shape[1] % 2 == 0 else x).sum((1, 2)).squeeze())
+    program = fxonnx.export(model, (torch.randn(2, 6, 4),), dynamic_shapes=({0: "b", 1: "t"},))
+    run_from_file(program)
+    for rows in (1, 3):
+        x = torch.randn(rows, 4, 4)
+        (found,) = program(x)
+        assert found.shape == model(x).shape
+        torch.testing.assert_close(found, model(x))
+    with pytest.raises(fxonnx.ExportError, match="t % 2 == 0"):
+        program(torch.randn(1, 5, 4))
+
+
+def test_a_rank_on_which_the_model_depends_stays_a_limit() -> None:
+    model = Function(lambda x: (x.squeeze(0), x.squeeze(0).sum(0)))
+    program = fxonnx.export(model, (torch.randn(2, 6, 4),), dynamic_shapes=({0: "b"},))
+    assert [str(one.expression) for one in program.record.capture.limits.constraints] == ["Ne(b, 1)"]
+
+
+# Indices that are integers in tensors, alone and in sequences: read, written, next to other indices.
+
+
+def _assign(index: Callable[[Tensor], Any], value: Any = 5.0) -> Callable[[Tensor, Tensor], Tensor]:
+    def assigned(x: Tensor, t: Tensor) -> Tensor:
+        changed = x.clone()
+        changed[index(t)] = value
+        return changed
+
+    return assigned
+
+
+def _rows_and_columns(x: Tensor, t: Tensor) -> Tensor:
+    """UDOP's: the rows of a matrix of indices, unzipped to two tuples of numbers."""
+    rows, columns = zip(*torch.stack([t, t.flip(0)], -1), strict=True)
+    inside = torch.full_like(x, True).bool()
+    inside[rows, columns] = False
+    return inside
+
+
+INDEXED: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
+    {
+        "a number": lambda x, t: x[t[0]],
+        "a number and a list": lambda x, t: x[t[0], [0, 1]],
+        "a list and a number": lambda x, t: x[[0, 1], t[0]],
+        "a number and a mask": lambda x, t: x[None].expand(4, -1, -1)[t[0], x > 0],
+        "a mask and a number": lambda x, t: x[x[:, 0] > 0, t[0]],
+        "a number, all and a list": lambda x, t: x[None].expand(4, -1, -1)[t[0], :, [0, 1]],
+        "a list, an ellipsis and a number": lambda x, t: x[None].expand(4, -1, -1)[[0, 3], ..., t[0]],
+        "a new axis, a number and a tensor": lambda x, t: x[None, t[0], t],
+        "lists of numbers": lambda x, t: x[[t[0], t[1]], (t[1], 2)],
+        "nested lists of numbers": lambda x, t: x[:, [[t[0]], [t[1]]]],
+        "assignment to a row": _assign(lambda t: t[0]),
+        "assignment to a column": _assign(lambda t: (slice(None), t[1])),
+        "assignment to an element": _assign(lambda t: (t[0], t[1])),
+        "assignment to the last axis": _assign(lambda t: (..., t[1]), torch.tensor(7.0)),
+        "assignment to elements of a row": _assign(lambda t: (t[0], [t[0], 1])),
+        "assignment to elements": _assign(lambda t: ([t[0], 3], t)),
+        "assignment to unzipped rows and columns": _rows_and_columns,
+    }
+)
+
+
+@pytest.mark.parametrize("name", INDEXED)
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_indices(name: str, dynamic: bool) -> None:
+    model = Function(INDEXED[name]).eval()
+    torch.manual_seed(0)
+    given = torch.randn(4, 3), torch.tensor([1, 2])
+    shapes: Any = {"x": {0: "rows"}, "y": None} if dynamic else None
+    program = fxonnx.export(model, given, dynamic_shapes=shapes, strict_shapes=True)
+    for rows, numbers in ((4, (1, 2)), (4, (-1, 0)), (4, (2, -3)), *(((7, (0, -2)),) if dynamic else ())):
+        x, t = torch.randn(rows, 3), torch.tensor(numbers)
+        assert torch.equal(program(x, t)[0], model(x, t))
+
+
+def _assign_by_bytes(x: Tensor) -> Tensor:
+    changed = x.clone()
+    changed[:, (x[0] > 0).byte()] += 1
+    return changed
+
+
+BYTES: Mapping[str, Callable[[Tensor], Any]] = MappingProxyType(
+    {
+        "a mask": lambda x: x[(x > 0).byte()],
+        "a mask and a slice": lambda x: x[(x[:, 0] > 0).byte(), :1],
+        "a mask without axes": lambda x: x[x.new_tensor(2, dtype=torch.uint8)],
+        "assignment": _assign_by_bytes,
+        "where": lambda x: torch.where((x > 0).byte(), x, -x),
+        "where by name": lambda x: torch.where(condition=(x > 0).byte(), input=x, other=-x),
+        "the method where": lambda x: x.where((x > 0).byte(), -x),
+        "where with one argument": lambda x: torch.where((x > 0).byte()),
+    }
+)
+
+
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8", "ignore:where received a uint8 condition")
+@pytest.mark.parametrize("name", BYTES)
+def test_masks_of_bytes(name: str) -> None:
+    model = Function(BYTES[name]).eval()
+    program = fxonnx.export(model, (torch.randn(4, 3),), dynamic_shapes=({0: "n", 1: "m"},))
+    for x in (torch.randn(4, 3), torch.randn(7, 5), -torch.ones(2, 2), torch.ones(1, 3)):
+        for ours, theirs in zip(program(x), torch.utils._pytree.tree_leaves(model(x)), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+# Writes through ``tensor.data`` in forward are captured.
+
+
+def padded(x: Tensor) -> Tensor:
+    joint = x.new_zeros(x.shape[0], 5)
+    joint.data[:, 2:].copy_(x)
+    return joint + 1
+
+
+def added(x: Tensor) -> Tensor:
+    y = x * 2
+    row = y[0]
+    y.data.add_(1)
+    return y + row
+
+
+def assigned(x: Tensor) -> Tensor:
+    y = x * 2
+    y.data = y * 3
+    return y + y.data.sum()
+
+
+@pytest.mark.parametrize("function", [padded, added, assigned])
+def test_a_write_through_data(function: Callable[[Tensor], Tensor]) -> None:
+    program = fxonnx.export(Function(function).eval(), (torch.rand(2, 3),), dynamic_shapes=({0: "n"},))
+    for size in (2, 1, 5):
+        x = torch.rand(size, 3)
+        torch.testing.assert_close(program(x)[0], function(x))
+
+
+def test_assigning_a_different_shape_is_rejected() -> None:
+    def shortened(x: Tensor) -> Tensor:
+        y = x * 2
+        y.data = y[:1]
+        return y
+
+    with pytest.raises(fxonnx.CaptureError, match=r"assigns a tensor of a different shape or dtype to \.data"):
+        fxonnx.export(Function(shortened).eval(), (torch.rand(2, 3),))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,9 @@ import fxonnx
 from fxonnx import CaptureError
 
 from ..quantization_steps import check_steps, values, weights
+from ..quantization_steps import fbgemm as fbgemm  # a fixture
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
-
-
-@pytest.fixture(autouse=True)
-def fbgemm() -> Iterator[None]:
-    """Transposed convolutions of the default engine, x86, are wrong in torch 2.13."""
-    engine = torch.backends.quantized.engine
-    torch.backends.quantized.engine = "fbgemm"
-    yield
-    torch.backends.quantized.engine = engine
 
 
 class Residual(nn.Module):

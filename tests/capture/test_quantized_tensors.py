@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -17,19 +17,11 @@ from fxonnx import ArgumentError, CaptureError
 
 from ..functions import Function
 from ..quantization_steps import MISMATCHES, check_steps, values, weights
+from ..quantization_steps import fbgemm as fbgemm  # a fixture
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
 
 ops = torch.ops.quantized
-
-
-@pytest.fixture(autouse=True)
-def fbgemm() -> Iterator[None]:
-    """Transposed convolutions of the default engine, x86, are wrong in torch 2.13."""
-    engine = torch.backends.quantized.engine
-    torch.backends.quantized.engine = "fbgemm"
-    yield
-    torch.backends.quantized.engine = engine
 
 
 SCALE, ZERO_POINT = 0.0313, 117

@@ -1,4 +1,4 @@
-"""Values of input tensors as the bounds of slices, as sizes and as trip counts: symbolic, or refused; never the example's.
+"""Values of input tensors as bounds, sizes and trip counts: symbolic, with a name and a line, or refused; never the example's.
 
 Each program runs from the saved file in plain ONNX Runtime, at other values than the example's, among them negative ones
 and ones outside of the axis.
@@ -6,6 +6,8 @@ and ones outside of the axis.
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,11 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 
 import fxonnx
+from fxonnx import CaptureError
+from tests.functions import Function
 
 WIDTH = 12
 BOUNDS = (6, 3, 0, WIDTH, -2, 20, -20)
@@ -234,3 +239,220 @@ def test_frozen_and_followed_values_keep_the_example() -> None:
     torch.testing.assert_close(followed(x, a)[0], functions(x, a))
     with pytest.raises(fxonnx.ArgumentError):
         followed(x, a - 1)
+
+
+# Unbacked sizes: comparison with eager torch on three inputs with different counts, including 0.
+
+
+V = torch.tensor
+EXAMPLES = (V([[1.0, -2, 3], [-4, 5, 6]]), V([[-1.0, -2, -3], [-4, -5, -6], [-7, -8, -9]]), V([[2.0, 3, 4]]))
+"""Five, none and three positive numbers, in two, three and one rows."""
+
+
+def count(x: torch.Tensor) -> Any:
+    """The sum as a Python int."""
+    return (x > 0).sum().item()
+
+
+def size(x: torch.Tensor) -> Any:
+    number = count(x)
+    torch._check(number >= 0)
+    torch._check(number <= 100)
+    return number
+
+
+def first(x: torch.Tensor) -> Any:
+    number = count(x)
+    torch._check(number >= 0)
+    torch._check(number <= 100)
+    return torch.arange(100.0)[:number]
+
+
+def written(x: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    y[x > 0] = 7.0
+    return y
+
+
+def written_rows(x: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    y[(x > 0).any(1)] = V([1.0, 2.0, 3.0])
+    return y
+
+
+def narrowed(x: torch.Tensor) -> torch.Tensor:
+    number = count(x)
+    torch._check(number >= 0)
+    torch._check(number <= 10)
+    return torch.arange(20.0).narrow(0, number, 3)
+
+
+def images(x: torch.Tensor) -> torch.Tensor:
+    return x[(x > 0).any(1)][:, :, None, None] * torch.arange(16.0).view(4, 4)
+
+
+ROWS = {
+    "nonzero": lambda x: (x > 0).nonzero(),
+    "nonzero as a tuple": lambda x: (x > 0).nonzero(as_tuple=True),
+    "argwhere": lambda x: torch.argwhere(x > 0),
+    "where": lambda x: torch.where(x > 0),
+    "masked_select": lambda x: x.masked_select(x > 0),
+    "boolean index": lambda x: x[x > 0],
+    "boolean index of rows": lambda x: x[(x > 0).any(1)],
+    "boolean index beside a slice": lambda x: x[:, V([True, False, True])],
+    "boolean index written to": written,
+    "rows written to": written_rows,
+    "masked_scatter": lambda x: x.masked_scatter(x > 0, torch.arange(9.0)),
+    "index_put by positions": lambda x: torch.zeros_like(x).index_put(torch.where(x > 0), x[x > 0] * 2),
+    "unique": lambda x: (x > 0).int().unique(),
+    "unique with counts": lambda x: torch.unique((x // 2).long(), return_inverse=True, return_counts=True),
+    "unique_consecutive": lambda x: torch.unique_consecutive((x > 0).int().flatten()),
+    "bincount": lambda x: torch.bincount((x > 0).int().flatten(), minlength=2),
+    "sum of selected elements": lambda x: (x[x > 0].sum(), x[x > 0].numel()),
+    "arithmetic of selected elements": lambda x: x[x > 0] * 2 + 1,
+    "softmax of selected elements": lambda x: torch.softmax(x[x > 0], 0),
+    "cumsum of selected elements": lambda x: x[x > 0].cumsum(0),
+    "sorted": lambda x: x[x > 0].sort(descending=True)[0],
+    "product of rows": lambda x: x[(x > 0).any(1)] @ torch.ones(3, 2),
+    "products of all pairs": lambda x: x[x > 0][:, None] * x[x > 0],
+    "linear of rows": lambda x: F.linear(x[(x > 0).any(1)], torch.ones(2, 3), torch.ones(2)),
+    "batch norm of rows": lambda x: F.batch_norm(x[(x > 0).any(1)], V([1.0, 2, 3]), V([4.0, 5, 6]), V([7.0, 8, 9])),
+    "batch norm of images": lambda x: F.batch_norm(images(x), V([1.0, 2, 3]), V([4.0, 5, 6])),
+    "instance norm": lambda x: F.instance_norm(images(x)),
+    "convolution": lambda x: F.conv2d(images(x), torch.ones(2, 3, 3, 3)),
+    "joined": lambda x: torch.cat([x[x > 0], x[x < 0], x.flatten()]),
+    "stacked": lambda x: torch.stack([x[x > 0], x[x > 0] * 2]),
+    "padded": lambda x: F.pad(x[x > 0], (1, 2)),
+    "flipped": lambda x: x[x > 0].flip(0),
+    "sliced": lambda x: x[x > 0][:2],
+    "the last ones": lambda x: x[x > 0][-2:],
+    "gathered twice": lambda x: x.flatten()[(x.flatten() > 0).nonzero()[:, 0]],
+    "expanded": lambda x: x[x > 0][:, None].expand(-1, 3),
+    "viewed": lambda x: x[(x > 0).any(1)].view(-1, 1),
+    "transposed": lambda x: x[(x > 0).any(1)].t(),
+    "one-hot": lambda x: F.one_hot((x > 0).nonzero()[:, 1], 3),
+    "embedded": lambda x: F.embedding((x > 0).nonzero()[:, 1], torch.arange(6.0).view(3, 2)),
+    "repeated by tensors": lambda x: x[:, 0].repeat_interleave((x > 0).sum(1)),
+    "item": lambda x: x * count(x),
+    "item in arange": lambda x: torch.arange(size(x)) * 2,
+    "item in full": lambda x: torch.full((size(x), 2), 3.0),
+    "item in zeros": lambda x: torch.zeros(size(x), x.shape[0]) + 1,
+    "item in a slice": first,
+    "item in narrow": narrowed,
+    "item in expand": lambda x: x[:1].expand(size(x), 3),
+    "item in repeat": lambda x: x[0].repeat(size(x)),
+    "item in topk": lambda x: torch.arange(100.0).topk(size(x))[0],
+    "item in linspace": lambda x: torch.zeros(size(x)).cumsum(0),
+    "a branch by torch.where": lambda x: torch.where((x > 0).any(), x, -x),
+    "how many there are": lambda x: x[x > 0].shape[0] * 2 + x.shape[0],
+    "sizes of both": lambda x: x.new_ones((x[x > 0].shape[0], x.shape[0])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shapes", [None, ({0: "rows"},)], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", ROWS)
+def test_three_counts_match_eager_torch(name: str, shapes: Any) -> None:
+    model = Function(ROWS[name]).eval()
+    program = fxonnx.export(model, (EXAMPLES[0],), dynamic_shapes=shapes)
+    examples = EXAMPLES if shapes is not None else (EXAMPLES[0], -EXAMPLES[0].abs(), EXAMPLES[0].abs())
+    for x in examples:
+        expected = pytree.tree_leaves(model(x))
+        for one, other in zip(program(x), expected, strict=True):
+            torch.testing.assert_close(one, torch.as_tensor(other))
+
+
+WRONG = {
+    "a branch": lambda x: x + 1 if count(x) > 2 else x,
+    "a loop": lambda x: [x * index for index in range(count(x))],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_data_dependent_branch_is_an_error_with_the_line(name: str) -> None:
+    with pytest.raises(
+        CaptureError, match=r"(?s)computed from a tensor must be known.*at: .*test_unbacked_sizes\.py:\d+ in <lambda>: "
+    ):
+        fxonnx.export(Function(WRONG[name]).eval(), (EXAMPLES[0],))
+
+
+# Names and source lines of dims that depend on the values of inputs.
+
+
+IMAGES = torch.rand(2, 10, 5)
+
+
+class Detector(nn.Module):
+    """The boxes above a score, for each of two images."""
+
+    def forward(self, images: torch.Tensor) -> list[dict[str, torch.Tensor]]:
+        found = []
+        for image in images:
+            keep = (image[:, 4] > 0.5).nonzero().squeeze(1)
+            found.append({"boxes": image[keep, :4], "scores": image[keep, 4], "labels": keep})
+        return found
+
+
+class Selected(nn.Module):
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"boxes": x[x > 0.5]}
+
+
+def shapes(program: fxonnx.ONNXProgram) -> dict[str, list[Any]]:
+    return {
+        str(output.name): [dim if isinstance(dim, int) else dim.value for dim in output.shape or ()]
+        for output in program.model.graph.outputs
+    }
+
+
+@pytest.mark.parametrize(("name", "first", "second"), [("anchors", "", "_1"), ("num_detections", "_1", "_2")])
+def test_the_number_of_detections(name: str, first: str, second: str) -> None:
+    program = fxonnx.export(Detector().eval(), (IMAGES,), dynamic_shapes={"images": {1: name}}, verify="auto")
+    expected = {}
+    for image, number in enumerate((first, second)):
+        dim = f"num_detections{number}"
+        expected |= {f"{image}.boxes": [dim, 4], f"{image}.scores": [dim], f"{image}.labels": [dim]}
+    assert shapes(program) == expected
+    other = torch.rand(2, 7, 5)
+    for result, value in zip(program(other), [one for part in Detector()(other) for one in part.values()], strict=True):
+        torch.testing.assert_close(result, value)
+
+
+def test_names_of_the_user_come_first() -> None:
+    axes = {"images": {1: "anchors"}, "boxes": {0: "found"}}
+    program = fxonnx.torch_onnx_export(
+        Detector().eval(), (IMAGES,), output_names=["boxes"], dynamic_axes=axes, dynamo=True
+    )
+    assert shapes(program)["boxes"] == ["found", 4]
+
+
+def test_other_dims_have_a_line(tmp_path: Path) -> None:
+    program = fxonnx.export(
+        Selected().eval(), (IMAGES,), diagnostics=fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path)
+    )
+    assert shapes(program) == {"boxes": ["u0"]}
+    (page,) = tmp_path.glob("*.md")
+    for text in (page.read_text(), program._repr_html_()):
+        assert "u0: aten.index.Tensor at " in text or "u0: aten.nonzero at " in text
+        assert f"{Path(__file__).name}:" in text
+
+
+@pytest.mark.parametrize(
+    ("function", "dims"),
+    [
+        (lambda x: x[0, 0].nonzero().squeeze(), ["u0"]),
+        (lambda x: x[0, 0].nonzero().squeeze(0), ["u0"]),
+        (lambda x: torch.bincount(x[0, 0].long()).squeeze(-1), ["u0"]),
+        (lambda x: x[0, 0].nonzero().squeeze(1), []),
+        (lambda x: torch.cat([x[0, 0].nonzero(), x[0].long()[:2, :1]]).squeeze(), []),
+        (lambda x: x[:1].squeeze(), []),
+    ],
+    ids=["all", "axis", "bincount", "other axis", "at least 2", "size of an input"],
+)
+def test_squeezes_of_data_dependent_dims_are_warned_about(function: Any, dims: list[str]) -> None:
+    """torch.export keeps these dims, which eager torch removes at size 1."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        fxonnx.export(Function(function).eval(), (torch.rand(2, 10, 5) + 1,), dynamic_shapes=({2: "n"},))
+    found = [str(one.message) for one in caught if "squeezes dims whose sizes depend on values" in str(one.message)]
+    assert [line.split()[0] for message in found for line in message.splitlines()[1:-1]] == dims
+    assert all(re.search(r" at \S+\.py:\d+\nhint: name the axis", one) for one in found)

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import resource
 import signal
-import subprocess
-import sys
 from dataclasses import asdict
-from types import TracebackType
 
+from ..child import SECONDS, Child, ended, serve
 from .check import check
 from .outcome import Finding, Outcome
 from .program import Program
@@ -20,59 +16,24 @@ from .state_check import check_state
 
 __all__ = ["Worker"]
 
-_SECONDS = 60
-"""Processor time of one check, after which the process is ended by SIGPROF."""
 
-
-class Worker:
+class Worker(Child):
     """A child process that checks programs, restarted after a crash."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
+        super().__init__("tests.fuzz.worker")
 
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the child process."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
     def check(self, program: Program | PythonProgram) -> Outcome:
         """The outcome of one program; a crash is also an outcome."""
-        process = self._process = self._process or _start()
-        if process.stdin is None or process.stdout is None:
-            raise RuntimeError("the worker has no pipes")
-        process.stdin.write(program.to_json() + "\n")
-        process.stdin.flush()
-        answer = process.stdout.readline()
-        if answer:
+        answer = self.ask(program.to_json())
+        if isinstance(answer, str):
             return _outcome(answer)
-        code = process.wait()
-        self._process = None
-        name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        if code == -signal.SIGPROF:
-            return Outcome((Finding("timeout", f"more than {_SECONDS} s of processor time"),))
-        return Outcome((Finding("crash", f"the process ended with {name}"),))
-
-
-def _start() -> subprocess.Popen[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "tests.fuzz.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=environment,
-    )
+        if answer == -signal.SIGPROF:
+            return Outcome((Finding("timeout", f"more than {SECONDS} s of processor time"),))
+        return Outcome((Finding("crash", f"the process ended with {ended(answer)}"),))
 
 
 def _outcome(text: str) -> Outcome:
@@ -85,27 +46,14 @@ def _outcome(text: str) -> Outcome:
     return Outcome(findings, fields["status"], limited=tuple(fields["limited"]), **sizes)
 
 
-def _serve() -> None:
-    """Read programs from standard input and write outcomes to standard output, one line each."""
-    # Crashes are expected here: write no core dumps.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    # Other writes to standard output must not mix with the outcomes.
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_PROF, _SECONDS)
-        outcome = _checked(line)
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        answers.write(json.dumps(asdict(outcome)) + "\n")
-        answers.flush()
-
-
-def _checked(line: str) -> Outcome:
+def _checked(line: str) -> str:
     kind = json.loads(line)["kind"]
     if kind in ("python", "state"):
-        return (check_state if kind == "state" else check_python)(PythonProgram.from_json(line))
-    return check(Program.from_json(line))
+        outcome = (check_state if kind == "state" else check_python)(PythonProgram.from_json(line))
+    else:
+        outcome = check(Program.from_json(line))
+    return json.dumps(asdict(outcome))
 
 
 if __name__ == "__main__":
-    _serve()
+    serve(_checked)
