@@ -362,10 +362,22 @@ def test_a_fallback_that_differs_at_a_size_of_the_file_is_refused() -> None:
         fxonnx.export(Function(is_eager_at_seventeen_rows).eval(), (X,), dynamic_shapes=({0: "n"},))
 
 
+def fails_in_eager_mode(x: Tensor) -> Tensor:
+    try:
+        x.numpy()
+    except RuntimeError:
+        return x * 2
+    raise ValueError("on purpose")
+
+
 def test_a_fallback_that_no_run_confirms_is_refused() -> None:
-    message = r"and takes its fallback: RuntimeError(?s:.*)at the example, the results are random(?s:.*)hint: "
-    with pytest.raises(CaptureError, match=message):
-        fxonnx.export(Function(lambda x: x * number_of_rows(x) + torch.rand(2)).eval(), (X,))
+    message = r"takes its fallback: RuntimeError\n(?s:.*)not compared with the model at the example: "
+    with pytest.raises(CaptureError, match=f"{message}the model raises ValueError\nhint: "):
+        fxonnx.export(Function(fails_in_eager_mode).eval(), (X,))
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(2, 2), Function(lambda x: x * number_of_rows(x)))
+    with pytest.raises(CaptureError, match=f"{message}the weights or inputs have no values\nhint: "):
+        fxonnx.export(model.eval(), (X,))
 
 
 def check_in_suppress(x: Tensor) -> Tensor:

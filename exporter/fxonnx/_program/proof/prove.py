@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -47,6 +47,7 @@ _REMEDY_OF_STATE = (
     "write with tensor operators what reads the state in Python (torch.where, index_copy_), or pass the state to "
     "forward as an input"
 )
+_NOT_VALID = ProofRun("example", "skipped", message="the program is not valid for it")
 _UNSTABLE = "unstable: the model differs as much from itself after a change of 1e-6 in its inputs or weights"
 _EXPORTING = tuple(
     Patch(f"torch.compiler:{name}", lambda original: True, "a model may branch on it, as it did during the capture")
@@ -89,7 +90,7 @@ def prove(capture: Capture, model: Any, *, is_stateful: bool = False) -> Proof:
         reason = "a forward takes longer than the export"
     if reason:
         if refusal is not None:
-            raise refusal
+            raise _undecided(refusal, reason)
         return Proof(
             departures, skipped=reason, unexercised=tuple(unproved(one.line, one.detail) for one in departures)
         )
@@ -104,8 +105,9 @@ def prove(capture: Capture, model: Any, *, is_stateful: bool = False) -> Proof:
             done = _skipped(variation) if is_long else prover.run(variation)
             if done is not None:
                 runs.append(done)
-    if refusal is not None and not any(run.status == "equal" and run.inputs == "example" for run in runs):
-        raise _undecided(refusal, runs)
+    example = next((run for run in runs if run.inputs == "example"), _NOT_VALID)
+    if refusal is not None and example.status != "equal":
+        raise _undecided(refusal, example.message)
     sequence = _sequence(capture, prover, forward, whole) if is_stateful else None
     missing = prover.coverage.missing()
     if departures and not any(run.status == "equal" for run in runs):
@@ -113,13 +115,13 @@ def prove(capture: Capture, model: Any, *, is_stateful: bool = False) -> Proof:
     return Proof(departures, tuple(runs), missing, sequence=sequence)
 
 
-def _undecided(refusal: CaptureError, runs: Sequence[ProofRun]) -> CaptureError:
-    """The error of a departure with the reason for which the run at the example did not decide."""
+def _undecided(refusal: CaptureError, reason: str) -> CaptureError:
+    """The error of a departure, with the reason for which no run at the example has decided about it."""
     if refusal.__cause__ is not None:
         # An error of torch.export, which the attempts before have explained.
         return refusal
-    reason = next((f"\n  at the example, {run.message}" for run in runs if run.inputs == "example"), "")
-    return CaptureError(f"{refusal.message}{reason}", hint=refusal.hint)
+    text = f"{refusal.message}\n  not compared with the model at the example: {reason}"
+    return CaptureError(text, hint=refusal.hint)
 
 
 def _has_state(capture: Capture, model: torch.nn.Module) -> bool:
