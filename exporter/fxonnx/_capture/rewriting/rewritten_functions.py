@@ -34,6 +34,7 @@ from .analysis import loop_lines
 from .operators.conditionals import traced_cond
 from .operators.helpers import Helpers, Rewrite
 from .operators.values import SharedMemory, recorded_memory
+from .structure import generated
 from .transformer import HELPERS, PREFIX, Site, transform
 from .written_copies import reject_written_copies
 
@@ -168,44 +169,26 @@ def _renamed(code: CodeType, original: CodeType) -> CodeType:
 def _trampoline(function: FunctionType, dispatch: Callable[[], FunctionType]) -> CodeType:
     """Code with the signature and the free variables of a function that calls the function ``dispatch`` returns."""
     code = function.__code__
-    names = code.co_varnames
-    positional = names[: code.co_argcount]
-    keyword = names[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
-    rest = list(names[code.co_argcount + code.co_kwonlyargcount :])
-    variadic = rest.pop(0) if code.co_flags & inspect.CO_VARARGS else None
-    keywords = rest.pop(0) if code.co_flags & inspect.CO_VARKEYWORDS else None
-    optional = function.__kwdefaults__ or {}
-    arguments = ast.arguments(
-        posonlyargs=[ast.arg(name) for name in positional[: code.co_posonlyargcount]],
-        args=[ast.arg(name) for name in positional[code.co_posonlyargcount :]],
-        vararg=None if variadic is None else ast.arg(variadic),
-        kwonlyargs=[ast.arg(name) for name in keyword],
-        kw_defaults=[ast.Constant(None) if name in optional else None for name in keyword],
-        kwarg=None if keywords is None else ast.arg(keywords),
-        defaults=[ast.Constant(None) for _ in function.__defaults__ or ()],
-    )
-
-    def load(name: str) -> ast.expr:
-        return ast.Name(name, ast.Load())
-
-    given: list[ast.expr] = [load(name) for name in positional]
-    if variadic is not None:
-        given.append(ast.Starred(load(variadic), ast.Load()))
-    by_name = [ast.keyword(name, load(name)) for name in keyword]
-    if keywords is not None:
-        by_name.append(ast.keyword(None, load(keywords)))
-    target = f"{PREFIX}target"
+    names = list(code.co_varnames)
+    positional, names = names[: code.co_argcount], names[code.co_argcount :]
+    keyword, names = names[: code.co_kwonlyargcount], names[code.co_kwonlyargcount :]
+    variadic = [f"*{names.pop(0)}"] if code.co_flags & inspect.CO_VARARGS else []
+    keywords = [f"**{names.pop(0)}"] if code.co_flags & inspect.CO_VARKEYWORDS else []
+    required = code.co_argcount - len(function.__defaults__ or ())
+    parameters = [*positional[:required], *(f"{name}=None" for name in positional[required:])]
+    if code.co_posonlyargcount:
+        parameters.insert(code.co_posonlyargcount, "/")
+    parameters += variadic or ["*"] * bool(keyword)
+    parameters += [f"{name}=None" if name in (function.__kwdefaults__ or {}) else name for name in keyword]
+    given = [*positional, *variadic, *(f"{name}={name}" for name in keyword), *keywords]
     # The constant is replaced by the function below. The condition keeps the free variables.
-    body: list[ast.stmt] = [
-        ast.Assign([ast.Name(target, ast.Store())], ast.Constant(_DISPATCH)),
-        ast.Return(ast.Call(ast.Call(load(target), [], []), given, by_name)),
-    ]
-    if code.co_freevars:
-        unused = ast.Expr(ast.Tuple([load(name) for name in code.co_freevars], ast.Load()))
-        body.insert(0, ast.If(ast.Constant(False), [unused], []))
-    node = ast.FunctionDef(code.co_name, arguments, body, [])
-    node.lineno = node.end_lineno = code.co_firstlineno
-    node.col_offset = node.end_col_offset = 0
+    unused = f"if False: {', '.join(code.co_freevars)}" if code.co_freevars else "pass"
+    target, line = f"{PREFIX}target", code.co_firstlineno
+    (node,) = generated(
+        f"def {code.co_name}({', '.join([*parameters, *keywords])}):\n"
+        f" {unused}\n {target} = {_DISPATCH!r}\n return {target}()({', '.join(given)})",
+        ast.Pass(lineno=line, end_lineno=line, col_offset=0, end_col_offset=0),
+    )
     made = compile_function(node, code, code.co_freevars)
     constants = tuple(dispatch if item == _DISPATCH else item for item in made.co_consts)
     return made.replace(co_consts=constants)

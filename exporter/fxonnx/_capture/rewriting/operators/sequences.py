@@ -199,14 +199,10 @@ def _zip(*iterables: Any, **options: Any) -> Any:
     return Elements(count, lambda index: tuple(part.at(index) for part in known), span)
 
 
-def _list(*given: Any) -> Any:
+def _copied(function: Callable[..., Any], *given: Any) -> Any:
+    """``list`` or ``tuple``."""
     (items,) = given or ((),)
-    return items[:] if isinstance(items, StackedList) else builtins.list(items)
-
-
-def _tuple(*given: Any) -> Any:
-    (items,) = given or ((),)
-    return items[:] if isinstance(items, StackedList) else builtins.tuple(items)
+    return items[:] if isinstance(items, StackedList) else function(items)
 
 
 def _sum(iterable: Any, /, start: Any = 0) -> Any:
@@ -224,14 +220,10 @@ def _sum(iterable: Any, /, start: Any = 0) -> Any:
     return start + elements.sum(0, dtype=None if elements.dtype == torch.bool else elements.dtype)
 
 
-def _any(iterable: Any, /) -> Any:
+def _decided(function: Callable[..., Any], iterable: Any, /) -> Any:
+    """``any`` or ``all``."""
     truths = _truths(iterable)
-    return builtins.any(iterable) if truths is None else truths.any()
-
-
-def _all(iterable: Any, /) -> Any:
-    truths = _truths(iterable)
-    return builtins.all(iterable) if truths is None else truths.all()
+    return function(iterable) if truths is None else getattr(truths, function.__name__)()
 
 
 def _truths(iterable: Any) -> torch.Tensor | None:
@@ -261,12 +253,12 @@ _REPLACEMENTS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         builtins.enumerate: _enumerate,
         builtins.reversed: _reversed,
         builtins.zip: _zip,
-        builtins.list: _list,
-        builtins.tuple: _tuple,
+        builtins.list: partial(_copied, builtins.list),
+        builtins.tuple: partial(_copied, builtins.tuple),
         builtins.sum: _sum,
         builtins.map: _map,
-        builtins.any: _any,
-        builtins.all: _all,
+        builtins.any: partial(_decided, builtins.any),
+        builtins.all: partial(_decided, builtins.all),
     }
 )
 
