@@ -65,9 +65,6 @@ class UserStacks:
     torch resolves the source lines of all frames of the process, and then drops its own files. In the
     subgraphs of ``cond`` and loops, the innermost frames are code that TorchDynamo has generated, with the number of
     the compilation as file name: they are replaced by the user's lines that the code was generated from.
-
-    Args:
-        original: The class of torch, for threads that do not trace.
     """
 
     def __init__(self, original: Any) -> None:

@@ -188,11 +188,7 @@ class Patch:
         return MissingTarget(self.target, self.kind, self.why, f"has other parameters, ({found})")
 
     def parameters(self) -> str:
-        """The parameters of the target, "" if it has no signature.
-
-        Raises:
-            AttributeError: If the target does not exist; other errors if it has an unexpected form.
-        """
+        """The parameters of the target, "" if it has no signature."""
         owner, name = self._owner_and_name()
         raw = inspect.getattr_static(owner, name, MISSING)
         if raw is MISSING:
@@ -213,11 +209,7 @@ class Patch:
             delattr(owner, name)
 
     def replaced(self) -> Any:
-        """Build the replacement of the current value.
-
-        Raises:
-            AttributeError: If this torch version does not have the target.
-        """
+        """Build the replacement of the current value."""
         owner, name = self._place
         raw = vars(owner).get(name)
         if type(raw) is FunctionType:
@@ -329,11 +321,7 @@ def _direct(function: Callable[..., Any]) -> Callable[..., Any]:
 def replaced_call(mode: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> TorchCall | None:
     """The call of the replacement of a function that the model holds; None for other functions.
 
-    Args:
-        mode: The mode of torch.export, which is off inside of its handler.
-        function: The function that is called.
-        args: Its arguments.
-        kwargs: Its keyword arguments.
+    The mode of torch.export is off inside of its handler.
     """
     replacement = vars(ExportFunctions).get(_REPLACED, _NONE).get(function)
     if replacement is None or _called_directly.get() is function:
@@ -349,8 +337,7 @@ def replaced_call(mode: Any, function: Callable[..., Any], args: Any, kwargs: An
 def loaded_namespaces(first: int = 0) -> list[dict[str, Any]]:
     """Attributes of the loaded modules, without the import that the first access to one of a lazy module causes.
 
-    Args:
-        first: The number of modules, in the order of their import, that are omitted.
+    The first ones, in the order of their import, are omitted.
     """
     attributes_of = object.__getattribute__
     modules = list(sys.modules.values())[first:]
@@ -514,12 +501,7 @@ class CodePatch(Patch):
 
 
 class ThreadDefault:
-    """Class attribute with a different value in the tracing thread; a value of the instance takes precedence.
-
-    Args:
-        here: The value in the tracing thread.
-        elsewhere: The value in other threads.
-    """
+    """Class attribute with a different value in the tracing thread; a value of the instance takes precedence."""
 
     def __init__(self, here: Any, elsewhere: Any) -> None:
         self._here, self._elsewhere = here, elsewhere
@@ -530,11 +512,7 @@ class ThreadDefault:
 
 @contextmanager
 def applied(patches: Iterable[Patch]) -> Iterator[None]:
-    """Apply patches, as ``written`` does, for this thread: for others, they pass through until the exit.
-
-    Raises:
-        UntestedTorchError: If the target of a patch for soundness is missing.
-    """
+    """Apply patches, as ``written`` does, for this thread: for others, they pass through until the exit."""
     with written(patches):
         _thread.depth += 1
         try:
@@ -549,8 +527,7 @@ def written(patches: Iterable[Patch]) -> Iterator[None]:
 
     A patch whose target is missing is skipped, see ``installed.missing``. Contexts may be nested.
 
-    Raises:
-        UntestedTorchError: If the target of a patch for soundness is missing.
+    Without the target of a patch for soundness, it raises an UntestedTorchError.
     """
     with one_at_a_time(), ExitStack() as stack:
         changed: list[tuple[Patch, Any]] = []
@@ -564,10 +541,7 @@ def written(patches: Iterable[Patch]) -> Iterator[None]:
 def _apply(patch: Patch, stack: ExitStack, changed: list[tuple[Patch, Any]]) -> MissingTarget | None:
     """Apply a patch until the stack is closed, or return its target if it is missing.
 
-    Args:
-        patch: The patch.
-        stack: Restores the target.
-        changed: Receives the patch, and the value of its target.
+    ``changed`` receives the patch, and the value of its target.
     """
     if patch.missing is not None:
         return patch.missing

@@ -249,14 +249,8 @@ def _transform(
 ) -> Tensor:
     """Functions of ``torch.fft`` with a given length of an axis, which is compared with a dynamic size.
 
-    Args:
-        kind: "complex", "spectrum" for the first half of the spectrum of real numbers, or "signal" for its inverse.
-        lengths: The name of the parameter with the lengths.
-        axes: The default of ``dim``.
-        original: torch's kernel.
-        self: The input.
-        args: The lengths, the axes and the normalization.
-        options: Those by name.
+    The kind is "complex", "spectrum" for the first half of the spectrum of real numbers, or "signal" for its inverse.
+    The parameter with the lengths has another name in each function, and ``dim`` another default.
     """
     given = dict(zip((lengths, "dim", "norm"), args, strict=False)) | options
     sizes, dim = given.get(lengths), given.get("dim", axes)

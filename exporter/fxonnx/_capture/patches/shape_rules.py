@@ -61,13 +61,7 @@ def _run_meta_kernel(
 ) -> Tensor | None:
     """Result of an operator that has a C++ meta kernel, if all tensors are on one device.
 
-    Args:
-        mode: The mode of the fake tensors.
-        kernel: The operator, or a function that returns None if torch must compute the result.
-        args: Positional arguments of the operator.
-        kwargs: Keyword arguments of the operator.
-        any_layout: Whether the operands need not be contiguous.
-        any_size: Whether sizes may be symbolic.
+    The kernel may be a function that returns None if torch must compute the result.
     """
     device = None
     for argument in (*args, *kwargs.values()):

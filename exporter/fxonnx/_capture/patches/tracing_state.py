@@ -181,11 +181,7 @@ def clone_input(original: Callable[..., Any], x: torch.Tensor, **options: Any) -
 
 
 class TracedData:
-    """``Tensor.data`` as a descriptor that traces reads as ``detach()`` and writes as ``copy_()``.
-
-    Args:
-        original: The descriptor of torch, for tensors that are not traced.
-    """
+    """``Tensor.data`` as a descriptor that traces reads as ``detach()`` and writes as ``copy_()``."""
 
     def __init__(self, original: Any) -> None:
         self._original = original
@@ -258,9 +254,6 @@ class FilteredWarnings:
 
     These lists are restored after the export. A warnings filter would apply to all threads, and overlapping exports
     could leave it installed.
-
-    Args:
-        original: The module.
     """
 
     def __init__(self, original: ModuleType) -> None:
@@ -291,21 +284,13 @@ def load_weights_only(original: Callable[..., Any], *args: Any, **kwargs: Any) -
 
 
 class RestrictedPickle:
-    """The ``pickle`` module for torch's archive loader, which refuses to unpickle in the loading thread.
-
-    Args:
-        original: The module.
-    """
+    """The ``pickle`` module for torch's archive loader, which refuses to unpickle in the loading thread."""
 
     def __init__(self, original: ModuleType) -> None:
         self._original = original
 
     def loads(self, *args: Any, **kwargs: Any) -> Any:
-        """Unpickle in other threads.
-
-        Raises:
-            UnpicklingError: In the thread that loads a program.
-        """
+        """Unpickle in other threads."""
         if is_tracing():
             raise pickle.UnpicklingError("it contains pickled Python objects, which could execute arbitrary code")
         return self._original.loads(*args, **kwargs)
@@ -358,10 +343,7 @@ def rewriting_patches() -> Iterator[None]:
 class _OwnBuffers:
     """Replacement of ``register_buffer_assignment_hook``: forward's wrapper records the assignments of all buffers.
 
-    Args:
-        original: The hook.
-        module: The model.
-        assigned: The table of assignments of torch, which stays empty.
+    torch's own table of assignments stays empty.
     """
 
     def __init__(self, original: Callable[..., Any], module: torch.nn.Module, assigned: dict[str, str]) -> None:
@@ -428,8 +410,7 @@ STATE_PATCHES: tuple[Patch, ...] = (
 def model_prints(*, shown: bool) -> AbstractContextManager[None]:
     """Drop this thread's prints to the standard streams inside the context; other threads and files get theirs.
 
-    Args:
-        shown: Print it instead; strict mode, which refuses ``print``, then captures the same models.
+    Shown ones are printed: strict mode, which refuses ``print``, then captures the same models.
     """
     replaced = partial(_print, None if shown else threading.get_ident())
     return written((ValuePatch("builtins:print", replaced, "models print fake tensors, and each run of them again"),))

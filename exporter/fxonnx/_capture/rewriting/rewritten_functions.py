@@ -95,13 +95,7 @@ def _all_lines(code: CodeType) -> Iterator[tuple[int, int, int | None]]:
 def _compile_transformed(
     function: FunctionType, definition: Definition, helpers: Callable[[list[Site]], Any]
 ) -> FunctionType:
-    """Compile the transformed source of a function, with its closure, defaults, globals and line numbers.
-
-    Args:
-        function: The original function.
-        definition: Its source.
-        helpers: Creates the helpers that the transformed function calls, for the control flow constructs in it.
-    """
+    """Compile the transformed source of a function, with its closure, defaults, globals and line numbers."""
     node = _WithoutAnnotations().visit(copy.deepcopy(definition.node))
     if definition.owner is not None:
         for part in [node.args, *node.body]:
@@ -265,11 +259,7 @@ class Rewriting:
     def after(self, failure: CaptureError) -> tuple[Rewriting, str]:
         """Transform further functions after a failure: those that ask for the value of a tensor, or specialize a dim.
 
-        Returns:
-            The rewriting for the next attempt, and the difference from this one.
-
-        Raises:
-            CaptureError: If a construct cannot be rewritten, or the last failure if nothing is left to change.
+        It returns the difference as well, and raises the last failure if nothing is left to change.
         """
         if is_refusal(self.last) and isinstance(failure, SpecializedDimsError):
             failure = SpecializedDimsError(failure.specialized, self.last)
@@ -324,8 +314,7 @@ class Rewriting:
 def rewritten_functions(rewriting: Rewriting | None) -> Iterator[SharedMemory]:
     """Run functions in their transformed form inside the context.
 
-    Yields:
-        The tensors that share memory in eager torch and are copies in the program.
+    It yields the tensors that share memory in eager torch and are copies in the program.
     """
     if rewriting is None:
         yield SharedMemory()
@@ -366,15 +355,8 @@ def functions_at(lines: Iterable[str]) -> list[FunctionType]:
 def _failing_function(error: CaptureError, known: Collection[int]) -> FunctionType | None:
     """The innermost function of the user's code, or of a library, that asked for the value of a tensor.
 
-    Args:
-        error: The failure of a capture.
-        known: ``id`` of the functions that are rewritten already, and of their transformed forms.
-
-    Returns:
-        The function; None if the failure has another reason, or the function is a lambda or no longer exists.
-
-    Raises:
-        CaptureError: If the code that asked is the text of an ``exec``, which does not exist any more.
+    None if the failure has another reason, or the function is a lambda or no longer exists; ``exec`` leaves no text to
+    rewrite, which is a CaptureError.
     """
     cause = error.__cause__
     while isinstance(cause, CaptureError):

@@ -42,9 +42,6 @@ class _Region:
 class Structured:
     """The transformed statements of a function.
 
-    Args:
-        prefix: Prefix of all generated names.
-
     Attributes:
         body: The statements.
         regions: The generated functions for remaining statements, by name.

@@ -81,12 +81,8 @@ class Site:
 def transform(function: ast.FunctionDef) -> tuple[ast.FunctionDef, list[Site]]:
     """Transform a function.
 
-    Args:
-        function: The definition; changed in place.
-
-    Returns:
-        The transformed definition without decorators and annotations, and its control flow constructs: the helpers
-        receive the index of a construct.
+    The definition is changed in place, and loses its decorators and annotations. The helpers get the index of a
+    construct.
     """
     sites: list[Site] = []
     _Function(function, sites, frozenset()).run()
@@ -97,10 +93,7 @@ def transform(function: ast.FunctionDef) -> tuple[ast.FunctionDef, list[Site]]:
 class _Function:
     """The transformation of one function.
 
-    Args:
-        function: The definition; changed in place.
-        sites: Receives its constructs.
-        outer: Names of variables of the enclosing functions.
+    The definition is changed in place; ``outer`` are variables of the enclosing functions.
     """
 
     def __init__(self, function: ast.FunctionDef, sites: list[Site], outer: frozenset[str]) -> None:

@@ -107,14 +107,7 @@ class _Plan:
 def symbolic_branch(condition: Any, branches: Sequence[Callable[[], Any]], state: State | None, refuse: Refuse) -> Any:
     """Run a branch of a data-dependent condition as ``torch.cond``.
 
-    Args:
-        condition: A tensor of one element, or a number that depends on tensors.
-        branches: The branches.
-        state: The variables that the branches may change.
-        refuse: Raises the error for a construct that cannot be expressed.
-
-    Returns:
-        The value that the branches return.
+    The condition is a tensor of one element, or a number that depends on tensors.
     """
     shared = [] if state is None else state.shared()
     before = [] if state is None else state.read()
@@ -201,12 +194,7 @@ def refuse_change_and_assignment(name: str, refuse: Refuse) -> NoReturn:
 def _record_merged(value: Any, sides: Sequence[Any], objects: Objects, own: Any, refuse: Refuse) -> None:
     """Record the lists and dicts of which a branch returns the object itself.
 
-    Args:
-        value: The value after the construct.
-        sides: The values of the branches.
-        objects: The objects before the construct.
-        own: A list or dict to which only the variable itself refers.
-        refuse: Raises the error for the construct.
+    ``own`` is a list or dict to which only the variable itself refers.
     """
     known = [item for side in sides for item in containers_in(side) if objects.contains(item) and item is not own]
     if known:

@@ -68,12 +68,7 @@ class Counting:
     is_used: bool
 
     def count(self, *, data_dependent: bool, static: bool = False) -> Any:
-        """The number of iterations, which may be negative; None if it is not known.
-
-        Args:
-            data_dependent: Whether the number may depend on the data of tensors.
-            static: Whether it may be a Python number.
-        """
+        """The number of iterations, which may be negative; None if it is not known."""
         start, step = self.start(), self.step()
         if type(step) is not int or step * self.sign >= 0 or not is_number(start):
             return None
@@ -123,14 +118,8 @@ class Rewrite:
 class Helpers:
     """The helpers of one transformed function.
 
-    Args:
-        file: Its source file.
-        function: Its name.
-        sites: Its control flow constructs.
-        record: Receives the constructs that are captured as operators.
-        unrolled: Lines of the loops over sizes that are unrolled; receives the ones that cannot be operators.
-        refusals: Receives problem and hint of the errors for constructs that cannot be captured, which the user's code
-            may handle.
+    ``unrolled`` has the lines of loops over sizes that are unrolled, and receives those that cannot be operators.
+    ``refusals`` receives problem and hint of the errors for constructs, which the user's code may handle.
     """
 
     UNBOUND = UNBOUND

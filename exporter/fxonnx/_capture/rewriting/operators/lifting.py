@@ -186,8 +186,7 @@ def _is_dense_index(part: Any) -> bool:
 def observed(own: Sequence[Any] = ()) -> Iterator[Uses]:
     """Record the outer values that are used inside the context, without recording its operators in a graph.
 
-    Args:
-        own: Tensors that are not outer ones.
+    ``own`` are tensors that are not outer ones.
     """
     outside = get_proxy_mode()
     uses = Uses(own={id(value): value for value in own}, tracer=None if outside is None else outside.tracer)
@@ -214,11 +213,7 @@ def unknown_values() -> AbstractContextManager[None]:
 
 @contextmanager
 def lifted(operands: Mapping[int, torch.Tensor]) -> Iterator[None]:
-    """Replace outer tensors by operands inside the context.
-
-    Args:
-        operands: ``id`` of an outer tensor to operand.
-    """
+    """Replace outer tensors by operands inside the context."""
     with _Substitution(operands), without_traced_results():
         yield
 
@@ -232,10 +227,7 @@ def shape_env_of() -> ShapeEnv | None:
 def symbol_value(symbol: sympy.Symbol, environment: ShapeEnv, flag: torch.SymBool | None = None) -> Any:
     """The number for a symbol in the graph that is being traced.
 
-    Args:
-        symbol: The symbol.
-        environment: Its environment.
-        flag: The boolean that the symbol stands for, which is what torch traces of it.
+    The flag is the boolean that the symbol stands for, which is what torch traces of it.
     """
     proxy_mode = get_proxy_mode()
     if proxy_mode is not None:

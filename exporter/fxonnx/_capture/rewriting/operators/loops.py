@@ -54,10 +54,6 @@ _LAST = -1
 class Counter:
     """The index of the iteration of a ``for`` loop: a tensor that the loop carries.
 
-    Args:
-        count: The number of iterations.
-        span: Length and step of a range of as many elements, if they are known.
-
     Attributes:
         last: The last index that was read, as a number.
         has_chunks: Whether operators in the loop ask whether a chunk of a dim is empty.
@@ -132,12 +128,7 @@ class _Growth:
     ) -> StackedList:
         """The list after the loop.
 
-        Args:
-            before: The list before the loop.
-            parts: The buffers.
-            length: The number of iterations; None if they fill the buffers.
-            kept: Whether each iteration added each of the items; None if all did.
-            counter: The index of the iteration.
+        ``length`` is None if the iterations fill the buffers, ``kept`` if all have added each of the items.
         """
         if self.chunks is not None and counter is not None:
             return self.chunks.extended(before, parts[0], counter.count)
@@ -190,13 +181,7 @@ def symbolic_loop(
 ) -> None:
     """Run a loop as ``torch.while_loop``.
 
-    Args:
-        keep_going: Whether there is another iteration.
-        step: One iteration.
-        state: The variables that it may change.
-        counter: The index of the iteration.
-        refuse: Raises the error for a construct that cannot be expressed.
-        recount: Runs the loop with a counter, which lists require, and returns whether it has one.
+    ``recount`` runs the loop with a counter, which lists require, and returns whether it has one.
     """
     shared = state.shared()
     start = state.read()
@@ -331,16 +316,7 @@ def _tried_plan(
 
 
 def _chunks(growth: _Growth, before: Any, used: Uses, counter: Counter | None, state: State, refuse: Refuse) -> None:
-    """Note the sizes of the items that iterations add to a list if their shapes differ.
-
-    Args:
-        growth: The list.
-        before: The list before the loop.
-        used: The values that an iteration used.
-        counter: The index of the iteration.
-        state: The variables.
-        refuse: Raises the error for items of other shapes than chunks have.
-    """
+    """Note the sizes of the items that iterations add to a list if their shapes differ."""
     shapes: list[Any] = [size for item in growth.like for size in item.shape]
     sizes = [size.node.expr for size in shapes if isinstance(size, torch.SymInt)]
     if all(used.is_outer(symbol) for size in sizes for symbol in size.free_symbols):

@@ -40,10 +40,8 @@ __all__ = [
 class Elements:
     """A sequence given by its length and a function from index to element.
 
-    Args:
-        count: The length: an int or a symbolic size; negative lengths are empty.
-        at: Returns the element at an index.
-        span: Length and step of a range of as many elements: ``(n, 32)`` for the chunks of ``n`` rows.
+    The count is an int or a symbolic size; negative ones are empty. ``span`` is the length and the step of a range of
+    as many elements: ``(n, 32)`` for the chunks of ``n`` rows.
     """
 
     def __init__(self, count: Any, at: Callable[[Any], Any], span: tuple[Any, int] | None = None) -> None:
@@ -310,12 +308,8 @@ class StackedList(list[Any]):
     ) -> StackedList:
         """The items before a loop and the items that it added.
 
-        Args:
-            items: The list before the loop.
-            buffers: The added items; several are added in turn.
-            length: The number of iterations; None if they fill the buffers.
-            kept: Whether each iteration added each of the items; None if all did.
-            at_front: Whether they are before the others, the last iteration's first.
+        Several buffers are added in turn; at the front, the last iteration's items first. ``length`` is None if the
+        iterations fill the buffers, ``kept`` if all have added each of the items.
         """
         if length is not None and kept is None:
             buffers = [buffer[buffer.shape[0] - length :] if at_front else buffer[:length] for buffer in buffers]
@@ -449,11 +443,7 @@ def _parts_of(items: Any) -> list[Any]:
 
 
 class EmptyItems(StackedList):
-    """``[None] * n`` for a dynamic size: a list whose items are assigned one by one.
-
-    Args:
-        count: The length.
-    """
+    """``[None] * n`` for a dynamic size: a list whose items are assigned one by one."""
 
     def __init__(self, count: Any) -> None:
         super().__init__([UNBOUND])
@@ -499,9 +489,7 @@ def repeated(items: Any, count: Any) -> Any:
 def pieces(function: Any, *, is_iterated: bool) -> Any:
     """``unbind``, ``split`` and ``chunk`` of a tensor, which return a list of dynamic length if a piece has size 1.
 
-    Args:
-        function: The function or method; others are returned.
-        is_iterated: Whether a loop reads the pieces once and in order: they may have another size.
+    Where a loop reads the pieces once and in order, they may have another size.
     """
     owner = getattr(function, "__self__", None)
     first = (owner,) if isinstance(owner, torch.Tensor) else ()
