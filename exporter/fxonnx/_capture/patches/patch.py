@@ -38,7 +38,6 @@ from .installed import (
 )
 
 __all__ = [
-    "MISSING",
     "CodePatch",
     "DecompositionPatch",
     "FunctionPatch",
@@ -47,6 +46,7 @@ __all__ = [
     "Patch",
     "PatchKind",
     "ShapePatch",
+    "StandIn",
     "ThreadDefault",
     "TorchFunctionPatch",
     "ValuePatch",
@@ -498,6 +498,16 @@ class CodePatch(Patch):
     def replaced(self) -> Any:
         """The code of the replacement."""
         return self.replacement()
+
+
+class StandIn:
+    """Replacement of a module or a class of torch that has its attributes but for those of a subclass."""
+
+    def __init__(self, original: Any) -> None:
+        self._original = original
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
 
 
 class ThreadDefault:

@@ -127,13 +127,7 @@ def _is_contiguous(tensor: Any) -> bool:
 
 
 def _is_usable(mode: Any, tensor: Any) -> bool:
-    return (
-        type(tensor) is FakeTensor
-        and tensor.fake_mode is mode
-        and tensor.constant is None
-        and tensor.layout is torch.strided
-        and tensor.dtype in _FLOATS
-    )
+    return type(tensor) is FakeTensor and _is_plain(mode, tensor) and tensor.dtype in _FLOATS
 
 
 def _is_vector(mode: Any, tensor: Any, like: Tensor, size: Any) -> bool:

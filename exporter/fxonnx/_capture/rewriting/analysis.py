@@ -8,7 +8,6 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 __all__ = [
-    "MUTATING_METHODS",
     "Liveness",
     "adds_items",
     "as_iterable",

@@ -32,7 +32,7 @@ from ...function_caches import without_traced_results
 from ...patches.indexing import with_numbers_as_bounds
 from .values import SYMBOLIC
 
-__all__ = ["Uses", "lifted", "observed", "shape_env_of", "symbol_value", "unknown_values"]
+__all__ = ["Uses", "lifted", "observed", "symbol_value", "unknown_values"]
 
 _DATA: Any = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
@@ -194,7 +194,7 @@ def observed(own: Sequence[Any] = ()) -> Iterator[Uses]:
         if recording_mode() is not None:
             stack.enter_context(recording_mode_off())
         stack.enter_context(disable_proxy_modes_tracing())
-        environment = shape_env_of()
+        environment = _shape_env_of()
         if environment is not None:
             stack.enter_context(environment.ignore_fresh_unbacked_symbols())
             uses.first = environment.unbacked_symint_counter, environment.unbacked_symfloat_counter
@@ -218,7 +218,7 @@ def lifted(operands: Mapping[int, torch.Tensor]) -> Iterator[None]:
         yield
 
 
-def shape_env_of() -> ShapeEnv | None:
+def _shape_env_of() -> ShapeEnv | None:
     """The shape environment of the current capture."""
     mode = current_fake_mode()
     return None if mode is None else mode.shape_env
