@@ -288,3 +288,27 @@ def test_rooms_of_capture_stay_small() -> None:
     }
     assert all(len(list(room.glob("*.py"))) <= 13 for room in rooms)
     assert len(list((ROOT / "translations/fxonnx_translations/_aten").rglob("[!_]*.py"))) <= 34
+
+
+# The rooms whose private functions have one line of documentation, and more only for what the signature cannot say.
+BRIEF = ("exporter/fxonnx/_capture/patches", "exporter/fxonnx/_capture/rewriting")
+
+
+def _sections(path: Path) -> Iterator[str]:
+    """Sections of arguments and results in docstrings; attributes of records may have one."""
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found = re.findall(r"(?m)^(Args|Returns|Yields|Raises):$", ast.get_docstring(node) or "")
+            yield from (f"{node.name} has a section {section!r}" for section in found)
+
+
+def test_private_functions_are_documented_in_prose() -> None:
+    assert not _broken(_sections, [path for path in PACKAGES if short(path).startswith(BRIEF)])
+
+
+def test_sections_of_docstrings_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "code.py"
+    path.write_text(
+        'def f(x):\n    """Text.\n\n    Args:\n        x: A number.\n    """\ndef g():\n    """Args: none."""\n'
+    )
+    assert list(_sections(path)) == ["f has a section 'Args'"]

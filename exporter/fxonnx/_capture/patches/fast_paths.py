@@ -40,7 +40,7 @@ from ..constraints.size_forms import (
     sym_node_operation,
 )
 from . import shape_rules
-from .patch import Patch, PatchKind, ValuePatch, is_tracing
+from .patch import Patch, PatchKind, StandIn, ValuePatch, is_tracing
 
 __all__ = ["SPEED_PATCHES", "filter_frames"]
 
@@ -59,27 +59,21 @@ def create_graph_module(original: Callable[..., Any], root: Any, graph: torch.fx
     return LazyGraphModule(root, graph)
 
 
-class UserStacks:
+class UserStacks(StandIn):
     """The class ``CapturedTraceback`` for ``torch.fx.proxy``, which only formats the frames from ``forward`` on.
 
     torch resolves the source lines of all frames of the process, and then drops its own files. In the
     subgraphs of ``cond`` and loops, the innermost frames are code that TorchDynamo has generated, with the number of
     the compilation as file name: they are replaced by the user's lines that the code was generated from.
-
-    Args:
-        original: The class of torch, for threads that do not trace.
     """
 
     def __init__(self, original: Any) -> None:
-        self._original = original
+        super().__init__(original)
         self._frames: dict[tuple[str, int, str], FrameSummary] = {}
 
     def extract(self) -> Any:
         """Capture the stack of the caller; its ``summary()`` is the result."""
         return _UserStack(self._frames, sys._getframe(1)) if is_tracing() else self._original.extract()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._original, name)
 
 
 class _UserStack:

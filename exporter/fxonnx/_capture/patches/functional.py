@@ -436,42 +436,38 @@ def _name(function: ast.expr) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
+_TORCH_FUNCTIONS: tuple[tuple[str, Callable[..., Any], str], ...] = (
+    ("torch:as_tensor", _as_tensor, "it specializes sizes in a list"),
+    ("torch:tensor", _tensor, "it reads the values of the tensors in a list"),
+    ("torch:linspace", _linspace, "it specializes the number of steps"),
+    ("torch:unbind", _unbind_outputs, "the number of results is a dynamic size"),
+    *(
+        (
+            f"torch.nn.functional:{kind}_pool{rank}d",
+            partial(_global_pooling, getattr(F, f"adaptive_{kind}_pool{rank}d"), rank),
+            "it specializes the window size, also if it is the size of the input",
+        )
+        for kind in ("avg", "max")
+        for rank in (1, 2, 3)
+    ),
+)
+_IMPORTED_FUNCTIONS: tuple[tuple[str, Callable[..., Any], str], ...] = (
+    (".nn.functional:one_hot", _one_hot, "it specializes the number of classes"),
+    (".nn.functional:adaptive_avg_pool1d", _adaptive_avg_pool1d, "it specializes the size of its result"),
+    *(
+        (
+            f".nn.functional:adaptive_max_pool{rank}d",
+            partial(_adaptive_max_pool, rank),
+            "it specializes the size of its result",
+        )
+        for rank in (1, 2, 3)
+    ),
+    (":tril_indices", partial(_triangle_indices, False), "it specializes the sizes"),
+    (":triu_indices", partial(_triangle_indices, True), "it specializes the sizes"),
+)
 FUNCTION_PATCHES: tuple[Patch, ...] = (
-    *(
-        TorchFunctionPatch(target, replacement, why, strict=False)
-        for target, replacement, why in (
-            ("torch:as_tensor", _as_tensor, "it specializes sizes in a list"),
-            ("torch:tensor", _tensor, "it reads the values of the tensors in a list"),
-            ("torch:linspace", _linspace, "it specializes the number of steps"),
-            ("torch:unbind", _unbind_outputs, "the number of results is a dynamic size"),
-            *(
-                (
-                    f"torch.nn.functional:{kind}_pool{rank}d",
-                    partial(_global_pooling, getattr(F, f"adaptive_{kind}_pool{rank}d"), rank),
-                    "it specializes the window size, also if it is the size of the input",
-                )
-                for kind in ("avg", "max")
-                for rank in (1, 2, 3)
-            ),
-        )
-    ),
-    *(
-        FunctionPatch(f"torch{name}", replacement, why, strict=False)
-        for name, replacement, why in (
-            (".nn.functional:one_hot", _one_hot, "it specializes the number of classes"),
-            (".nn.functional:adaptive_avg_pool1d", _adaptive_avg_pool1d, "it specializes the size of its result"),
-            *(
-                (
-                    f".nn.functional:adaptive_max_pool{rank}d",
-                    partial(_adaptive_max_pool, rank),
-                    "it specializes the size of its result",
-                )
-                for rank in (1, 2, 3)
-            ),
-            (":tril_indices", partial(_triangle_indices, False), "it specializes the sizes"),
-            (":triu_indices", partial(_triangle_indices, True), "it specializes the sizes"),
-        )
-    ),
+    *(TorchFunctionPatch(target, replacement, why, strict=False) for target, replacement, why in _TORCH_FUNCTIONS),
+    *(FunctionPatch(f"torch{name}", replacement, why, strict=False) for name, replacement, why in _IMPORTED_FUNCTIONS),
     *(
         Patch(target, replacement, why, strict=False)
         for target, replacement, why in (

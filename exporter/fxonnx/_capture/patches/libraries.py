@@ -185,17 +185,8 @@ def combine_image_text_embeddings(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """UDOP's sequence of text and image: the patches without text follow, in their order, and then padding.
 
-    Args:
-        original: The function of transformers, which loops over the batch.
-        image_embeddings: Patches [batch, patches, width].
-        inputs_embeds: Tokens [batch, tokens, width], to which the patches below them are added.
-        bbox: Their boxes [batch, tokens, 4], from 0 to 1.
-        visual_bbox: The boxes of the patches [batch, patches, 4].
-        attention_mask: The mask of the tokens [batch, tokens].
-        num_patches: The number of patches in a row.
-        max_len: The length of the result; 0 for all patches after the tokens.
-        image_size: The size of the image, for the boxes of patches.
-        patch_size: The size of a patch.
+    The patch below a token, of [batch, patches, width], is added to its embedding, of [batch, tokens, width]. Boxes are
+    [batch, tokens, 4], from 0 to 1. A ``max_len`` of 0 keeps all patches after the tokens.
     """
     if not is_open(bbox):
         return original(
@@ -291,9 +282,7 @@ _NAME = "flash_attention_in_fxonnx"
 def attention_function(module: nn.Module, function: Callable[..., tuple[Tensor, None]]) -> Iterator[None]:
     """In the body, the attention layers of a module call a function.
 
-    Args:
-        module: A module of transformers; its configuration is restored afterwards.
-        function: Called with the layer, query, key and value, and keyword arguments.
+    The function gets the layer, query, key and value, and keyword arguments. Configurations are restored afterwards.
     """
     functions = import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS
     found: list[Any] = [each.config for each in module.modules() if hasattr(each, "config")]

@@ -37,7 +37,6 @@ from .installed import (
 )
 
 __all__ = [
-    "MISSING",
     "CodePatch",
     "DecompositionPatch",
     "FunctionPatch",
@@ -46,6 +45,7 @@ __all__ = [
     "Patch",
     "PatchKind",
     "ShapePatch",
+    "StandIn",
     "ThreadDefault",
     "TorchFunctionPatch",
     "ValuePatch",
@@ -186,11 +186,7 @@ class Patch:
         return MissingTarget(self.target, self.kind, self.why, f"has other parameters, ({found})")
 
     def parameters(self) -> str:
-        """The parameters of the target, "" if it has no signature.
-
-        Raises:
-            AttributeError: If the target does not exist; other errors if it has an unexpected form.
-        """
+        """The parameters of the target, "" if it has no signature."""
         owner, name = self._owner_and_name()
         raw = inspect.getattr_static(owner, name, MISSING)
         if raw is MISSING:
@@ -211,11 +207,7 @@ class Patch:
             delattr(owner, name)
 
     def replaced(self) -> Any:
-        """Build the replacement of the current value.
-
-        Raises:
-            AttributeError: If this torch version does not have the target.
-        """
+        """Build the replacement of the current value."""
         owner, name = self._place
         raw = vars(owner).get(name)
         if type(raw) is FunctionType:
@@ -334,11 +326,7 @@ def _direct(function: Callable[..., Any]) -> Callable[..., Any]:
 def replaced_call(mode: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> TorchCall | None:
     """The call of the replacement of a function that the model holds; None for other functions.
 
-    Args:
-        mode: The mode of torch.export, which is off inside of its handler.
-        function: The function that is called.
-        args: Its arguments.
-        kwargs: Its keyword arguments.
+    The mode of torch.export is off inside of its handler.
     """
     replacement = vars(ExportFunctions).get(_REPLACED, _NONE).get(function)
     direct = active(_Direct)
@@ -355,8 +343,7 @@ def replaced_call(mode: Any, function: Callable[..., Any], args: Any, kwargs: An
 def loaded_namespaces(first: int = 0) -> list[dict[str, Any]]:
     """Attributes of the loaded modules, without the import that the first access to one of a lazy module causes.
 
-    Args:
-        first: The number of modules, in the order of their import, that are omitted.
+    The first ones, in the order of their import, are omitted.
     """
     attributes_of = object.__getattribute__
     modules = list(sys.modules.values())[first:]
@@ -519,13 +506,18 @@ class CodePatch(Patch):
         return self.replacement()
 
 
-class ThreadDefault:
-    """Class attribute with a different value in the tracing thread; a value of the instance takes precedence.
+class StandIn:
+    """Replacement of a module or a class of torch that has its attributes but for those of a subclass."""
 
-    Args:
-        here: The value in the tracing thread.
-        elsewhere: The value in other threads.
-    """
+    def __init__(self, original: Any) -> None:
+        self._original = original
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+
+class ThreadDefault:
+    """Class attribute with a different value in the tracing thread; a value of the instance takes precedence."""
 
     def __init__(self, here: Any, elsewhere: Any) -> None:
         self._here, self._elsewhere = here, elsewhere
@@ -536,11 +528,7 @@ class ThreadDefault:
 
 @contextmanager
 def applied(patches: Iterable[Patch]) -> Iterator[None]:
-    """Apply patches, as ``written`` does, for this thread: for others, they pass through until the exit.
-
-    Raises:
-        UntestedTorchError: If the target of a patch for soundness is missing.
-    """
+    """Apply patches, as ``written`` does, for this thread: for others, they pass through until the exit."""
     with written(patches):
         _thread.depth += 1
         try:
@@ -555,8 +543,7 @@ def written(patches: Iterable[Patch]) -> Iterator[None]:
 
     A patch whose target is missing is skipped, see ``installed.missing``. Contexts may be nested.
 
-    Raises:
-        UntestedTorchError: If the target of a patch for soundness is missing.
+    Without the target of a patch for soundness, it raises an UntestedTorchError.
     """
     with one_at_a_time(), ExitStack() as stack:
         changed: list[tuple[Patch, Any]] = []
@@ -570,10 +557,7 @@ def written(patches: Iterable[Patch]) -> Iterator[None]:
 def _apply(patch: Patch, stack: ExitStack, changed: list[tuple[Patch, Any]]) -> MissingTarget | None:
     """Apply a patch until the stack is closed, or return its target if it is missing.
 
-    Args:
-        patch: The patch.
-        stack: Restores the target.
-        changed: Receives the patch, and the value of its target.
+    ``changed`` receives the patch, and the value of its target.
     """
     if patch.missing is not None:
         return patch.missing

@@ -249,14 +249,8 @@ def _transform(
 ) -> Tensor:
     """Functions of ``torch.fft`` with a given length of an axis, which is compared with a dynamic size.
 
-    Args:
-        kind: "complex", "spectrum" for the first half of the spectrum of real numbers, or "signal" for its inverse.
-        lengths: The name of the parameter with the lengths.
-        axes: The default of ``dim``.
-        original: torch's kernel.
-        self: The input.
-        args: The lengths, the axes and the normalization.
-        options: Those by name.
+    The kind is "complex", "spectrum" for the first half of the spectrum of real numbers, or "signal" for its inverse.
+    The parameter with the lengths has another name in each function, and ``dim`` another default.
     """
     given = dict(zip((lengths, "dim", "norm"), args, strict=False)) | options
     sizes, dim = given.get(lengths), given.get("dim", axes)
@@ -364,49 +358,47 @@ def _is_dense(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided
 
 
-KERNEL_PATCHES: tuple[Patch, ...] = (
-    *(
-        KernelPatch(f"aten::{name}", kernel, why)
-        for name, kernel, why in (
-            ("_shape_as_tensor", _shape_as_tensor, "its kernel reads memory, which fake tensors do not have"),
-            ("batch_norm", _batch_norm, "it branches on whether the input is empty"),
-            (
-                "scaled_dot_product_attention",
-                _scaled_dot_product_attention,
-                "its kernel compares sizes with 1, which unbacked sizes do not decide",
-            ),
-            ("max_pool1d", _max_pool1d, "its kernel specializes the length"),
-            ("take_along_dim", _take_along_dim, "its kernel specializes the sizes"),
-            *(
-                (
-                    f"fft_{name}{suffix}",
-                    partial(_transform, kind, lengths, axes),
-                    "its kernel compares the given length with the size of the axis",
-                )
-                for name, kind in (
-                    *(("fft", "complex"), ("ifft", "complex"), ("rfft", "spectrum")),
-                    *(("ihfft", "spectrum"), ("irfft", "signal"), ("hfft", "signal")),
-                )
-                for suffix, lengths, axes in (("", "n", -1), ("2", "s", (-2, -1)), ("n", "s", None))
-            ),
-            (
-                "istft",
-                lambda _, *args, **options: _istft_shape(*args, **options),
-                "its kernel writes one element of all frames after the other",
-            ),
-            ("kron", _kron, "its kernel specializes the sizes"),
-            ("cdist", _cdist, "it branches on whether there are more than 25 points"),
-            ("combinations", _combinations, "its number of results depends on a mask"),
-            ("cov", _cov, "it branches on the values of weights"),
-            ("ctc_loss.Tensor", _ctc_loss, "its kernel reads the lengths"),
-            ("ctc_loss.IntList", _ctc_loss, "its kernel reads the lengths"),
-            ("histogramdd.int_bins", _counts_and_edges, "its kernel specializes the number of points"),
-            ("linalg_lstsq", _lstsq, "the shape of its residuals depends on the ranks"),
-            ("fill_diagonal_", _fill_diagonal, "it reads the sizes as plain integers"),
-            ("narrow.Tensor", _narrow, "it reads the value of a tensor"),
-            ("_sparse_mm", _product, "torch calls the kernel itself, which needs the values of sizes"),
-        )
+_KERNELS: tuple[tuple[str, Callable[..., Any], str], ...] = (
+    ("_shape_as_tensor", _shape_as_tensor, "its kernel reads memory, which fake tensors do not have"),
+    ("batch_norm", _batch_norm, "it branches on whether the input is empty"),
+    (
+        "scaled_dot_product_attention",
+        _scaled_dot_product_attention,
+        "its kernel compares sizes with 1, which unbacked sizes do not decide",
     ),
+    ("max_pool1d", _max_pool1d, "its kernel specializes the length"),
+    ("take_along_dim", _take_along_dim, "its kernel specializes the sizes"),
+    *(
+        (
+            f"fft_{name}{suffix}",
+            partial(_transform, kind, lengths, axes),
+            "its kernel compares the given length with the size of the axis",
+        )
+        for name, kind in (
+            *(("fft", "complex"), ("ifft", "complex"), ("rfft", "spectrum")),
+            *(("ihfft", "spectrum"), ("irfft", "signal"), ("hfft", "signal")),
+        )
+        for suffix, lengths, axes in (("", "n", -1), ("2", "s", (-2, -1)), ("n", "s", None))
+    ),
+    (
+        "istft",
+        lambda _, *args, **options: _istft_shape(*args, **options),
+        "its kernel writes one element of all frames after the other",
+    ),
+    ("kron", _kron, "its kernel specializes the sizes"),
+    ("cdist", _cdist, "it branches on whether there are more than 25 points"),
+    ("combinations", _combinations, "its number of results depends on a mask"),
+    ("cov", _cov, "it branches on the values of weights"),
+    ("ctc_loss.Tensor", _ctc_loss, "its kernel reads the lengths"),
+    ("ctc_loss.IntList", _ctc_loss, "its kernel reads the lengths"),
+    ("histogramdd.int_bins", _counts_and_edges, "its kernel specializes the number of points"),
+    ("linalg_lstsq", _lstsq, "the shape of its residuals depends on the ranks"),
+    ("fill_diagonal_", _fill_diagonal, "it reads the sizes as plain integers"),
+    ("narrow.Tensor", _narrow, "it reads the value of a tensor"),
+    ("_sparse_mm", _product, "torch calls the kernel itself, which needs the values of sizes"),
+)
+KERNEL_PATCHES: tuple[Patch, ...] = (
+    *(KernelPatch(f"aten::{name}", kernel, why) for name, kernel, why in _KERNELS),
     *(
         ShapePatch(f"aten::{name}", kernel, why)
         for name, kernel, why in (

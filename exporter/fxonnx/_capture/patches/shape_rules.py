@@ -61,13 +61,7 @@ def _run_meta_kernel(
 ) -> Tensor | None:
     """Result of an operator that has a C++ meta kernel, if all tensors are on one device.
 
-    Args:
-        mode: The mode of the fake tensors.
-        kernel: The operator, or a function that returns None if torch must compute the result.
-        args: Positional arguments of the operator.
-        kwargs: Keyword arguments of the operator.
-        any_layout: Whether the operands need not be contiguous.
-        any_size: Whether sizes may be symbolic.
+    The kernel may be a function that returns None if torch must compute the result.
     """
     device = None
     for argument in (*args, *kwargs.values()):
@@ -133,13 +127,7 @@ def _is_contiguous(tensor: Any) -> bool:
 
 
 def _is_usable(mode: Any, tensor: Any) -> bool:
-    return (
-        type(tensor) is FakeTensor
-        and tensor.fake_mode is mode
-        and tensor.constant is None
-        and tensor.layout is torch.strided
-        and tensor.dtype in _FLOATS
-    )
+    return type(tensor) is FakeTensor and _is_plain(mode, tensor) and tensor.dtype in _FLOATS
 
 
 def _is_vector(mode: Any, tensor: Any, like: Tensor, size: Any) -> bool:

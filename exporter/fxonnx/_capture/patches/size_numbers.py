@@ -437,12 +437,7 @@ _REPLACEMENTS = {"int": _Int, "float": _Float, "len": _length, "type": _type}
 
 @contextmanager
 def symbolic_integers(files: Collection[str], model: torch.nn.Module) -> Iterator[None]:
-    """Keep the sizes symbolic that ``int``, ``float``, ``len`` and ``numel`` convert in files of user code.
-
-    Args:
-        files: The files.
-        model: The model.
-    """
+    """Keep the sizes symbolic that ``int``, ``float``, ``len`` and ``numel`` convert in files of user code."""
     has_shapes = any(
         file.startswith("<") or any("numel()" in line for line in linecache.getlines(file)) for file in files
     )

@@ -363,9 +363,7 @@ def all_patches() -> tuple[Patch, ...]:
 def capture_patches(*, strict: bool = False, plain: bool = False) -> Iterator[None]:
     """Apply ``CAPTURE_PATCHES``, and the patches of the add-ons for the model, for this thread, under the lock.
 
-    Args:
-        strict: Whether torch.export runs in strict mode, in which TorchDynamo traces byte code.
-        plain: Whether patches for reach are left out.
+    In strict mode TorchDynamo traces byte code; a plain call has no patches for reach.
     """
     patches = (*CAPTURE_PATCHES, *_patches_of(active_extensions()))
     with (
@@ -384,10 +382,7 @@ def capture_patches(*, strict: bool = False, plain: bool = False) -> Iterator[No
 def value_patches(model: Module, inputs: Mapping[str, Any], states: Collection[str]) -> Iterator[None]:
     """Apply ``VALUE_PATCHES`` if values are tracked.
 
-    Args:
-        model: The model that is captured.
-        inputs: The leaves of the inputs of the capture by label.
-        states: FQNs of the tensors of the model that become inputs.
+    ``inputs`` are leaves by label, ``states`` the FQNs of tensors of the model that become inputs.
     """
     values = concrete_values.active_values()
     if values is None:

@@ -107,15 +107,7 @@ def paste_masks(
 ) -> Tensor:
     """``paste_masks_in_image`` for all masks at once: interpolation as matrix products with row and column weights.
 
-    Args:
-        original: The function of torchvision.
-        masks: Masks [boxes, 1, size, size].
-        boxes: Boxes [boxes, 4] in pixels.
-        img_shape: Height and width of the image.
-        padding: Zeros around each mask.
-
-    Returns:
-        Masks [boxes, 1, height, width].
+    Masks [boxes, 1, size, size] and boxes [boxes, 4] in pixels become masks [boxes, 1, height, width].
     """
     size = masks.shape[-1]
     scale = float(size + 2 * padding) / size
@@ -145,13 +137,8 @@ def find_keypoints(original: Callable[..., Any], maps: Tensor, rois: Tensor) -> 
     torchvision resizes the heatmaps of each region to the region's size, in a loop, and takes the position of their
     maxima.
 
-    Args:
-        original: The function of torchvision.
-        maps: Heatmaps [regions, keypoints, size, size].
-        rois: Regions [regions, 4] in pixels.
-
-    Returns:
-        Keypoints [regions, keypoints, 3] with a last coordinate of 1, and their scores [regions, keypoints].
+    Heatmaps [regions, keypoints, size, size] and regions [regions, 4] in pixels become keypoints [regions, keypoints,
+    3] with a last coordinate of 1, and scores [regions, keypoints].
     """
     extents = (rois[:, 2:] - rois[:, :2]).clamp(min=1)
     counts = extents.ceil()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ from fxonnx_translations._torch_compat import (
 from ..._archives import read_program, refuse_compiled_code
 from ..._context_values import activated, active
 from ..suspicions.departures import DepartureKind, record_departure
-from .patch import Patch, PatchKind, ValuePatch, applied, in_tracing_thread, is_tracing, written
+from .patch import Patch, PatchKind, StandIn, ValuePatch, applied, in_tracing_thread, is_tracing, written
 
 __all__ = [
     "LOADING_PATCHES",
@@ -42,24 +42,16 @@ __all__ = [
     "STATE_PATCHES",
     "CompilingState",
     "FilteredWarnings",
-    "RestrictedPickle",
     "TracedData",
-    "answer_is_compiling",
     "clone_input",
     "compile_anew",
     "convert_module",
-    "load_weights_only",
     "loading_patches",
     "model_prints",
     "new_patcher",
-    "override_builtins",
-    "print_nothing",
     "recorded_compiling_state",
-    "return_false",
     "rewriting_patches",
-    "suggest_checks",
     "without_function_tables",
-    "without_gradient_modes",
 ]
 
 
@@ -84,7 +76,7 @@ def recorded_compiling_state(*, is_eager: bool) -> AbstractContextManager[Compil
     return activated(CompilingState(is_eager=is_eager))
 
 
-def answer_is_compiling(original: Callable[[], bool]) -> bool:
+def _answer_is_compiling(original: Callable[[], bool]) -> bool:
     """``is_compiling`` in the tracing thread: torch's own functions get its answer, others the recorded state's.
 
     BigBird-Pegasus of transformers 4.57 makes a causal mask that is a column too long if a program is compiled.
@@ -140,7 +132,7 @@ def without_function_tables() -> Iterator[None]:
 
 
 @contextmanager
-def override_builtins(original: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+def _override_builtins(original: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
     """``_override_builtin_ops`` of torch.export (``max``, ``min``, ``math.pow``), for this thread only."""
     largest, smallest, power = builtins.max, builtins.min, math.pow
     with original():
@@ -151,7 +143,7 @@ def override_builtins(original: Callable[[], AbstractContextManager[None]]) -> I
         yield
 
 
-def return_false(original: Callable[[], bool]) -> bool:
+def _return_false(original: Callable[[], bool]) -> bool:
     """``is_compiling`` and ``is_exporting`` for threads that do not export."""
     return False
 
@@ -177,11 +169,7 @@ def clone_input(original: Callable[..., Any], x: torch.Tensor, **options: Any) -
 
 
 class TracedData:
-    """``Tensor.data`` as a descriptor that traces reads as ``detach()`` and writes as ``copy_()``.
-
-    Args:
-        original: The descriptor of torch, for tensors that are not traced.
-    """
+    """``Tensor.data`` as a descriptor that traces reads as ``detach()`` and writes as ``copy_()``."""
 
     def __init__(self, original: Any) -> None:
         self._original = original
@@ -249,68 +237,45 @@ def _is_same(tensor: torch.Tensor, converted: torch.Tensor) -> bool:
     )
 
 
-class FilteredWarnings:
+class FilteredWarnings(StandIn):
     """The ``warnings`` module for one module of torch, without its warning about the weight lists of RNNs.
 
     These lists are restored after the export. A warnings filter would apply to all threads, and overlapping exports
     could leave it installed.
-
-    Args:
-        original: The module.
     """
-
-    def __init__(self, original: ModuleType) -> None:
-        self._original = original
 
     def warn(self, message: Any, *args: Any, stacklevel: int = 1, **options: Any) -> None:
         """Issue a warning, unless it is about the weight list of an RNN in the tracing thread."""
         if not (is_tracing() and _RNN_WEIGHT_WARNING.match(str(message))):
             self._original.warn(message, *args, stacklevel=stacklevel + 1, **options)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._original, name)
 
-
-def print_nothing(original: Callable[..., None], *values: object, **options: object) -> None:
+def _print_nothing(original: Callable[..., None], *values: object, **options: object) -> None:
     """``print`` that discards its arguments: the graph of a large model would hide the error."""
 
 
-def suggest_checks(original: Callable[..., None], error: Any, names: Any) -> None:
+def _suggest_checks(original: Callable[..., None], error: Any, names: Any) -> None:
     """``_suggest_torch_checks``, without its log message if a symbol of the condition has no name in user code."""
     if all(symbol.name in names for symbol in error.cond.free_symbols):
         original(error, names)
 
 
-def load_weights_only(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _load_weights_only(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """``torch.load`` with ``weights_only=True``, which does not unpickle arbitrary objects."""
     return original(*args, **{**kwargs, "weights_only": True})
 
 
-class RestrictedPickle:
-    """The ``pickle`` module for torch's archive loader, which refuses to unpickle in the loading thread.
-
-    Args:
-        original: The module.
-    """
-
-    def __init__(self, original: ModuleType) -> None:
-        self._original = original
+class RestrictedPickle(StandIn):
+    """The ``pickle`` module for torch's archive loader, which refuses to unpickle in the loading thread."""
 
     def loads(self, *args: Any, **kwargs: Any) -> Any:
-        """Unpickle in other threads.
-
-        Raises:
-            UnpicklingError: In the thread that loads a program.
-        """
+        """Unpickle in other threads."""
         if is_tracing():
             raise pickle.UnpicklingError("it contains pickled Python objects, which could execute arbitrary code")
         return self._original.loads(*args, **kwargs)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._original, name)
 
-
-def without_gradient_modes(
+def _without_gradient_modes(
     original: Callable[..., Any], mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
 ) -> Any:
     """Replacement of the mode that records ``torch.no_grad``: set the mode without recording it."""
@@ -331,7 +296,7 @@ def path_of_module(original: Callable[..., str], tracer: Any, module: Any) -> st
 REWRITING_PATCHES: tuple[Patch, ...] = (
     Patch(
         "torch.fx.experimental.proxy_tensor:PreDispatchTorchFunctionMode.__torch_function__",
-        without_gradient_modes,
+        _without_gradient_modes,
         "torch.export loses the graphs of nested operators (a cond in a while_loop) if it records torch.no_grad",
         needs=(DisableTorchFunction, set_grad_enabled),
     ),
@@ -354,10 +319,7 @@ def rewriting_patches() -> Iterator[None]:
 class _OwnBuffers:
     """Replacement of ``register_buffer_assignment_hook``: forward's wrapper records the assignments of all buffers.
 
-    Args:
-        original: The hook.
-        module: The model.
-        assigned: The table of assignments of torch, which stays empty.
+    torch's own table of assignments stays empty.
     """
 
     def __init__(self, original: Callable[..., Any], module: torch.nn.Module, assigned: dict[str, str]) -> None:
@@ -383,16 +345,19 @@ STATE_PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "torch.fx.experimental.symbolic_shapes:_suggest_torch_checks",
-        suggest_checks,
+        _suggest_checks,
         "torch logs a warning about a guard that another attempt resolves",
         PatchKind.SPEED,
     ),
     Patch(
-        "torch.export._trace:print", print_nothing, "torch prints the whole graph when an export fails", PatchKind.SPEED
+        "torch.export._trace:print",
+        _print_nothing,
+        "torch prints the whole graph when an export fails",
+        PatchKind.SPEED,
     ),
     Patch(
         "torch.export._trace:_override_builtin_ops",
-        override_builtins,
+        _override_builtins,
         "torch.export replaces the builtins max and min and math.pow for all threads",
         strict=False,
     ),
@@ -405,16 +370,16 @@ STATE_PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "torch.compiler:is_compiling",
-        answer_is_compiling,
+        _answer_is_compiling,
         "it is true for all threads: optimizers in other threads would compute with tensors instead of numbers",
-        elsewhere=return_false,
+        elsewhere=_return_false,
         strict=False,
     ),
     Patch(
         "torch.compiler:is_exporting",
         lambda original: original(),
         "it is true for all threads: models in other threads would take their branch for exports",
-        elsewhere=return_false,
+        elsewhere=_return_false,
         strict=False,
     ),
 )
@@ -424,8 +389,7 @@ STATE_PATCHES: tuple[Patch, ...] = (
 def model_prints(*, shown: bool) -> AbstractContextManager[None]:
     """Drop this thread's prints to the standard streams inside the context; other threads and files get theirs.
 
-    Args:
-        shown: Print it instead; strict mode, which refuses ``print``, then captures the same models.
+    Shown ones are printed: strict mode, which refuses ``print``, then captures the same models.
     """
     replaced = partial(_print, None if shown else threading.get_ident())
     return written((ValuePatch("builtins:print", replaced, "models print fake tensors, and each run of them again"),))
@@ -446,7 +410,7 @@ def _print(silent: int | None, original: Callable[..., None]) -> Callable[..., N
 LOADING_PATCHES: tuple[Patch, ...] = (
     Patch(
         "torch:load",
-        load_weights_only,
+        _load_weights_only,
         "torch.export.load unpickles older files without restrictions",
         PatchKind.SOUND,
     ),

@@ -8,7 +8,6 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 __all__ = [
-    "MUTATING_METHODS",
     "Liveness",
     "adds_items",
     "as_iterable",
@@ -59,9 +58,7 @@ _ADDING_METHODS = frozenset({"append", "extend", "insert"})
 def scope_nodes(root: ast.AST | Sequence[ast.AST], *, regions: Iterable[str] = ()) -> Iterator[ast.AST]:
     """Nodes of a function or of statements, without the bodies of nested functions, lambdas and classes.
 
-    Args:
-        root: The node, which is included, or several.
-        regions: Names of nested functions that belong to the scope: the ones that rewriting has generated.
+    The root is included, and the bodies of functions in ``regions``, which rewriting has generated.
     """
     pending = list(reversed(root)) if isinstance(root, Sequence) else [root]
     while pending:
@@ -181,9 +178,7 @@ def loads(node: ast.AST | Sequence[ast.AST]) -> set[str]:
 def jumps(nodes: Sequence[ast.AST], *, inside_loop: bool = False) -> set[type[ast.AST]]:
     """The jumps out of statements: ``ast.Return``, ``ast.Break``, ``ast.Continue``.
 
-    Args:
-        nodes: The statements.
-        inside_loop: Whether they are inside another loop, whose own ``break`` and ``continue`` do not count.
+    Inside of another loop, its own ``break`` and ``continue`` do not count.
     """
     found: set[type[ast.AST]] = set()
     for node in nodes:
@@ -212,11 +207,8 @@ class _Exits:
 class Liveness:
     """Live variables of a function: the ones that may be read before they are assigned again.
 
-    Args:
-        body: The statements of the function.
-        regions: Names of the nested functions that belong to its scope.
-        flags: ``id`` of a loop to the flags that end it.
-        outer: Names of variables of enclosing functions that the function assigns, which these may read after it.
+    ``flags`` has the flags that end a loop by its ``id``, and ``outer`` the variables of enclosing functions that the
+    function assigns, which these may read after it.
 
     Attributes:
         after: ``id`` of an ``if`` or a loop to the names that are live after it.
@@ -352,9 +344,7 @@ def is_test(node: ast.BoolOp) -> bool:
 def as_iterable(node: ast.expr, variables: Container[str]) -> ast.expr:
     """The iterable of a loop itself, after the calls whose results only the loop reads have been marked.
 
-    Args:
-        node: The expression.
-        variables: Names that may be other functions than the builtin ones.
+    The variables may be other functions than the builtin ones.
     """
     match node:
         case ast.Call(ast.Attribute(attr="unbind" | "split")):

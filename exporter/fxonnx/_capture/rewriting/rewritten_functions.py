@@ -34,6 +34,7 @@ from .analysis import loop_lines
 from .operators.conditionals import traced_cond
 from .operators.helpers import Helpers, Rewrite
 from .operators.values import SharedMemory, recorded_memory
+from .structure import generated
 from .transformer import HELPERS, PREFIX, Site, transform
 from .written_copies import reject_written_copies
 
@@ -94,13 +95,7 @@ def _all_lines(code: CodeType) -> Iterator[tuple[int, int, int | None]]:
 def _compile_transformed(
     function: FunctionType, definition: Definition, helpers: Callable[[list[Site]], Any]
 ) -> FunctionType:
-    """Compile the transformed source of a function, with its closure, defaults, globals and line numbers.
-
-    Args:
-        function: The original function.
-        definition: Its source.
-        helpers: Creates the helpers that the transformed function calls, for the control flow constructs in it.
-    """
+    """Compile the transformed source of a function, with its closure, defaults, globals and line numbers."""
     node = _WithoutAnnotations().visit(copy.deepcopy(definition.node))
     if definition.owner is not None:
         for part in [node.args, *node.body]:
@@ -168,44 +163,26 @@ def _renamed(code: CodeType, original: CodeType) -> CodeType:
 def _trampoline(function: FunctionType, dispatch: Callable[[], FunctionType]) -> CodeType:
     """Code with the signature and the free variables of a function that calls the function ``dispatch`` returns."""
     code = function.__code__
-    names = code.co_varnames
-    positional = names[: code.co_argcount]
-    keyword = names[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
-    rest = list(names[code.co_argcount + code.co_kwonlyargcount :])
-    variadic = rest.pop(0) if code.co_flags & inspect.CO_VARARGS else None
-    keywords = rest.pop(0) if code.co_flags & inspect.CO_VARKEYWORDS else None
-    optional = function.__kwdefaults__ or {}
-    arguments = ast.arguments(
-        posonlyargs=[ast.arg(name) for name in positional[: code.co_posonlyargcount]],
-        args=[ast.arg(name) for name in positional[code.co_posonlyargcount :]],
-        vararg=None if variadic is None else ast.arg(variadic),
-        kwonlyargs=[ast.arg(name) for name in keyword],
-        kw_defaults=[ast.Constant(None) if name in optional else None for name in keyword],
-        kwarg=None if keywords is None else ast.arg(keywords),
-        defaults=[ast.Constant(None) for _ in function.__defaults__ or ()],
-    )
-
-    def load(name: str) -> ast.expr:
-        return ast.Name(name, ast.Load())
-
-    given: list[ast.expr] = [load(name) for name in positional]
-    if variadic is not None:
-        given.append(ast.Starred(load(variadic), ast.Load()))
-    by_name = [ast.keyword(name, load(name)) for name in keyword]
-    if keywords is not None:
-        by_name.append(ast.keyword(None, load(keywords)))
-    target = f"{PREFIX}target"
+    names = list(code.co_varnames)
+    positional, names = names[: code.co_argcount], names[code.co_argcount :]
+    keyword, names = names[: code.co_kwonlyargcount], names[code.co_kwonlyargcount :]
+    variadic = [f"*{names.pop(0)}"] if code.co_flags & inspect.CO_VARARGS else []
+    keywords = [f"**{names.pop(0)}"] if code.co_flags & inspect.CO_VARKEYWORDS else []
+    required = code.co_argcount - len(function.__defaults__ or ())
+    parameters = [*positional[:required], *(f"{name}=None" for name in positional[required:])]
+    if code.co_posonlyargcount:
+        parameters.insert(code.co_posonlyargcount, "/")
+    parameters += variadic or ["*"] * bool(keyword)
+    parameters += [f"{name}=None" if name in (function.__kwdefaults__ or {}) else name for name in keyword]
+    given = [*positional, *variadic, *(f"{name}={name}" for name in keyword), *keywords]
     # The constant is replaced by the function below. The condition keeps the free variables.
-    body: list[ast.stmt] = [
-        ast.Assign([ast.Name(target, ast.Store())], ast.Constant(_DISPATCH)),
-        ast.Return(ast.Call(ast.Call(load(target), [], []), given, by_name)),
-    ]
-    if code.co_freevars:
-        unused = ast.Expr(ast.Tuple([load(name) for name in code.co_freevars], ast.Load()))
-        body.insert(0, ast.If(ast.Constant(False), [unused], []))
-    node = ast.FunctionDef(code.co_name, arguments, body, [])
-    node.lineno = node.end_lineno = code.co_firstlineno
-    node.col_offset = node.end_col_offset = 0
+    unused = f"if False: {', '.join(code.co_freevars)}" if code.co_freevars else "pass"
+    target, line = f"{PREFIX}target", code.co_firstlineno
+    (node,) = generated(
+        f"def {code.co_name}({', '.join([*parameters, *keywords])}):\n"
+        f" {unused}\n {target} = {_DISPATCH!r}\n return {target}()({', '.join(given)})",
+        ast.Pass(lineno=line, end_lineno=line, col_offset=0, end_col_offset=0),
+    )
     made = compile_function(node, code, code.co_freevars)
     constants = tuple(dispatch if item == _DISPATCH else item for item in made.co_consts)
     return made.replace(co_consts=constants)
@@ -282,11 +259,7 @@ class Rewriting:
     def after(self, failure: CaptureError) -> tuple[Rewriting, str]:
         """Transform further functions after a failure: those that ask for the value of a tensor, or specialize a dim.
 
-        Returns:
-            The rewriting for the next attempt, and the difference from this one.
-
-        Raises:
-            CaptureError: If a construct cannot be rewritten, or the last failure if nothing is left to change.
+        It returns the difference as well, and raises the last failure if nothing is left to change.
         """
         if is_refusal(self.last) and isinstance(failure, SpecializedDimsError):
             failure = SpecializedDimsError(failure.specialized, self.last)
@@ -341,8 +314,7 @@ class Rewriting:
 def rewritten_functions(rewriting: Rewriting | None) -> Iterator[SharedMemory]:
     """Run functions in their transformed form inside the context.
 
-    Yields:
-        The tensors that share memory in eager torch and are copies in the program.
+    It yields the tensors that share memory in eager torch and are copies in the program.
     """
     if rewriting is None:
         yield SharedMemory()
@@ -383,15 +355,8 @@ def functions_at(lines: Iterable[str]) -> list[FunctionType]:
 def _failing_function(error: CaptureError, known: Collection[int]) -> FunctionType | None:
     """The innermost function of the user's code, or of a library, that asked for the value of a tensor.
 
-    Args:
-        error: The failure of a capture.
-        known: ``id`` of the functions that are rewritten already, and of their transformed forms.
-
-    Returns:
-        The function; None if the failure has another reason, or the function is a lambda or no longer exists.
-
-    Raises:
-        CaptureError: If the code that asked is the text of an ``exec``, which does not exist any more.
+    None if the failure has another reason, or the function is a lambda or no longer exists; ``exec`` leaves no text to
+    rewrite, which is a CaptureError.
     """
     cause = error.__cause__
     while isinstance(cause, CaptureError):

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any
 
 from .analysis import contains, dotted_name, jumps, mutated_containers, scope_nodes, stored_attributes, stored_names
 
-__all__ = ["CountedWhile", "Structured", "counted_loops", "structure", "with_tests"]
+__all__ = ["CountedWhile", "Structured", "counted_loops", "generated", "structure", "with_tests"]
 
-
-_Node = TypeVar("_Node", bound=ast.AST)
 
 _NATIVE = (ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith)
 
@@ -43,9 +41,6 @@ class _Region:
 
 class Structured:
     """The transformed statements of a function.
-
-    Args:
-        prefix: Prefix of all generated names.
 
     Attributes:
         body: The statements.
@@ -107,13 +102,13 @@ class Structured:
         made: list[ast.stmt] = []
         if all(continuing) and rest:
             name = self.name("rest")
-            function = _located(ast.FunctionDef(name, _no_arguments(), [], []), rest[0])
+            (function,) = generated(f"def {name}(): pass", rest[0])
             self.regions[name] = function
             function.body = self.block(rest, region)
             if region.is_function and _falls_through(function.body):
-                function.body.append(_located(ast.Return(None), rest[-1]))
+                function.body += generated("return", rest[-1])
             made.append(function)
-            rests = [_call_rest(name, region, node), _call_rest(name, region, node)]
+            rests = [generated(f"{'return ' * region.is_function}{name}()", node) for _ in branches]
         else:
             rests = [rest if continues else [] for continues in continuing]
         node.body, node.orelse = (
@@ -123,9 +118,9 @@ class Structured:
             self.returning.add(id(node))
             for branch in (node.body, node.orelse):
                 if not branch or _falls_through(branch):
-                    branch.append(_located(ast.Return(None), node))
+                    branch += generated("return", node)
         elif not node.body:
-            node.body.append(_located(ast.Pass(), node))
+            node.body += generated("pass", node)
         return [*made, node]
 
     def _loop(self, node: ast.For | ast.While, rest: list[ast.stmt], region: _Region) -> list[ast.stmt]:
@@ -134,21 +129,17 @@ class Structured:
         broken = self.name("break") if ast.Break in kinds else None
         returned = self.name("return") if ast.Return in kinds else None
         inner = _Region(returned, broken, None, is_function=False)
-        node.body = self.block(node.body, inner) or [_located(ast.Pass(), node)]
-        flags = tuple(flag for flag in (broken, returned) if flag)
-        self.flags[id(node)] = flags
-        made: list[ast.stmt] = [_assign(flag, value=False, like=node) for flag in flags]
-        after: list[ast.stmt] = []
-        if returned:
-            value = _located(ast.Return(ast.Name(f"{returned}_value", ast.Load())), node)
-            after.append(_located(ast.If(ast.Name(returned, ast.Load()), [value], []), node))
+        node.body = self.block(node.body, inner) or generated("pass", node)
+        flags = self.flags[id(node)] = tuple(flag for flag in (broken, returned) if flag)
+        after = generated(f"if {returned}: return {returned}_value", node) if returned else []
         if node.orelse and broken:
-            test = ast.UnaryOp(ast.Not(), ast.Name(broken, ast.Load()))
-            after.append(_located(ast.If(test, node.orelse, []), node))
+            (unbroken,) = generated(f"if not {broken}: pass", node)
+            unbroken.body = node.orelse
+            after.append(unbroken)
         else:
             after.extend(node.orelse)
         node.orelse = []
-        return [*made, node, *self.block([*after, *rest], region)]
+        return [*_unset(flags, node), node, *self.block([*after, *rest], region)]
 
     def _with(self, node: ast.With, rest: list[ast.stmt], region: _Region) -> list[ast.stmt]:
         """A ``with`` statement that a jump leaves: the jump follows after it."""
@@ -157,18 +148,10 @@ class Structured:
         broken = self.name("break") if ast.Break in kinds else None
         continued = self.name("continue") if ast.Continue in kinds else None
         node.body = self.block(node.body, _Region(returned, broken, continued, is_function=False))
-        made: list[ast.stmt] = [_assign(flag, value=False, like=node) for flag in (returned, broken, continued) if flag]
-        leave: tuple[tuple[str | None, ast.stmt], ...] = (
-            (returned, ast.Return(ast.Name(f"{returned}_value", ast.Load()))),
-            (broken, ast.Break()),
-            (continued, ast.Continue()),
-        )
-        after = [
-            _located(ast.If(ast.Name(flag, ast.Load()), [_located(jump, node)], []), node)
-            for flag, jump in leave
-            if flag
-        ]
-        return [*made, node, *self.block([*after, *rest], region)]
+        leave = ((returned, f"return {returned}_value"), (broken, "break"), (continued, "continue"))
+        after = [found for flag, jump in leave if flag for found in generated(f"if {flag}: {jump}", node)]
+        flags = [flag for flag, _ in leave if flag]
+        return [*_unset(flags, node), node, *self.block([*after, *rest], region)]
 
     def _keep(self, node: ast.stmt, reason: str) -> None:
         """Mark a statement, and the statements inside that share its jumps, as not transformed."""
@@ -211,15 +194,17 @@ def _jump(node: ast.Return | ast.Break | ast.Continue, region: _Region) -> list[
         case ast.Return():
             if region.returned is None:
                 return [node]
-            value = _located(
-                ast.Assign([ast.Name(f"{region.returned}_value", ast.Store())], node.value or ast.Constant(None)),
-                node,
-            )
-            return [value, _assign(region.returned, value=True, like=node)]
+            value, flag = generated(f"{region.returned}_value = None\n{region.returned} = True", node)
+            value.value = node.value or value.value
+            return [value, flag]
         case ast.Break():
-            return [node] if region.broken is None else [_assign(region.broken, value=True, like=node)]
+            return [node] if region.broken is None else generated(f"{region.broken} = True", node)
         case _:
-            return [] if region.continued is None else [_assign(region.continued, value=True, like=node)]
+            return [] if region.continued is None else generated(f"{region.continued} = True", node)
+
+
+def _unset(flags: Iterable[str], node: ast.stmt) -> list[Any]:
+    return [made for flag in flags for made in generated(f"{flag} = False", node)]
 
 
 def _falls_through(statements: Sequence[ast.stmt]) -> bool:
@@ -234,26 +219,13 @@ def _falls_through(statements: Sequence[ast.stmt]) -> bool:
     return _falls_through(last.body) if isinstance(last, ast.With) else True
 
 
-def _call_rest(name: str, region: _Region, like: ast.AST) -> list[ast.stmt]:
-    """A call of the function with the remaining statements."""
-    call = ast.Call(ast.Name(name, ast.Load()), [], [])
-    return [_located(ast.Return(call) if region.is_function else ast.Expr(call), like)]
-
-
-def _no_arguments() -> ast.arguments:
-    return ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
-
-
-def _assign(name: str, *, value: bool, like: ast.AST) -> ast.stmt:
-    return _located(ast.Assign([ast.Name(name, ast.Store())], ast.Constant(value)), like)
-
-
-def _located(node: _Node, like: ast.AST) -> _Node:
-    """The node and the nodes inside it, where they have no location of their own, at the location of another."""
-    for found in ast.walk(node):
-        if "lineno" in found._attributes and not hasattr(found, "lineno"):
+def generated(text: str, like: ast.AST) -> list[Any]:
+    """Statements at the location of another one."""
+    made = ast.parse(text).body
+    for found in (found for node in made for found in ast.walk(node)):
+        if "lineno" in found._attributes:
             ast.copy_location(found, like)
-    return node
+    return made
 
 
 _SIZES = frozenset({"shape", "size", "dim", "ndim"})

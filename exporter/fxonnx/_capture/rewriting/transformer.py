@@ -28,7 +28,7 @@ from .analysis import (
     stored_names,
     with_called,
 )
-from .structure import CountedWhile, Structured, counted_loops, structure, with_tests
+from .structure import CountedWhile, Structured, counted_loops, generated, structure, with_tests
 
 __all__ = ["HELPERS", "PREFIX", "Site", "transform"]
 
@@ -81,12 +81,8 @@ class Site:
 def transform(function: ast.FunctionDef) -> tuple[ast.FunctionDef, list[Site]]:
     """Transform a function.
 
-    Args:
-        function: The definition; changed in place.
-
-    Returns:
-        The transformed definition without decorators and annotations, and its control flow constructs: the helpers
-        receive the index of a construct.
+    The definition is changed in place, and loses its decorators and annotations. The helpers get the index of a
+    construct.
     """
     sites: list[Site] = []
     _Function(function, sites, frozenset()).run()
@@ -97,10 +93,7 @@ def transform(function: ast.FunctionDef) -> tuple[ast.FunctionDef, list[Site]]:
 class _Function:
     """The transformation of one function.
 
-    Args:
-        function: The definition; changed in place.
-        sites: Receives its constructs.
-        outer: Names of variables of the enclosing functions.
+    The definition is changed in place; ``outer`` are variables of the enclosing functions.
     """
 
     def __init__(self, function: ast.FunctionDef, sites: list[Site], outer: frozenset[str]) -> None:
@@ -139,19 +132,12 @@ class _Function:
     def run(self) -> None:
         """Transform the function in place."""
         body = self.block(self.structured.body)
-        header: list[ast.stmt] = []
-        if self.globals:
-            header.append(ast.Global(sorted(self.globals)))
-        if self.free:
-            header.append(ast.Nonlocal(sorted(self.free)))
-        own = sorted(self.locals - set(self.parameters))
-        if own:
+        header = _declared_names("global", sorted(self.globals)) + _declared_names("nonlocal", sorted(self.free))
+        if own := sorted(self.locals - set(self.parameters)):
             # Never executed: it makes the names variables of this function, which nested functions assign.
-            targets: list[ast.expr] = [_store(name) for name in own]
-            header.append(ast.If(ast.Constant(False), [ast.Assign(targets, ast.Constant(None))], []))
-        for node in header:
-            _locate(node, self.node)
-        self.node.body = [*self.docstring, *header, *body] or [_locate(ast.Pass(), self.node)]
+            header.append(f"if False: {' = '.join(own)} = None")
+        self.node.body = [*self.docstring, *generated("\n".join(header), self.node), *body]
+        self.node.body = self.node.body or generated("pass", self.node)
 
     def block(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
         """Transform statements."""
@@ -167,8 +153,7 @@ class _Function:
             node.body = [*self._declarations(node, body), *body]
             return [node]
         if isinstance(node, ast.FunctionDef):
-            for field in ("decorator_list",):
-                setattr(node, field, [self.expression(item) for item in getattr(node, field)])
+            node.decorator_list = [self.expression(item) for item in node.decorator_list]
             _Function(node, self.sites, self.outer).run()
             return [node]
         if isinstance(node, ast.ClassDef | ast.AsyncFunctionDef):
@@ -310,51 +295,38 @@ class _Function:
         self, kind: str, node: ast.stmt, body: Sequence[ast.stmt], parameters: Sequence[str] = ()
     ) -> ast.FunctionDef:
         """A nested function with the statements of a branch or a loop."""
-        self.count += 1
-        made = ast.FunctionDef(f"{PREFIX}{kind}_{self.count}", _arguments(parameters), [], [])
+        made: ast.FunctionDef = self._function(kind, parameters, "pass", node)
         originals = list(body)
-        declarations = self._declarations_for(originals)
-        made.body = [*declarations, *(self.block(originals) or [ast.Pass()])]
-        _locate(made, node)
+        declarations = self._declarations(node, originals)
+        made.body = [*declarations, *(self.block(originals) or made.body)]
+        return _locate(made, node)
+
+    def _function(self, kind: str, parameters: Sequence[str], body: str, node: ast.stmt) -> Any:
+        """A nested function with a new name."""
+        self.count += 1
+        (made,) = generated(f"def {PREFIX}{kind}_{self.count}({', '.join(parameters)}):\n {body}", node)
         return made
 
-    def _declarations(self, node: ast.FunctionDef, body: Sequence[ast.stmt]) -> list[ast.stmt]:
-        return [_locate(item, node) for item in self._declarations_for(body)]
-
-    def _declarations_for(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
+    def _declarations(self, node: ast.stmt, body: Sequence[ast.stmt]) -> list[Any]:
         names = [
             name for name in stored_names(body, self.regions) if not name.startswith(PREFIX) or name in self.locals
         ]
         shared = [name for name in names if name in self.locals or name in self.free]
-        made: list[ast.stmt] = [ast.Nonlocal(shared)] if shared else []
         known = [name for name in names if name in self.globals]
-        return [*made, ast.Global(known)] if known else made
+        return generated("\n".join(_declared_names("nonlocal", shared) + _declared_names("global", known)), node)
 
-    def _state(self, node: ast.stmt, site: int) -> tuple[ast.FunctionDef, ast.FunctionDef]:
+    def _state(self, node: ast.stmt, site: int) -> tuple[Any, Any]:
         """Functions that read and write the variables of a construct."""
-        self.count += 1
         names = self.sites[site].names
-        values: list[ast.expr] = [_call_helper("value", [_lambda(_expression(name, ast.Load()))]) for name in names]
-        get = ast.FunctionDef(
-            f"{PREFIX}get_{self.count}", _arguments([]), [ast.Return(ast.Tuple(values, ast.Load()))], []
-        )
-        given = f"{PREFIX}values"
-        body: list[ast.stmt] = []
         shared = [name for name in names if "." not in name and (name in self.locals or name in self.free)]
-        if shared:
-            body.append(ast.Nonlocal(shared))
+        values = "".join(f"{HELPERS}.value(lambda: {name}), " for name in names)
+        given = f"{PREFIX}values"
+        body = _declared_names("nonlocal", shared)
         for index, name in enumerate(names):
-            if "." not in name and name not in shared:
-                continue
-            value = ast.Subscript(_load(given), ast.Constant(index), ast.Load())
-            unbound = ast.Compare(value, [ast.Is()], [ast.Attribute(_load(HELPERS), "UNBOUND", ast.Load())])
-            assign: ast.stmt = ast.Assign([_expression(name, ast.Store())], value)
-            delete: ast.stmt = ast.Delete([_expression(name, ast.Del())])
-            body.append(ast.If(unbound, [assign, delete], [assign]))
-        put = ast.FunctionDef(f"{PREFIX}set_{self.count}", _arguments([given]), body or [ast.Pass()], [])
-        _locate(get, node)
-        _locate(put, node)
-        return get, put
+            if "." in name or name in shared:
+                body += [f"{name} = {given}[{index}]", f"if {given}[{index}] is {HELPERS}.UNBOUND: del {name}"]
+        get = self._function("get", [], f"return ({values})", node)
+        return get, self._function("set", [given], "\n ".join(body or ["pass"]), node)
 
     def _call(self, helper: str, site: int, *arguments: ast.expr, like: ast.AST) -> ast.Call:
         return _locate(_call_helper(helper, [ast.Constant(site), *arguments]), like)
@@ -563,15 +535,6 @@ def _store(name: str) -> ast.Name:
     return ast.Name(name, ast.Store())
 
 
-def _expression(dotted: str, context: ast.expr_context) -> ast.expr:
-    """``self.h`` as an expression."""
-    first, *attributes = dotted.split(".")
-    node: ast.expr = ast.Name(first, ast.Load() if attributes else context)
-    for index, attribute in enumerate(attributes):
-        node = ast.Attribute(node, attribute, context if index == len(attributes) - 1 else ast.Load())
-    return node
-
-
 def _call_helper(name: str, arguments: Iterable[ast.expr]) -> ast.Call:
     return ast.Call(ast.Attribute(_load(HELPERS), name, ast.Load()), list(arguments), [])
 
@@ -584,6 +547,10 @@ def _arguments(names: Sequence[str]) -> ast.arguments:
 
 def _lambda(body: ast.expr, parameters: Sequence[str] = ()) -> ast.Lambda:
     return ast.Lambda(_arguments(parameters), body)
+
+
+def _declared_names(kind: str, names: Sequence[str]) -> list[str]:
+    return [f"{kind} {', '.join(names)}"] if names else []
 
 
 def _locate(node: _Node, like: ast.AST) -> _Node:

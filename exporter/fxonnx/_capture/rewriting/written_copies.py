@@ -73,12 +73,7 @@ class _Outcome:
 def reject_written_copies(program: GraphModule, memory: SharedMemory) -> None:
     """Reject a captured program in which a write to a tensor is missing in a copy of it that is read later.
 
-    Args:
-        program: The captured graph.
-        memory: The copies that the capture made.
-
-    Raises:
-        CaptureError: If there is such a write, with the lines that share the memory, write and read it.
+    The error has the lines that share the memory, write and read it.
     """
     for container, items, refuse in memory.containers:
         if not has_items(container, items):
@@ -95,12 +90,7 @@ def reject_written_copies(program: GraphModule, memory: SharedMemory) -> None:
 
 
 class _Graph:
-    """The analysis of one graph.
-
-    Args:
-        module: The module with the graph.
-        memory: The copies that the capture made.
-    """
+    """The analysis of one graph."""
 
     def __init__(self, module: GraphModule, memory: SharedMemory) -> None:
         self._module, self._memory = module, memory
@@ -113,9 +103,7 @@ class _Graph:
     def run(self, missing: Mapping[int, _Write], shared: Iterable[tuple[int, int, str]]) -> _Outcome:
         """Run the analysis.
 
-        Args:
-            missing: Index of a placeholder to the write that its argument lacks.
-            shared: Pairs of placeholders that share memory, with the line that made one a copy.
+        Placeholders lack the writes by index, and pairs of them share memory, with the line that made one a copy.
         """
         placeholders = [_storage(node) for node in self._module.graph.find_nodes(op="placeholder")]
         self._seen.update(key for key in placeholders if key is not None)

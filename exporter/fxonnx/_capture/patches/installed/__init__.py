@@ -147,11 +147,7 @@ def is_newer(distribution: str) -> bool:
 
 
 def report_missing(missing: Sequence[MissingTarget]) -> None:
-    """Warn about rows that are skipped, once in each process.
-
-    Raises:
-        UntestedTorchError: If a row for soundness is among them.
-    """
+    """Warn about rows that are skipped, once in each process."""
     sound = [one for one in missing if one.kind is PatchKind.SOUND]
     if sound and os.environ.get(VARIABLE) != "warn":
         newest = recorded_versions()["torch"]

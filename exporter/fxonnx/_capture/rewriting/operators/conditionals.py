@@ -41,7 +41,6 @@ __all__ = [
     "refuse_change_and_assignment",
     "refuse_shared",
     "reject_kept_lists",
-    "reject_written_views",
     "symbolic_branch",
     "traced_cond",
 ]
@@ -107,14 +106,7 @@ class _Plan:
 def symbolic_branch(condition: Any, branches: Sequence[Callable[[], Any]], state: State | None, refuse: Refuse) -> Any:
     """Run a branch of a data-dependent condition as ``torch.cond``.
 
-    Args:
-        condition: A tensor of one element, or a number that depends on tensors.
-        branches: The branches.
-        state: The variables that the branches may change.
-        refuse: Raises the error for a construct that cannot be expressed.
-
-    Returns:
-        The value that the branches return.
+    The condition is a tensor of one element, or a number that depends on tensors.
     """
     shared = [] if state is None else state.shared()
     before = [] if state is None else state.read()
@@ -131,22 +123,18 @@ def symbolic_branch(condition: Any, branches: Sequence[Callable[[], Any]], state
             add_output(used, run.part(output.part), output.leaf)
         if output.like is not None:
             uses[0].add_sizes(output.like)
-    operands = operands_of(uses)
-    written = sorted({key for used in uses for key in used.written}, key=list(operands.tensors).index)
-    reject_written_views(operands.tensors, written, refuse)
-    reject_lost_gradients(operands.tensors.values())
+    operands = operands_of(uses, refuse)
     numbers = operands.numbers()
 
     def traced(branch: Callable[[], Any]) -> Callable[..., Any]:
         def run(*given: Any) -> tuple[torch.Tensor, ...]:
             inner = dict(zip(operands.tensors, given, strict=False))
-            for key in written:
-                inner[key] = shares(inner[key].clone(), inner[key])
+            operands.clone_written(inner)
             with lifted(inner):
                 outcome = _run(branch, state, before)
                 outcome.pad(plan.padding)
                 results = [_as_output(outcome, output, inner) for output in plan.outputs]
-            return tuple(separate([*results, *(inner[key] for key in written)], given))
+            return tuple(separate([*results, *(inner[key] for key in operands.written)], given))
 
         return run
 
@@ -156,8 +144,7 @@ def symbolic_branch(condition: Any, branches: Sequence[Callable[[], Any]], state
             predicate, *(traced(branch) for branch in branches), (*operands.tensors.values(), *numbers)
         )
     count = len(plan.outputs)
-    for key, final in zip(written, results[count:], strict=True):
-        copied_back(final, operands.tensors[key])
+    operands.write_back(results[count:])
     for output, value in zip(plan.outputs, results, strict=False):
         merged_value = value.movedim(0, output.axis) if output.axis else value
         plan.leaves[output.part][output.leaf] = merged_value if output.dtype is None else number_of(value)
@@ -201,12 +188,7 @@ def refuse_change_and_assignment(name: str, refuse: Refuse) -> NoReturn:
 def _record_merged(value: Any, sides: Sequence[Any], objects: Objects, own: Any, refuse: Refuse) -> None:
     """Record the lists and dicts of which a branch returns the object itself.
 
-    Args:
-        value: The value after the construct.
-        sides: The values of the branches.
-        objects: The objects before the construct.
-        own: A list or dict to which only the variable itself refers.
-        refuse: Raises the error for the construct.
+    ``own`` is a list or dict to which only the variable itself refers.
     """
     known = [item for side in sides for item in containers_in(side) if objects.contains(item) and item is not own]
     if known:
@@ -420,11 +402,23 @@ class Operands:
         tensors: ``id`` to outer tensor.
         symbols: Symbols of sizes that no dim of these tensors has.
         uses: What the trial runs used.
+        written: The tensors that they write in place, by ``id``.
     """
 
     tensors: dict[int, torch.Tensor]
     symbols: list[sympy.Symbol]
     uses: Sequence[Uses]
+    written: list[int]
+
+    def clone_written(self, inner: dict[int, torch.Tensor]) -> None:
+        """Copy the written ones among the operands inside of a body, which must not write its arguments."""
+        for key in self.written:
+            inner[key] = shares(inner[key].clone(), inner[key])
+
+    def write_back(self, results: Sequence[torch.Tensor]) -> None:
+        """Write the results of the operator to the tensors that its body writes."""
+        for key, final in zip(self.written, results, strict=True):
+            copied_back(final, self.tensors[key])
 
     def numbers(self) -> list[Any]:
         """The values of the symbols in the graph that is being traced."""
@@ -435,31 +429,32 @@ class Operands:
         return [symbol_value(symbol, environment, flags.get(symbol)) for symbol in self.symbols]
 
 
-def operands_of(uses: Sequence[Uses]) -> Operands:
-    """The operands for the values that trial runs used."""
+def operands_of(uses: Sequence[Uses], refuse: Refuse, carried: Iterable[torch.Tensor] = ()) -> Operands:
+    """The operands for the values that trial runs used, beside those that a loop carries.
+
+    In-place writes to a tensor that shares memory with another operand are refused: the two are cloned separately.
+    """
     tensors: dict[int, torch.Tensor] = {}
     for used in uses:
         tensors |= {key: tensor for key, tensor in used.tensors.items() if key not in tensors}
     dims: list[Any] = [size for tensor in tensors.values() for size in tensor.shape]
     sizes = {size.node.expr for size in dims if isinstance(size, torch.SymInt)}
     symbols = dict.fromkeys(symbol for used in uses for symbol in used.symbols if symbol not in sizes)
-    return Operands(tensors, list(symbols), uses)
-
-
-def add_output(used: Uses, slot: Slot, leaf: int) -> None:
-    """Record an outer value that a branch or a body returns as it is."""
-    if slot.value is not UNBOUND:
-        used.add(slot.flatten()[0][leaf])
-
-
-def reject_written_views(tensors: Mapping[int, torch.Tensor], written: Sequence[int], refuse: Refuse) -> None:
-    """Reject in-place writes to a tensor that shares memory with another operand: they are cloned separately."""
+    written = sorted({key for used in uses for key in used.written}, key=list(tensors).index)
     storages = [storage_of(tensor) for tensor in tensors.values()]
     if any(storages.count(storage_of(tensors[key])) > 1 for key in written):
         refuse(
             "a tensor is modified in place, and a view of it is used as well",
             "write to a clone() of the tensor",
         )
+    reject_lost_gradients([*tensors.values(), *carried])
+    return Operands(tensors, list(symbols), uses, written)
+
+
+def add_output(used: Uses, slot: Slot, leaf: int) -> None:
+    """Record an outer value that a branch or a body returns as it is."""
+    if slot.value is not UNBOUND:
+        used.add(slot.flatten()[0][leaf])
 
 
 def _equal(left: Any, right: Any) -> bool:

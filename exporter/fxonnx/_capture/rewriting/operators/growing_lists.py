@@ -47,9 +47,6 @@ class Parts(NamedTuple):
 class GrowingList(list[Any]):
     """A list inside a loop of unknown length: items can be added at one end, and the last one can be read.
 
-    Args:
-        last: The last item before the iteration; None if it is not known.
-
     Attributes:
         added: The items of one iteration, in the order in which the list contains them.
         kept: For each, whether it was added: True, or a boolean tensor where a branch did not add it.
@@ -160,13 +157,7 @@ class Padding(NamedTuple):
     def of(cls, items: Any, before: Sequence[Any], sides: Sequence[Sequence[Any]]) -> Padding | None:
         """The padding of a list after a condition.
 
-        Args:
-            items: The list.
-            before: Its items before the condition.
-            sides: Its items after each branch.
-
-        Returns:
-            None if the branches do not add tensors of one shape and dtype at the same end.
+        None if the branches do not add tensors of one shape and dtype at the same end.
         """
         size = max(map(len, sides))
         tensors = [item for side in sides for item in side]
@@ -183,11 +174,7 @@ class Padding(NamedTuple):
         return None
 
     def content(self, content: Any) -> Parts:
-        """The content of the list after one branch with absent items.
-
-        Args:
-            content: Its items, or the parts.
-        """
+        """The content of the list after one branch with absent items."""
         parts, kept = content if isinstance(content, Parts) else (list(content), [True] * len(content))
         missing = self.size - len(parts)
         values, flags = [UNBOUND] * missing, [False] * missing
@@ -205,9 +192,7 @@ def _extends(items: Sequence[Any], before: Sequence[Any], *, at_front: bool) -> 
 def selected(items: Any, content: Parts) -> StackedList:
     """The items of a list that are kept.
 
-    Args:
-        items: The list before the condition: of items, or of parts that are items along a dim.
-        content: Its content.
+    The list before the condition has items, or parts that are items along a dim.
     """
     rows = content.parts if isinstance(items, StackedList) else [item.unsqueeze(0) for item in content.parts]
     return StackedList([_selected(row, kept) for row, kept in zip(rows, content.kept, strict=True)])
@@ -275,14 +260,8 @@ class Chunks:
     def of(cls, like: Sequence[torch.Tensor], index: Any, count: Any, span: tuple[Any, int] | None) -> Chunks | None:
         """The sizes of the items that the iterations of a loop add to a list.
 
-        Args:
-            like: The items that one iteration adds.
-            index: The index of the iteration.
-            count: The number of iterations, a dynamic size.
-            span: Length and step of a range of as many elements, if they are known.
-
-        Returns:
-            None if the items are not known to have the same size but for the last one.
+        None if the items are not known to have the same size but for the last one. ``span`` is the length and the step
+        of a range of as many elements, if they are known.
         """
         symbol = _expression(index)
         dims = {dim for item in like for dim, size in enumerate(item.shape) if symbol in _expression(size).free_symbols}
@@ -303,25 +282,13 @@ class Chunks:
         return torch.zeros((self.total, *_without(like.shape, self.dim)), dtype=like.dtype, device=like.device)
 
     def stored(self, buffer: torch.Tensor, items: Sequence[torch.Tensor], index: torch.Tensor) -> torch.Tensor:
-        """The buffer with the items of an iteration.
-
-        Args:
-            buffer: The buffer.
-            items: The items.
-            index: The index of the iteration.
-        """
+        """The buffer with the items of an iteration."""
         rows = torch.cat([item.movedim(self.dim, 0) for item in items])
         positions = index * self.size + torch.arange(rows.shape[0], device=index.device)
         return shares(torch.index_put(buffer, (positions.to(buffer.device),), rows), buffer, *items)
 
     def extended(self, items: Sequence[torch.Tensor], buffer: torch.Tensor, count: Any) -> ChunkedList:
-        """The items before a loop and the ones that it added.
-
-        Args:
-            items: The list before the loop.
-            buffer: The added items.
-            count: The number of iterations.
-        """
+        """The items before a loop and the ones that it added."""
         joined = shares(buffer.movedim(0, self.dim), buffer)
         size = self.size if self.added == 1 and not items else None
         return ChunkedList([*items, joined], self.dim, len(items) + self.added * sym_max(count, 0), size)
@@ -330,10 +297,7 @@ class Chunks:
 def check_not_empty(index: Any, count: Any, span: tuple[Any, int] | None) -> None:
     """Record that no chunk ``x[i : i + 32]`` for ``i in range(0, x.shape[0], 32)`` is empty.
 
-    Args:
-        index: The index of the chunk.
-        count: The number of chunks.
-        span: Length and step of a range of as many elements, if they are known.
+    ``span`` is the length and the step of a range of as many elements, if they are known.
     """
     for length, step in _Range.all_of(count, span) if isinstance(count, torch.SymInt) else ():
         check(sym_max(sym_min(length, index * step + step) - sym_min(length, index * step), 0) > 0)
@@ -350,12 +314,7 @@ def _expression(number: Any) -> sympy.Expr:
 def _full_and_last(rows: sympy.Expr, span: _Range) -> tuple[int, int, int] | None:
     """The size of all items but the last one, and two numbers: the last one's is ``factor * rows + added``.
 
-    Args:
-        rows: The size of an item, for the index of its iteration.
-        span: The range of the iterations.
-
-    Returns:
-        None if they are not known, or if the last item's size is another one where its range has all ``step`` elements.
+    None if they are not known, or if the last item's size is another one where its range has all ``step`` elements.
     """
     step, no_limit = sympy.Integer(span.step), sympy.oo
     full = span.with_length(rows, step * (_INDEX + 1) + _ROWS)
@@ -401,11 +360,7 @@ def _is_nonnegative(difference: sympy.Expr, bounds: _Bounds) -> bool:
 class ChunkedList(StackedList):
     """A list of dynamic length whose items differ in their size along a dim: it can be joined along this dim.
 
-    Args:
-        parts: The items before the loop, and the joined items of the loop.
-        dim: The dim.
-        length: The number of items.
-        size: The size of all items but the last one; None if there are others.
+    ``size`` is that of all items but the last one; None if there are others.
     """
 
     def __init__(self, parts: list[Any], dim: int, length: Any, size: int | None) -> None:

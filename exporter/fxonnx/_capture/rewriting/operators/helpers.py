@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -68,12 +68,7 @@ class Counting:
     is_used: bool
 
     def count(self, *, data_dependent: bool, static: bool = False) -> Any:
-        """The number of iterations, which may be negative; None if it is not known.
-
-        Args:
-            data_dependent: Whether the number may depend on the data of tensors.
-            static: Whether it may be a Python number.
-        """
+        """The number of iterations, which may be negative; None if it is not known."""
         start, step = self.start(), self.step()
         if type(step) is not int or step * self.sign >= 0 or not is_number(start):
             return None
@@ -123,14 +118,8 @@ class Rewrite:
 class Helpers:
     """The helpers of one transformed function.
 
-    Args:
-        file: Its source file.
-        function: Its name.
-        sites: Its control flow constructs.
-        record: Receives the constructs that are captured as operators.
-        unrolled: Lines of the loops over sizes that are unrolled; receives the ones that cannot be operators.
-        refusals: Receives problem and hint of the errors for constructs that cannot be captured, which the user's code
-            may handle.
+    ``unrolled`` has the lines of loops over sizes that are unrolled, and receives those that cannot be operators.
+    ``refusals`` receives problem and hint of the errors for constructs, which the user's code may handle.
     """
 
     UNBOUND = UNBOUND
@@ -147,28 +136,27 @@ class Helpers:
         unrolled: set[int],
         refusals: list[tuple[str, str]],
     ) -> None:
-        self._file, self._function, self._sites, self._record = file, function, sites, record
-        self._unrolled, self._refusals = unrolled, refusals
+        self._file, self._function, self.sites, self._record = file, function, sites, record
+        self.unrolled, self._refusals = unrolled, refusals
 
     def branch(
-        self, at: int, test: Any, then: Callable[[], Any], otherwise: Callable[[], Any], get: Get, put: Put
+        self,
+        at: int,
+        test: Any,
+        then: Callable[[], Any],
+        otherwise: Callable[[], Any],
+        get: Get | None = None,
+        put: Put | None = None,
     ) -> Any:
-        """``if test``: run one of two functions."""
+        """``if test``, and ``then if test else otherwise``: run one of two functions."""
         test = truth(test)
         if not is_symbolic(test):
             return then() if test else otherwise()
-        self._rewritten(at)
-        return symbolic_branch(test, (then, otherwise), self._state(at, get, put), self._refuse(at))
+        self.rewritten(at)
+        state = None if get is None or put is None else State(self.sites[at], get, put)
+        return symbolic_branch(test, (then, otherwise), state, self.refuse(at))
 
-    returning = branch
-
-    def choose(self, at: int, test: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
-        """``then if test else otherwise``."""
-        test = truth(test)
-        if not is_symbolic(test):
-            return then() if test else otherwise()
-        self._rewritten(at)
-        return symbolic_branch(test, (then, otherwise), None, self._refuse(at))
+    returning = choose = branch
 
     def loop(
         self,
@@ -181,100 +169,7 @@ class Helpers:
         counting: Counting | None = None,
     ) -> None:
         """``while test``: loop until the test or a flag ends it."""
-        is_unrolled = self._sites[at].line in self._unrolled
-
-        def counted(*, data_dependent: bool, static: bool = False) -> bool:
-            count = None if counting is None else counting.count(data_dependent=data_dependent, static=static)
-            if counting is None or count is None:
-                return False
-            if type(count) is int and count <= 0:
-                return True
-            self._counted_loop(at, counting, count, body, flags, get, put)
-            return True
-
-        while True:
-            ended = flags()
-            if any(is_symbolic(flag) for flag in ended):
-                # The number of items that it adds depends on data.
-                if self._sites[at].grows and counted(data_dependent=False, static=True):
-                    return
-                break
-            if any(ended):
-                return
-            if not is_unrolled:
-                with self._unrolled_after_failure(at):
-                    if counted(data_dependent=False):
-                        return
-            test_value = test()
-            if is_symbolic(test_value):
-                break
-            if not is_unrolled and is_undecided(test_value):
-                with self._unrolled_after_failure(at):
-                    self._while(at, test, body, flags, get, put)
-                return
-            if not test_value:
-                return
-            body()
-        self._while(at, test, body, flags, get, put, lambda: counted(data_dependent=True))
-
-    def _while(
-        self,
-        at: int,
-        test: Callable[[], Any],
-        body: Callable[[], Any],
-        flags: Callable[[], Sequence[Any]],
-        get: Get,
-        put: Put,
-        recount: Callable[[], bool] | None = None,
-    ) -> None:
-        self._rewritten(at)
-        if self._sites[at].reason:
-            self._refuse(at)(
-                self._sites[at].reason, "assign it in the loop: while True: total = x.sum(); if total > 9: break; ..."
-            )
-        state = self._state(at, get, put)
-        symbolic_loop(lambda: _not_ended(flags(), test), body, state, None, self._refuse(at), recount)
-
-    def _counted_loop(
-        self,
-        at: int,
-        counting: Counting,
-        count: Any,
-        body: Callable[[], Any],
-        flags: Callable[[], Sequence[Any]],
-        get: Get,
-        put: Put,
-    ) -> None:
-        """``while i < n`` with the step ``i += 1``, as ``for i in range(i, n)``."""
-        start, step = counting.start(), counting.step()
-        counter = Counter(count)
-
-        def iterate() -> None:
-            counting.assign(start + step * counter.index())
-            body()
-
-        site = self._sites[at]
-        if not (counting.is_used and site.flags):
-            site = replace(site, needed=site.needed - {counting.name})
-        self._rewritten(at)
-        symbolic_loop(
-            lambda: _not_ended(flags(), lambda: counter.tensor < count),
-            iterate,
-            State(site, get, put),
-            counter,
-            self._refuse(at),
-        )
-        if not site.flags:
-            counting.assign(start + step * sym_max(count, 0))
-
-    @contextmanager
-    def _unrolled_after_failure(self, at: int) -> Iterator[None]:
-        """Unroll a loop over sizes in the next attempt if it cannot be an operator."""
-        try:
-            yield
-        except Exception:
-            self._unrolled.add(self._sites[at].line)
-            raise
+        _Loop(self, at, body, flags, get, put).run_while(test, counting)
 
     def iterate(
         self,
@@ -286,79 +181,16 @@ class Helpers:
         put: Put,
     ) -> None:
         """``for item in iterable``: loop over the elements until a flag ends it."""
-        elements = elements_of(iterable)
-        if elements is None:
-            self._unroll(at, iterable, body, flags, get, put)
-            return
-        self._rewritten(at)
-        hits = hits_of(iterable)
-        if hits is None:
-            self._symbolic_for(at, elements, body, flags, get, put)
-            return
+        _Loop(self, at, body, flags, get, put).run_for(iterable)
+
+    @contextmanager
+    def unrolled_after_failure(self, at: int) -> Iterator[None]:
+        """Unroll a loop over sizes in the next attempt if it cannot be an operator."""
         try:
-            self._symbolic_for(at, elements, body, flags, get, put)
-        except GuardOnDataDependentSymNode:
-            # The body asks for the value of the index, such as the name of an expert: one If for each index.
-            self._for_each_hit(at, hits, body, flags, get, put)
-
-    def _for_each_hit(
-        self,
-        at: int,
-        hits: torch.Tensor,
-        body: Callable[[Any], Any],
-        flags: Callable[[], Sequence[Any]],
-        get: Get,
-        put: Put,
-    ) -> None:
-        """``for index in hits.nonzero()`` as a conditional iteration for every index."""
-        for index in range(hits.shape[0]):
-            item = torch.tensor([index], device=hits.device)
-            hit = _not_ended(flags(), lambda: hits[index])  # noqa: B023
-            self.branch(at, hit, lambda: body(item), lambda: None, get, put)  # noqa: B023
-
-    def _symbolic_for(
-        self,
-        at: int,
-        elements: Elements,
-        body: Callable[[Any], Any],
-        flags: Callable[[], Sequence[Any]],
-        get: Get,
-        put: Put,
-    ) -> None:
-        counter = Counter(elements.count, elements.span)
-        symbolic_loop(
-            lambda: _not_ended(flags(), lambda: counter.tensor < elements.count),
-            lambda: body(elements.at(counter.index())),
-            self._state(at, get, put),
-            counter,
-            self._refuse(at),
-        )
-
-    def _unroll(
-        self,
-        at: int,
-        iterable: Any,
-        body: Callable[[Any], Any],
-        flags: Callable[[], Sequence[Any]],
-        get: Get,
-        put: Put,
-    ) -> None:
-        """Iterate in Python; once a flag depends on tensors, further iterations are conditional."""
-        iterator = iter(iterable)
-        for index, item in enumerate(iterator):
-            ended = flags()
-            if not any(is_symbolic(flag) for flag in ended):
-                if any(ended):
-                    return
-                body(item)
-                continue
-            elements = as_elements(iterable)
-            if elements is not None and (elements.count - index > _UNROLLED or self._sites[at].grows):
-                self._rewritten(at)
-                rest = Elements(elements.count - index, lambda position: elements.at(position + index))  # noqa: B023
-                self._symbolic_for(at, rest, body, flags, get, put)
-                return
-            self.branch(at, _not_ended(ended, lambda: True), lambda: body(item), lambda: None, get, put)  # noqa: B023
+            yield
+        except Exception:
+            self.unrolled.add(self.sites[at].line)
+            raise
 
     def comprehend(
         self, at: int, iterable: Any, element: Callable[[Any], Any], test: Callable[[Any], Any] = lambda _: True
@@ -372,21 +204,21 @@ class Helpers:
 
             kept = truth(test(item))
             if is_symbolic(kept):
-                self._rewritten(at)
-                symbolic_branch(kept, (append, lambda: None), state, self._refuse(at))
+                self.rewritten(at)
+                symbolic_branch(kept, (append, lambda: None), state, self.refuse(at))
             elif kept:
                 append()
 
         elements = elements_of(iterable)
-        if elements is None or self._sites[at].line in self._unrolled:
+        if elements is None or self.sites[at].line in self.unrolled:
             return self._listed(at, iter(iterable), add)
-        with nullcontext() if is_symbolic(elements.count) else self._unrolled_after_failure(at):
+        with nullcontext() if is_symbolic(elements.count) else self.unrolled_after_failure(at):
             return self._listed(at, elements, add)
 
     def comprehend_flat(self, at: int, iterable: Any, items: Callable[[Any], Any]) -> Any:
         """``[element for one in iterable for other in ...]``; ``items`` is the inner comprehension."""
         elements = elements_of(iterable)
-        if elements is None or self._sites[at].line in self._unrolled:
+        if elements is None or self.sites[at].line in self.unrolled:
             made: Any = []
             for item in iterable:
                 made = made + items(item)
@@ -396,13 +228,13 @@ class Helpers:
             (made,) = state.values
             added = items(item)
             if isinstance(added, StackedList):
-                self._refuse(at)(
+                self.refuse(at)(
                     "its inner loop has a dynamic length as well",
                     "stack the inner list: torch.cat([torch.stack([... for b in y]) for a in x])",
                 )
             made.extend(added)
 
-        with nullcontext() if is_symbolic(elements.count) else self._unrolled_after_failure(at):
+        with nullcontext() if is_symbolic(elements.count) else self.unrolled_after_failure(at):
             return self._listed(at, elements, extend)
 
     def _listed(self, at: int, items: Any, add: Callable[[Any, State], None]) -> Any:
@@ -413,65 +245,37 @@ class Helpers:
             nonlocal made
             (made,) = values
 
-        site = Site(self._sites[at].line, self._sites[at].construct, ("the list",), frozenset({"the list"}))
-        state = State(site, lambda: (made,), put)
-        if not isinstance(items, Elements):
+        site = Site(self.sites[at].line, self.sites[at].construct, ("the list",), frozenset({"the list"}))
+        loop = _Loop(self, at, lambda item: add(item, loop.state(site)), tuple, lambda: (made,), put)
+        if isinstance(items, Elements):
+            loop.over(items, site)
+        else:
             for item in items:
-                add(item, state)
-            return made
-        self._rewritten(at)
-        counter = Counter(items.count, items.span)
-        symbolic_loop(
-            lambda: counter.tensor < items.count,
-            lambda: add(items.at(counter.index()), state),
-            state,
-            counter,
-            self._refuse(at),
-        )
+                loop.body(item)
         return made
 
-    def and_(self, at: int, is_test: bool, *operands: Callable[[], Any]) -> Any:
-        """``a and b``."""
+    def _logical(self, is_and: bool, at: int, is_test: bool, *operands: Callable[[], Any]) -> Any:
+        """``a and b`` or ``a or b``; in a test, only the truth of the value matters."""
         value = operands[0]()
         for index, operand in enumerate(operands[1:], 1):
             if is_symbolic(value):
-                rest = operands[index:]
-                self._rewritten(at)
-                return self._decide(at, value, partial(self.and_, at, is_test, *rest), None, is_test=is_test)
-            if not value:
+                self.rewritten(at)
+                rest = partial(self._logical, is_and, at, is_test, *operands[index:])
+
+                def branch(has_value: bool) -> Any:
+                    found = value if has_value else rest()  # noqa: B023
+                    is_condition = is_test or (_is_flag(value) and _is_flag(found))  # noqa: B023
+                    return as_condition(found) if is_condition else found
+
+                branches = (lambda: branch(not is_and), lambda: branch(is_and))
+                return symbolic_branch(value, branches, None, self.refuse(at))
+            if bool(value) is not is_and:
                 return value
             value = operand()
         return value
 
-    def or_(self, at: int, is_test: bool, *operands: Callable[[], Any]) -> Any:
-        """``a or b``."""
-        value = operands[0]()
-        for index, operand in enumerate(operands[1:], 1):
-            if is_symbolic(value):
-                rest = operands[index:]
-                self._rewritten(at)
-                return self._decide(at, value, None, partial(self.or_, at, is_test, *rest), is_test=is_test)
-            if value:
-                return value
-            value = operand()
-        return value
-
-    def _decide(
-        self,
-        at: int,
-        value: Any,
-        then: Callable[[], Any] | None,
-        otherwise: Callable[[], Any] | None,
-        *,
-        is_test: bool,
-    ) -> Any:
-        """One operand of ``and`` or ``or``: the other one, or the value itself; in a test, the truth of it."""
-
-        def branch(other: Callable[[], Any] | None) -> Any:
-            found = value if other is None else other()
-            return as_condition(found) if is_test or (_is_flag(value) and _is_flag(found)) else found
-
-        return symbolic_branch(value, (lambda: branch(then), lambda: branch(otherwise)), None, self._refuse(at))
+    and_ = partialmethod(_logical, True)
+    or_ = partialmethod(_logical, False)
 
     def chain(self, at: int, left: Any, *parts: tuple[Callable[[], Any], Callable[[Any, Any], Any]]) -> Any:
         """``a < b < c``."""
@@ -526,31 +330,31 @@ class Helpers:
     def identified(self, at: int, value: Any) -> Any:
         """The left side of ``value is True``."""
         if isinstance(value, torch.SymBool) and is_symbolic(value):
-            self._refuse(at)("its value is not known during capture", "use the value itself, or compare it with ==")
+            self.refuse(at)("its value is not known during capture", "use the value itself, or compare it with ==")
         return value
 
     def unsupported(self, at: int) -> NoReturn:
         """A function of the variables of the scope, which the transformed function has in other scopes."""
-        self._refuse(at)("it depends on the scope", "use the variables themselves, or a dict of them")
+        self.refuse(at)("it depends on the scope", "use the variables themselves, or a dict of them")
 
     def plain(self, at: int, value: Any) -> Any:
         """A condition of a construct that is not transformed."""
         if is_symbolic(value):
-            self._refuse(at)(self._sites[at].reason, "move the statements to a function of their own")
+            self.refuse(at)(self.sites[at].reason, "move the statements to a function of their own")
         return value
 
     def plain_iterable(self, at: int, iterable: Any) -> Any:
         """An iterable of a loop that is not transformed."""
         if elements_of(iterable) is not None:
-            self._refuse(at)(self._sites[at].reason, "move the statements to a function of their own")
+            self.refuse(at)(self.sites[at].reason, "move the statements to a function of their own")
         return iterable
 
     def plain_items(self, at: int, iterable: Any) -> Any:
         """An iterable of a comprehension with a filter."""
         elements = elements_of(iterable)
-        if elements is not None and self._sites[at].line not in self._unrolled:
+        if elements is not None and self.sites[at].line not in self.unrolled:
             if not is_symbolic(elements.count):
-                self._unrolled.add(self._sites[at].line)
+                self.unrolled.add(self.sites[at].line)
             self._refuse_filter(at)
         return iterable
 
@@ -561,20 +365,17 @@ class Helpers:
         return value
 
     def _refuse_filter(self, at: int) -> NoReturn:
-        self._refuse(at)(
+        self.refuse(at)(
             "the number of its items depends on data or on a dynamic size",
             "select the rows with a mask, x[mask], and compute all of them at once, or loop over x[mask]",
         )
 
-    def _state(self, at: int, get: Get, put: Put) -> State:
-        return State(self._sites[at], get, put)
-
-    def _rewritten(self, at: int) -> None:
-        site = self._sites[at]
+    def rewritten(self, at: int) -> None:
+        site = self.sites[at]
         self._record(Rewrite(self._file, site.line, self._function, site.construct))
 
-    def _refuse(self, at: int) -> Callable[[str, str], NoReturn]:
-        site = self._sites[at]
+    def refuse(self, at: int) -> Callable[[str, str], NoReturn]:
+        site = self.sites[at]
 
         def refuse(problem: str, hint: str) -> NoReturn:
             message = (
@@ -585,6 +386,167 @@ class Helpers:
             raise CaptureError(message, hint=hint)
 
         return refuse
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """A loop of a transformed function, which runs in Python until its values depend on tensors.
+
+    Functions for operators refer to the body and the flags: ``unchanged_objects`` does not follow a loop.
+
+    Attributes:
+        helpers: The helpers of the function.
+        at: The index of its construct.
+        body: One iteration; of a ``for`` loop, with the item.
+        flags: Returns the flags that end it.
+        get: Returns the values of its variables.
+        put: Sets them.
+    """
+
+    helpers: Helpers
+    at: int
+    body: Callable[..., Any]
+    flags: Callable[[], Sequence[Any]]
+    get: Get
+    put: Put
+
+    @property
+    def site(self) -> Site:
+        """Its construct."""
+        return self.helpers.sites[self.at]
+
+    @property
+    def unrolled_after_failure(self) -> AbstractContextManager[None]:
+        """Unroll it in the next attempt if it cannot be an operator."""
+        return self.helpers.unrolled_after_failure(self.at)
+
+    def state(self, site: Site) -> State:
+        """Its variables."""
+        return State(site, self.get, self.put)
+
+    def run_while(self, test: Callable[[], Any], counting: Counting | None) -> None:
+        """``while test``."""
+        is_unrolled = self.site.line in self.helpers.unrolled
+
+        def counted(*, data_dependent: bool, static: bool = False) -> bool:
+            count = None if counting is None else counting.count(data_dependent=data_dependent, static=static)
+            if counting is None or count is None:
+                return False
+            if not (type(count) is int and count <= 0):
+                self._count(counting, count)
+            return True
+
+        while True:
+            ended = self.flags()
+            if any(is_symbolic(flag) for flag in ended):
+                # The number of items that it adds depends on data.
+                if self.site.grows and counted(data_dependent=False, static=True):
+                    return
+                break
+            if any(ended):
+                return
+            if not is_unrolled:
+                with self.unrolled_after_failure:
+                    if counted(data_dependent=False):
+                        return
+            test_value = test()
+            if is_symbolic(test_value):
+                break
+            if not is_unrolled and is_undecided(test_value):
+                with self.unrolled_after_failure:
+                    self._while(test)
+                return
+            if not test_value:
+                return
+            self.body()
+        self._while(test, lambda: counted(data_dependent=True))
+
+    def _while(self, test: Callable[[], Any], recount: Callable[[], bool] | None = None) -> None:
+        if self.site.reason:
+            self.helpers.refuse(self.at)(
+                self.site.reason, "assign it in the loop: while True: total = x.sum(); if total > 9: break; ..."
+            )
+        self._operator(test, self.body, None, self.site, recount)
+
+    def _count(self, counting: Counting, count: Any) -> None:
+        """``while i < n`` with the step ``i += 1``, as ``for i in range(i, n)``."""
+        start, step, body = counting.start(), counting.step(), self.body
+        counter = Counter(count)
+
+        def iterate() -> None:
+            counting.assign(start + step * counter.index())
+            body()
+
+        site = self.site
+        if not (counting.is_used and site.flags):
+            site = replace(site, needed=site.needed - {counting.name})
+        self._operator(lambda: counter.tensor < count, iterate, counter, site)
+        if not site.flags:
+            counting.assign(start + step * sym_max(count, 0))
+
+    def run_for(self, iterable: Any) -> None:
+        """``for item in iterable``."""
+        elements = elements_of(iterable)
+        if elements is None:
+            self._unroll(iterable)
+            return
+        hits = hits_of(iterable)
+        if hits is None:
+            self.over(elements, self.site)
+            return
+        try:
+            self.over(elements, self.site)
+        except GuardOnDataDependentSymNode:
+            # The body asks for the value of the index, such as the name of an expert: one If for each index.
+            for index in range(hits.shape[0]):
+                hit = _not_ended(self.flags(), lambda: hits[index])  # noqa: B023
+                self._conditional(hit, torch.tensor([index], device=hits.device))
+
+    def over(self, elements: Elements, site: Site) -> None:
+        """Loop over elements as an operator."""
+        counter, body = Counter(elements.count, elements.span), self.body
+        self._operator(
+            lambda: counter.tensor < elements.count, lambda: body(elements.at(counter.index())), counter, site
+        )
+
+    def _unroll(self, iterable: Any) -> None:
+        """Iterate in Python; once a flag depends on tensors, further iterations are conditional."""
+        for index, item in enumerate(iter(iterable)):
+            ended = self.flags()
+            if not any(is_symbolic(flag) for flag in ended):
+                if any(ended):
+                    return
+                self.body(item)
+                continue
+            elements = as_elements(iterable)
+            if elements is not None and (elements.count - index > _UNROLLED or self.site.grows):
+                rest = Elements(elements.count - index, lambda position: elements.at(position + index))  # noqa: B023
+                self.over(rest, self.site)
+                return
+            self._conditional(_not_ended(ended, lambda: True), item)
+
+    def _conditional(self, test: Any, item: Any) -> None:
+        body = self.body
+        self.helpers.branch(self.at, test, lambda: body(item), lambda: None, self.get, self.put)
+
+    def _operator(
+        self,
+        test: Callable[[], Any],
+        step: Callable[[], None],
+        counter: Counter | None,
+        site: Site,
+        recount: Callable[[], bool] | None = None,
+    ) -> None:
+        self.helpers.rewritten(self.at)
+        flags = self.flags
+        symbolic_loop(
+            lambda: _not_ended(flags(), test),
+            step,
+            self.state(site),
+            counter,
+            self.helpers.refuse(self.at),
+            recount,
+        )
 
 
 def _is_flag(value: Any) -> bool:

@@ -32,7 +32,7 @@ from ...suspicions.function_caches import without_traced_results
 from ...suspicions.handled_errors import recorded_as_conditional
 from .values import SYMBOLIC
 
-__all__ = ["Uses", "lifted", "observed", "shape_env_of", "symbol_value", "unknown_values"]
+__all__ = ["Uses", "lifted", "observed", "symbol_value", "unknown_values"]
 
 _DATA: Any = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
@@ -186,8 +186,7 @@ def _is_dense_index(part: Any) -> bool:
 def observed(own: Sequence[Any] = ()) -> Iterator[Uses]:
     """Record the outer values that are used inside the context, without recording its operators in a graph.
 
-    Args:
-        own: Tensors that are not outer ones.
+    ``own`` are tensors that are not outer ones.
     """
     outside = get_proxy_mode()
     uses = Uses(own={id(value): value for value in own}, tracer=None if outside is None else outside.tracer)
@@ -195,7 +194,7 @@ def observed(own: Sequence[Any] = ()) -> Iterator[Uses]:
         if recording_mode() is not None:
             stack.enter_context(recording_mode_off())
         stack.enter_context(disable_proxy_modes_tracing())
-        environment = shape_env_of()
+        environment = _shape_env_of()
         if environment is not None:
             stack.enter_context(environment.ignore_fresh_unbacked_symbols())
             uses.first = environment.unbacked_symint_counter, environment.unbacked_symfloat_counter
@@ -214,16 +213,12 @@ def unknown_values() -> AbstractContextManager[None]:
 
 @contextmanager
 def lifted(operands: Mapping[int, torch.Tensor]) -> Iterator[None]:
-    """Replace outer tensors by operands inside the context.
-
-    Args:
-        operands: ``id`` of an outer tensor to operand.
-    """
+    """Replace outer tensors by operands inside the context."""
     with _Substitution(operands), without_traced_results():
         yield
 
 
-def shape_env_of() -> ShapeEnv | None:
+def _shape_env_of() -> ShapeEnv | None:
     """The shape environment of the current capture."""
     mode = current_fake_mode()
     return None if mode is None else mode.shape_env
@@ -232,10 +227,7 @@ def shape_env_of() -> ShapeEnv | None:
 def symbol_value(symbol: sympy.Symbol, environment: ShapeEnv, flag: torch.SymBool | None = None) -> Any:
     """The number for a symbol in the graph that is being traced.
 
-    Args:
-        symbol: The symbol.
-        environment: Its environment.
-        flag: The boolean that the symbol stands for, which is what torch traces of it.
+    The flag is the boolean that the symbol stands for, which is what torch traces of it.
     """
     proxy_mode = get_proxy_mode()
     if proxy_mode is not None:

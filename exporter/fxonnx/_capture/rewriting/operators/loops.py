@@ -12,7 +12,6 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from fxonnx_translations._torch_compat import FakeTensor, TreeSpec, check, sym_max
 
-from ...function_transforms import reject_lost_gradients
 from .conditionals import (
     add_output,
     describe,
@@ -21,7 +20,6 @@ from .conditionals import (
     refuse_change_and_assignment,
     refuse_shared,
     reject_kept_lists,
-    reject_written_views,
 )
 from .growing_lists import Chunks, GrowingList, check_not_empty, tried_lists
 from .lifting import Uses, lifted, observed, unknown_values
@@ -32,7 +30,6 @@ from .values import (
     UNBOUND,
     Refuse,
     as_condition,
-    copied_back,
     is_number,
     is_traced,
     merged,
@@ -53,10 +50,6 @@ _LAST = -1
 
 class Counter:
     """The index of the iteration of a ``for`` loop: a tensor that the loop carries.
-
-    Args:
-        count: The number of iterations.
-        span: Length and step of a range of as many elements, if they are known.
 
     Attributes:
         last: The last index that was read, as a number.
@@ -132,12 +125,7 @@ class _Growth:
     ) -> StackedList:
         """The list after the loop.
 
-        Args:
-            before: The list before the loop.
-            parts: The buffers.
-            length: The number of iterations; None if they fill the buffers.
-            kept: Whether each iteration added each of the items; None if all did.
-            counter: The index of the iteration.
+        ``length`` is None if the iterations fill the buffers, ``kept`` if all have added each of the items.
         """
         if self.chunks is not None and counter is not None:
             return self.chunks.extended(before, parts[0], counter.count)
@@ -146,11 +134,15 @@ class _Growth:
 
 @dataclass
 class _Plan:
-    carries: list[_Carry]
-    growths: list[_Growth]
-    specs: dict[int, tuple[list[Any], TreeSpec]]
-    counter: Counter | None
+    """The values that a loop carries, its variables before it, and how it is refused."""
+
+    state: State
     start: list[Slot]
+    counter: Counter | None
+    refuse: Refuse
+    carries: list[_Carry] = field(default_factory=list)
+    growths: list[_Growth] = field(default_factory=list)
+    specs: dict[int, tuple[list[Any], TreeSpec]] = field(default_factory=dict)
     # The variables to which an iteration assigns another list or dict.
     assigned: set[int] = field(default_factory=set)
 
@@ -190,25 +182,26 @@ def symbolic_loop(
 ) -> None:
     """Run a loop as ``torch.while_loop``.
 
-    Args:
-        keep_going: Whether there is another iteration.
-        step: One iteration.
-        state: The variables that it may change.
-        counter: The index of the iteration.
-        refuse: Raises the error for a construct that cannot be expressed.
-        recount: Runs the loop with a counter, which lists require, and returns whether it has one.
+    ``recount`` runs the loop with a counter, which lists require, and returns whether it has one.
     """
     shared = state.shared()
     start = state.read()
-    plan, uses = _plan(keep_going, step, state, start, counter, refuse)
+    plan = _Plan(state, start, counter, refuse)
+    try:
+        uses = _tried(plan, keep_going, step)
+    except GuardOnDataDependentSymNode:
+        if counter is None:
+            raise
+        # An operator asks whether a chunk is empty, and none is. Without need, the number of each node would change.
+        counter.has_chunks = True
+        plan = _Plan(state, start, counter, refuse)
+        uses = _tried(plan, keep_going, step)
     if plan.growths and recount is not None and recount():
         return
-    operands = operands_of(uses)
-    written = sorted({key for used in uses for key in used.written}, key=list(operands.tensors).index)
-    reject_written_views(operands.tensors, written, refuse)
-    reject_lost_gradients([*operands.tensors.values(), *(carry.initial for carry in plan.carries)])
+    operands = operands_of([uses], refuse, (carry.initial for carry in plan.carries))
+    written = operands.written
     constant = {key: tensor for key, tensor in operands.tensors.items() if key not in written}
-    buffers = _buffers(plan, counter, refuse)
+    buffers = _buffers(plan)
     first: list[torch.Tensor] = [
         *([] if counter is None else [counter.tensor]),
         *(carry.initial for carry in plan.carries),
@@ -226,14 +219,13 @@ def symbolic_loop(
         return inner | dict(zip(constant, given[len(first) :], strict=False))
 
     def condition(*given: Any) -> torch.Tensor:
-        with _restored(state, start, counter), lifted(enter(given)):
+        with _restored(plan), lifted(enter(given)):
             state.write(plan.slots(given[head:size]))
             return as_condition(keep_going()).clone()
 
     def body(*given: Any) -> tuple[torch.Tensor, ...]:
-        with _restored(state, start, counter), lifted(inner := enter(given)):
-            for key in written:
-                inner[key] = shares(inner[key].clone(), inner[key])
+        with _restored(plan), lifted(inner := enter(given)):
+            operands.clone_written(inner)
             state.write(plan.slots(plan.entered(given[head:size])))
             step()
             after = state.read()
@@ -245,8 +237,7 @@ def symbolic_loop(
     carried = tuple(separate(first, additional))
     with unknown_values():
         results = torch.ops.higher_order.while_loop(condition, body, carried, additional)
-    for key, final in zip(written, results[size + len(buffers) :], strict=True):
-        copied_back(final, operands.tensors[key])
+    operands.write_back(results[size + len(buffers) :])
     after = plan.slots(results[head:size], growing=False)
     added_items = _split(plan, results[size : size + len(buffers)])
     for growth, (parts, kept) in zip(plan.growths, added_items, strict=True):
@@ -263,45 +254,19 @@ def symbolic_loop(
         counter.tensor = results[0]
 
 
-def _plan(
-    keep_going: Callable[[], Any],
-    step: Callable[[], None],
-    state: State,
-    start: list[Slot],
-    counter: Counter | None,
-    refuse: Refuse,
-) -> tuple[_Plan, list[Uses]]:
-    """The plan of a loop; if an operator asks whether a chunk is empty, it is known that none is."""
-    try:
-        return _tried_plan(keep_going, step, state, start, counter, refuse)
-    except GuardOnDataDependentSymNode:
-        if counter is None:
-            raise
-        # Without need, the number of each node in the graph would change.
-        counter.has_chunks = True
-        return _tried_plan(keep_going, step, state, start, counter, refuse)
-
-
-def _tried_plan(
-    keep_going: Callable[[], Any],
-    step: Callable[[], None],
-    state: State,
-    start: list[Slot],
-    counter: Counter | None,
-    refuse: Refuse,
-) -> tuple[_Plan, list[Uses]]:
-    """Run iterations on trial until the variables and the types that they carry do not change."""
-    plan = _Plan([], [], {}, counter, start)
+def _tried(plan: _Plan, keep_going: Callable[[], Any], step: Callable[[], None]) -> Uses:
+    """What iterations on trial use; they run until the variables and the types that the loop carries do not change."""
+    state, counter = plan.state, plan.counter
     for _ in range(_MAX_TRIALS):
         with observed():
             carried = [_without_value(carry.initial) for carry in plan.carries]
             index = torch.zeros((), dtype=torch.int64, device=NUMBER_DEVICE)
         versions = [tensor._version for tensor in carried]
         with (
-            unchanged_objects((keep_going, step), refuse) as objects,
-            tried_lists(slot.value for slot in start if type(slot.value) is list),
+            unchanged_objects((keep_going, step), plan.refuse) as objects,
+            tried_lists(slot.value for slot in plan.start if type(slot.value) is list),
             observed([*carried, index]) as used,
-            _restored(state, start, counter),
+            _restored(plan),
         ):
             if counter is not None:
                 counter.tensor = index
@@ -310,8 +275,8 @@ def _tried_plan(
             as_condition(keep_going())
             step()
             after = state.read()
-            _note_assigned(plan, state, before, after, objects, refuse)
-        if not _revise(plan, state, before, after, refuse):
+            _note_assigned(plan, before, after, objects)
+        if not _revise(plan, before, after):
             for carry, tensor, version in zip(plan.carries, carried, versions, strict=True):
                 carry.is_written = tensor._version != version
                 if carry.leaf != _LAST:
@@ -320,55 +285,47 @@ def _tried_plan(
                 growing = after[growth.part].value
                 growth.like, growth.at_front = list(growing.added), bool(growing.at_front)
                 growth.is_filtered = any(kept is not True for kept in growing.kept)
-                _chunks(growth, start[growth.part].value, used, counter, state, refuse)
+                _chunks(plan, growth, used)
                 for tensor in growth.like:
                     used.add(tensor)
                     used.add_sizes(tensor)
-            return plan, [used]
-    return refuse(
+            return used
+    return plan.refuse(
         "the types of its variables differ in each iteration", "assign values of the same type in every iteration"
     )
 
 
-def _chunks(growth: _Growth, before: Any, used: Uses, counter: Counter | None, state: State, refuse: Refuse) -> None:
-    """Note the sizes of the items that iterations add to a list if their shapes differ.
-
-    Args:
-        growth: The list.
-        before: The list before the loop.
-        used: The values that an iteration used.
-        counter: The index of the iteration.
-        state: The variables.
-        refuse: Raises the error for items of other shapes than chunks have.
-    """
+def _chunks(plan: _Plan, growth: _Growth, used: Uses) -> None:
+    """Note the sizes of the items that iterations add to a list if their shapes differ."""
     shapes: list[Any] = [size for item in growth.like for size in item.shape]
     sizes = [size.node.expr for size in shapes if isinstance(size, torch.SymInt)]
     if all(used.is_outer(symbol) for size in sizes for symbol in size.free_symbols):
         return
     # Every iteration appends its chunks, in the order of the dim, to a list whose other items are known.
-    is_regular = not (state.site.flags or growth.at_front or growth.is_filtered) and type(before) is list
-    if is_regular and counter is not None and counter.last is not None:
+    is_regular = not (plan.state.site.flags or growth.at_front or growth.is_filtered)
+    counter, before = plan.counter, plan.start[growth.part].value
+    if is_regular and type(before) is list and counter is not None and counter.last is not None:
         growth.chunks = Chunks.of(growth.like, counter.last, counter.count, counter.span)
     if growth.chunks is None:
-        refuse(
-            f"the items that it adds to {state.names[growth.part]} differ in their shape",
+        plan.refuse(
+            f"the items that it adds to {plan.state.names[growth.part]} differ in their shape",
             "append tensors of one shape in every iteration, or chunks of a constant size that torch.cat joins: "
             "x[i : i + 32] for i in range(0, x.shape[0], 32)",
         )
 
 
-def _note_assigned(
-    plan: _Plan, state: State, before: Sequence[Slot], after: Sequence[Slot], objects: Objects, refuse: Refuse
-) -> None:
+def _note_assigned(plan: _Plan, before: Sequence[Slot], after: Sequence[Slot], objects: Objects) -> None:
     """Note the variables whose list or dict is another object after an iteration."""
     for part, (old, new) in enumerate(zip(before, after, strict=True)):
         if new.value is old.value or not new.is_container:
             continue
-        name = state.names[part]
+        name = plan.state.names[part]
         if old.is_changed:
-            refuse_change_and_assignment(name, refuse)
+            refuse_change_and_assignment(name, plan.refuse)
         if any(objects.contains(item) for item in containers_in(new.value)):
-            refuse(f"{name} becomes an object that exists before the iteration", f"assign a copy: {name} = [*items]")
+            plan.refuse(
+                f"{name} becomes an object that exists before the iteration", f"assign a copy: {name} = [*items]"
+            )
         plan.assigned.add(part)
 
 
@@ -380,23 +337,23 @@ def _without_value(tensor: torch.Tensor) -> torch.Tensor:
     return copied
 
 
-def _revise(plan: _Plan, state: State, before: Sequence[Slot], after: Sequence[Slot], refuse: Refuse) -> bool:
+def _revise(plan: _Plan, before: Sequence[Slot], after: Sequence[Slot]) -> bool:
     """Add the values that an iteration changes to the plan; return whether there are any."""
     changed = False
-    for part, name in enumerate(state.names):
-        if name not in state.site.needed:
+    for part, name in enumerate(plan.state.names):
+        if name not in plan.state.site.needed:
             continue
         if isinstance(after[part].value, GrowingList):
-            changed = _carry_last(plan, part, name, after[part].value, refuse) or changed
+            changed = _carry_last(plan, part, after[part].value) or changed
             continue
         if _is_growth(before[part], after[part]):
             like = after[part].items[: len(after[part].items) - len(before[part].items)]
             if not all(isinstance(item, torch.Tensor) for item in like):
-                refuse(f"{name} grows by values that are not tensors", "append tensors only")
+                plan.refuse(f"{name} grows by values that are not tensors", "append tensors only")
             plan.growths.append(_Growth(part, like, _last_of(plan.start[part].value)))
             changed = True
             continue
-        changed = _revise_part(plan, part, name, before[part], after[part], refuse) or changed
+        changed = _revise_part(plan, part, before[part], after[part]) or changed
     return changed
 
 
@@ -406,17 +363,19 @@ def _last_of(items: Any) -> torch.Tensor | None:
     return last if isinstance(last, torch.Tensor) else None
 
 
-def _carry_last(plan: _Plan, part: int, name: str, growing: GrowingList, refuse: Refuse) -> bool:
+def _carry_last(plan: _Plan, part: int, growing: GrowingList) -> bool:
     """Carry the last item of a list if an iteration reads it; return whether the plan changes."""
     (growth,) = (growth for growth in plan.growths if growth.part == part)
     if not growing.is_last_read or growth.carry is not None:
         return False
-    growth.carry = _carry(part, _LAST, f"the last item of {name}", growth.last, growing.like_last(), refuse)
+    name = f"the last item of {plan.state.names[part]}"
+    growth.carry = _carry(part, _LAST, name, growth.last, growing.like_last(), plan.refuse)
     plan.carries.append(growth.carry)
     return True
 
 
-def _revise_part(plan: _Plan, part: int, name: str, before: Slot, after: Slot, refuse: Refuse) -> bool:
+def _revise_part(plan: _Plan, part: int, before: Slot, after: Slot) -> bool:
+    name = plan.state.names[part]
     leaves, spec = after.flatten()
     if plan.start[part].value is UNBOUND:
         initial, now = [UNBOUND] * len(leaves), [UNBOUND] * len(leaves)
@@ -428,7 +387,7 @@ def _revise_part(plan: _Plan, part: int, name: str, before: Slot, after: Slot, r
         initial, expected = plan.start[part].flatten()
         now = before.flatten()[0]
         if expected != spec:
-            refuse(
+            plan.refuse(
                 f"{name} is {describe(plan.start[part].value)} before the loop and {describe(after.value)} after an "
                 "iteration",
                 "start with a value of the same type and structure, such as torch.zeros(...)",
@@ -440,7 +399,7 @@ def _revise_part(plan: _Plan, part: int, name: str, before: Slot, after: Slot, r
             leaf not in known and not is_traced(value) and not is_traced(result) and value == result
         ):
             continue
-        carry = _carry(part, leaf, name, first, result, refuse)
+        carry = _carry(part, leaf, name, first, result, plan.refuse)
         if leaf not in known:
             plan.carries.append(carry)
             changed = True
@@ -503,13 +462,13 @@ def _is_growth(before: Slot, after: Slot) -> bool:
     )
 
 
-def _buffers(plan: _Plan, counter: Counter | None, refuse: Refuse) -> list[torch.Tensor]:
+def _buffers(plan: _Plan) -> list[torch.Tensor]:
     """Zeros for the items that iterations add to lists, and for whether they do."""
     if not plan.growths:
         return []
-    if counter is None:
-        refuse("it adds items to a list, whose length is not known before the loop", "use a for loop over a range")
-    count: Any = counter.count
+    if plan.counter is None:
+        plan.refuse("it adds items to a list, whose length is not known before the loop", "use a for loop over a range")
+    count: Any = plan.counter.count
     if not isinstance(count, int):
         count = sym_max(count, 0)
     buffers = []
@@ -568,12 +527,13 @@ def _length(state: State, counter: torch.Tensor) -> Any:
 
 
 @contextmanager
-def _restored(state: State, slots: Sequence[Slot], counter: Counter | None) -> Iterator[None]:
+def _restored(plan: _Plan) -> Iterator[None]:
     """Restore the variables and the counter on exit."""
+    counter = plan.counter
     tensor = None if counter is None else counter.tensor
     try:
         yield
     finally:
-        state.write(slots)
+        plan.state.write(plan.start)
         if counter is not None and tensor is not None:
             counter.tensor = tensor

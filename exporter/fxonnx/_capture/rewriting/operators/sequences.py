@@ -40,10 +40,8 @@ __all__ = [
 class Elements:
     """A sequence given by its length and a function from index to element.
 
-    Args:
-        count: The length: an int or a symbolic size; negative lengths are empty.
-        at: Returns the element at an index.
-        span: Length and step of a range of as many elements: ``(n, 32)`` for the chunks of ``n`` rows.
+    The count is an int or a symbolic size; negative ones are empty. ``span`` is the length and the step of a range of
+    as many elements: ``(n, 32)`` for the chunks of ``n`` rows.
     """
 
     def __init__(self, count: Any, at: Callable[[Any], Any], span: tuple[Any, int] | None = None) -> None:
@@ -199,14 +197,10 @@ def _zip(*iterables: Any, **options: Any) -> Any:
     return Elements(count, lambda index: tuple(part.at(index) for part in known), span)
 
 
-def _list(*given: Any) -> Any:
+def _copied(function: Callable[..., Any], *given: Any) -> Any:
+    """``list`` or ``tuple``."""
     (items,) = given or ((),)
-    return items[:] if isinstance(items, StackedList) else builtins.list(items)
-
-
-def _tuple(*given: Any) -> Any:
-    (items,) = given or ((),)
-    return items[:] if isinstance(items, StackedList) else builtins.tuple(items)
+    return items[:] if isinstance(items, StackedList) else function(items)
 
 
 def _sum(iterable: Any, /, start: Any = 0) -> Any:
@@ -224,14 +218,10 @@ def _sum(iterable: Any, /, start: Any = 0) -> Any:
     return start + elements.sum(0, dtype=None if elements.dtype == torch.bool else elements.dtype)
 
 
-def _any(iterable: Any, /) -> Any:
+def _decided(function: Callable[..., Any], iterable: Any, /) -> Any:
+    """``any`` or ``all``."""
     truths = _truths(iterable)
-    return builtins.any(iterable) if truths is None else truths.any()
-
-
-def _all(iterable: Any, /) -> Any:
-    truths = _truths(iterable)
-    return builtins.all(iterable) if truths is None else truths.all()
+    return function(iterable) if truths is None else getattr(truths, function.__name__)()
 
 
 def _truths(iterable: Any) -> torch.Tensor | None:
@@ -261,12 +251,12 @@ _REPLACEMENTS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         builtins.enumerate: _enumerate,
         builtins.reversed: _reversed,
         builtins.zip: _zip,
-        builtins.list: _list,
-        builtins.tuple: _tuple,
+        builtins.list: partial(_copied, builtins.list),
+        builtins.tuple: partial(_copied, builtins.tuple),
         builtins.sum: _sum,
         builtins.map: _map,
-        builtins.any: _any,
-        builtins.all: _all,
+        builtins.any: partial(_decided, builtins.any),
+        builtins.all: partial(_decided, builtins.all),
     }
 )
 
@@ -318,12 +308,8 @@ class StackedList(list[Any]):
     ) -> StackedList:
         """The items before a loop and the items that it added.
 
-        Args:
-            items: The list before the loop.
-            buffers: The added items; several are added in turn.
-            length: The number of iterations; None if they fill the buffers.
-            kept: Whether each iteration added each of the items; None if all did.
-            at_front: Whether they are before the others, the last iteration's first.
+        Several buffers are added in turn; at the front, the last iteration's items first. ``length`` is None if the
+        iterations fill the buffers, ``kept`` if all have added each of the items.
         """
         if length is not None and kept is None:
             buffers = [buffer[buffer.shape[0] - length :] if at_front else buffer[:length] for buffer in buffers]
@@ -457,11 +443,7 @@ def _parts_of(items: Any) -> list[Any]:
 
 
 class EmptyItems(StackedList):
-    """``[None] * n`` for a dynamic size: a list whose items are assigned one by one.
-
-    Args:
-        count: The length.
-    """
+    """``[None] * n`` for a dynamic size: a list whose items are assigned one by one."""
 
     def __init__(self, count: Any) -> None:
         super().__init__([UNBOUND])
@@ -507,9 +489,7 @@ def repeated(items: Any, count: Any) -> Any:
 def pieces(function: Any, *, is_iterated: bool) -> Any:
     """``unbind``, ``split`` and ``chunk`` of a tensor, which return a list of dynamic length if a piece has size 1.
 
-    Args:
-        function: The function or method; others are returned.
-        is_iterated: Whether a loop reads the pieces once and in order: they may have another size.
+    Where a loop reads the pieces once and in order, they may have another size.
     """
     owner = getattr(function, "__self__", None)
     first = (owner,) if isinstance(owner, torch.Tensor) else ()

@@ -44,13 +44,6 @@ def unchanged_objects(functions: Sequence[Callable[..., Any]], refuse: Refuse) -
     A branch is run several times, and so is the one that is not taken. Assignments in the branch itself are variables
     of the construct. Functions that it calls may change other objects: variables of enclosing functions, global
     variables, attributes, and the items of containers.
-
-    Args:
-        functions: The branches.
-        refuse: Raises the error for a construct that cannot be expressed.
-
-    Yields:
-        The objects.
     """
     objects = Objects(functions)
     yield objects
@@ -65,9 +58,6 @@ class Objects:
 
     The children of modules are omitted: comparing all experts of a layer in the branch of each of them would be
     quadratic.
-
-    Args:
-        functions: The functions.
     """
 
     def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
@@ -208,11 +198,7 @@ class Objects:
 
 
 class _Slots(MutableMapping[str, Any]):
-    """The attributes of an object in ``__slots__`` that are assigned.
-
-    Args:
-        owner: The object.
-    """
+    """The attributes of an object in ``__slots__`` that are assigned."""
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner
@@ -338,10 +324,7 @@ class Slot:
     def with_leaves(self, leaves: Sequence[Any], spec: TreeSpec, *, keep: bool) -> Slot:
         """The slot with other leaves.
 
-        Args:
-            leaves: The leaves.
-            spec: The structure.
-            keep: Whether a list or a dict is the same object with other items.
+        If it is kept, a list or a dict is the same object with other items.
         """
         value = pytree.tree_unflatten(list(leaves), spec)
         if keep and self.is_container:
@@ -366,13 +349,7 @@ class Slot:
 
 
 class State:
-    """Reads and writes the variables of a construct.
-
-    Args:
-        site: The construct.
-        get: Returns the values of its variables.
-        put: Sets the values of its variables.
-    """
+    """Reads and writes the variables of a construct."""
 
     def __init__(self, site: Site, get: Callable[[], Sequence[Any]], put: Callable[[Sequence[Any]], None]) -> None:
         self.site = site

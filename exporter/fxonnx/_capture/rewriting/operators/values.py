@@ -118,12 +118,7 @@ def copied_back(result: torch.Tensor, original: torch.Tensor) -> None:
 
 
 def merged(containers: Sequence[Any], refuse: Refuse) -> None:
-    """Record lists and dicts that are one object in eager torch: none of them may change later.
-
-    Args:
-        containers: The result of a construct, and the objects in its place.
-        refuse: Raises the error for the construct.
-    """
+    """Record lists and dicts that are one object in eager torch: none of them may change later."""
     memory = active(SharedMemory)
     if memory is not None:
         memory.containers += ((container, container.copy(), refuse) for container in containers)
