@@ -61,8 +61,8 @@ from .state_inputs import capture_with_states
 from .strategies import Confirm, capture_with_strategies
 from .torch_export import eager_error, reject_tracing
 from .trace import CaptureTask, names_of_dims
+from .traced_states import UnknownStates
 from .training_mode import results_depend_on_mode
-from .written_states import UnknownStates
 
 __all__ = ["capture"]
 

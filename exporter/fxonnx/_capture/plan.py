@@ -29,7 +29,7 @@ from .rewriting import Rewrite, Rewriting
 from .shapes.dynamic_dims import ExampleCall
 from .shapes.dynamic_shapes import DynamicShapes
 from .shapes.spec_keys import AxisNames
-from .written_states import Reassignment, UnknownStates
+from .traced_states import Reassignment, UnknownStates
 
 __all__ = ["ALIASES_KEY", "Capture", "CapturePlan", "Failure", "LoopRewriting", "SymbolicIntegers"]
 

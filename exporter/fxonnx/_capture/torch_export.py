@@ -43,7 +43,6 @@ from .edges import answered_beside_data_edges, answered_beside_edges
 from .function_caches import uncached_sizes, without_traced_results
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms, recorded_forward
 from .global_hooks import hooks_for_model_only
-from .held_weights import held_weights
 from .inputs.converted_inputs import restore_frozen
 from .inputs.example_inputs import BoundInputs, with_lists
 from .inputs.preserve import Snapshot, preserve_model
@@ -58,7 +57,7 @@ from .shapes.dim_names import add_equality_guards
 from .shapes.dim_specs import DimHint, DimSpec
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
 from .tensor_lists import stacked_results, with_pieces
-from .written_states import AssignedBuffers, Reassignment, growing_dims, held_in_buffers
+from .traced_states import AssignedBuffers, Reassignment, growing_dims, held_in_buffers, held_weights
 
 __all__ = [
     "eager_error",

@@ -45,8 +45,8 @@ from .shapes.dynamic_shapes import DynamicShapes, Leaf
 from .shapes.spec_keys import DynamicAxes, name_output_dims
 from .tensor_lists import ListResults, recorded_list_results
 from .torch_export import explained_error, export_module
+from .traced_states import Reassignment, merge_tied_tensors
 from .training_mode import training_modules
-from .written_states import Reassignment, merge_tied_tensors
 
 __all__ = ["CaptureTask", "names_of_dims"]
 
