@@ -193,7 +193,7 @@ def _capture_module(
 def _with_shared_tensors(
     task: CaptureTask, inputs: BoundInputs, found: tuple[Capture, CapturePlan], confirm: Confirm
 ) -> tuple[Capture, CapturePlan]:
-    """A capture of a model that asks whether two inputs are one tensor, as they are in the example."""
+    """A capture that is right for equal inputs, of a model that asks whether they are one tensor, as in the example."""
     shared = repeated_tensors(inputs)
     captured, plan = found
     asks_identity = any(one.detail in ("is", "is not") for one in captured.departures)

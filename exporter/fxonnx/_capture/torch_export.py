@@ -290,6 +290,7 @@ def _tensor_forward(
     """Wrap ``forward`` so that it takes and returns pytrees of tensors in place of objects.
 
     The wrapper's signature names the keywords of ``**kwargs``; torch.export assigns their specs wrongly otherwise.
+    The snapshot is of the state before the call; None in strict mode, in which TorchDynamo traces the wrapper.
     """
     strict = snapshot is None
     called = under_autocast(forward, callers_autocast())
