@@ -54,11 +54,11 @@ from ._program.proof import confirm_assumed_limits, confirm_data_edges, confirme
 from ._program.read_weights import reads_metadata
 from ._program.record import ExportRecord
 from ._program.saving import check_file
+from ._progress import Timer
 from ._public import public
 from ._quantize_config import QuantizeConfig, WeightDtype
 from ._request import DataDependent, ExportOptions, Request, State
 from ._targets import Target
-from ._timing import Timer
 from ._turns import one_at_a_time
 from .errors import ArgumentError, RuntimeSessionError
 

@@ -21,7 +21,7 @@ import fxonnx
 from fxonnx._capture.inputs.example_inputs import bind_example_inputs
 from fxonnx._capture.plan import CapturePlan
 from fxonnx._capture.shapes.spec_keys import read_dynamic_shapes
-from fxonnx._capture.written_states import UnknownStates
+from fxonnx._capture.traced_states import UnknownStates
 from fxonnx._request import Request
 
 from ..functions import Function

@@ -60,8 +60,8 @@ from .suspicions.introspection import eager_introspection
 from .suspicions.random_seeds import reject_generators
 from .torch_export import eager_error, reject_tracing
 from .trace import CaptureTask, names_of_dims
+from .traced_states import UnknownStates
 from .training_mode import reject_enabled_observers, results_depend_on_mode
-from .written_states import UnknownStates
 
 __all__ = ["capture"]
 
@@ -192,7 +192,7 @@ def _capture_module(
 def _with_shared_tensors(
     task: CaptureTask, inputs: BoundInputs, found: tuple[Capture, CapturePlan], confirm: Confirm
 ) -> tuple[Capture, CapturePlan]:
-    """A capture of a model that asks whether two inputs are one tensor, as they are in the example."""
+    """A capture that is right for equal inputs, of a model that asks whether they are one tensor, as in the example."""
     shared = repeated_tensors(inputs)
     captured, plan = found
     asks_identity = any(one.detail in ("is", "is not") for one in captured.departures)

@@ -29,7 +29,7 @@ from .shapes.dynamic_shapes import DynamicShapes
 from .shapes.spec_keys import AxisNames
 from .suspicions.attribute_changes import AttributeChange
 from .suspicions.departures import Departure
-from .written_states import Reassignment, UnknownStates
+from .traced_states import Reassignment, UnknownStates
 
 __all__ = ["ALIASES_KEY", "Capture", "CapturePlan", "Failure", "LoopRewriting", "SymbolicIntegers"]
 

@@ -29,7 +29,7 @@ from .constraints.guard_recorder import GuardLog, SourceLine, line_of_node
 from .constraints.slice_guards import slice_guards
 from .plan import Capture, CapturePlan
 from .suspicions.attribute_changes import AttributeChange
-from .written_states import UnknownStates
+from .traced_states import UnknownStates
 
 __all__ = ["capture_with_states", "with_number_states"]
 

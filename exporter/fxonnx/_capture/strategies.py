@@ -48,7 +48,7 @@ def _with_fewer_limits(
     attempts: Callable[[frozenset[str]], tuple[Capture | Failure, CapturePlan, Any]],
     confirm: Confirm,
 ) -> tuple[Capture, CapturePlan]:
-    """Capture a model again with the answers beside the edges of its conditions on sizes."""
+    """Capture a model again with the answers beside the edges of its conditions, for a capture with fewer limits."""
     kept: frozenset[str] = frozenset()
     for _ in range(_MOST_ATTEMPTS):
         capture, plan, _asked = attempts(kept)
@@ -140,7 +140,7 @@ def capture_with_strategies(
 
 
 def _attempts(attempt: Callable[[CapturePlan], Outcome], plan: CapturePlan) -> Attempted:
-    """Make one attempt after the other, until no strategy has a plan for the next one."""
+    """Make attempts until no strategy has a plan for the next one; with the conditions on sizes that it asks."""
     asked: dict[sympy.Basic, Asking] = {}
     while True:
         decision: Decision = attempt(plan)

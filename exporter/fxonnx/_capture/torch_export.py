@@ -39,7 +39,6 @@ from .eager_runs import eager_failure, user_line
 from .edges import answered_beside_data_edges, answered_beside_edges
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms, recorded_forward
 from .global_hooks import hooks_for_model_only
-from .held_weights import held_weights
 from .inputs.converted_inputs import restore_frozen
 from .inputs.example_inputs import BoundInputs, with_lists
 from .inputs.preserve import Snapshot, preserve_model, register_compressed_attributes
@@ -56,7 +55,7 @@ from .suspicions.departures import DepartureKind, Evidence, record_departure
 from .suspicions.function_caches import uncached_sizes, without_traced_results
 from .suspicions.handled_errors import HandledErrors, recorded_errors
 from .tensor_lists import stacked_results, with_pieces
-from .written_states import AssignedBuffers, Reassignment, growing_dims, held_in_buffers
+from .traced_states import AssignedBuffers, Reassignment, growing_dims, held_in_buffers, held_weights
 
 __all__ = [
     "eager_error",
@@ -286,6 +285,7 @@ def _tensor_forward(
     """Wrap ``forward`` so that it takes and returns pytrees of tensors in place of objects.
 
     The wrapper's signature names the keywords of ``**kwargs``; torch.export assigns their specs wrongly otherwise.
+    The snapshot is of the state before the call; None in strict mode, in which TorchDynamo traces the wrapper.
     """
     strict = snapshot is None
     called = under_autocast(forward, callers_autocast())

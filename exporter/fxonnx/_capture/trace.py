@@ -45,8 +45,8 @@ from .suspicions.departures import Departure, DepartureKind, record_departure, r
 from .suspicions.introspection import truth_values
 from .tensor_lists import ListResults, recorded_list_results
 from .torch_export import explained_error, export_module
+from .traced_states import Reassignment, merge_tied_tensors
 from .training_mode import training_modules
-from .written_states import Reassignment, merge_tied_tensors
 
 __all__ = ["CaptureTask", "names_of_dims"]
 

@@ -9,7 +9,7 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
 from .._capture.suspicions.attribute_changes import AttributeChange
-from .._capture.written_states import Reassignment
+from .._capture.traced_states import Reassignment
 from .._provenance import source_line
 from .._request import State
 from .._warnings import warn_user

@@ -460,8 +460,10 @@ def _dynamic_only(dims: Mapping[int | None, Any]) -> dict[int | None, DimSpec]:
 
 
 def _object_part_specs(parts: Mapping[str, Any], spec: Any, label: str) -> list[Any]:
-    """Distribute the spec of an object to its tensors.
+    """Distribute the spec of an object to its tensors, by path (``0.key``, ``0.value``, ``1.key``).
 
+    It is a mapping by path or pattern, ``{"*.key": {2: "past"}}``; or ``{axis: dim}`` for all tensors; or one spec per
+    tensor, in pairs by layer or as a list of all keys and a list of all values, torch's form for caches.
     A pattern, or one spec for all tensors, does not apply to numbers and 0-dim tensors.
 
     Raises:

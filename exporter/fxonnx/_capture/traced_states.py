@@ -1,8 +1,12 @@
-"""States that forward writes as torch.export sees them: in buffers, with symbolic sizes where they grow.
+"""Weights and states of a model as torch.export sees them: in buffers, with symbolic sizes where they grow.
 
 torch.export copies tensors that forward assigns to buffers (``self.k = torch.cat([self.k, x], 1)``) into the buffers of
 the model itself, one after the other: not into those of its submodules, and wrongly if a buffer receives another one's
 tensor. Here all of them become writes at the end of forward.
+
+It also replaces the entries of the tables of parameters and buffers by fake tensors. Other references to a weight, as
+in a list or a closure, still have the real tensor, which would become a constant, and whose value Python would read
+unnoticed.
 """
 
 from __future__ import annotations
@@ -13,20 +17,28 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext, statically_known_true, sym_eq
 
-from fxonnx_translations._torch_compat import ConstantSource, get_proxy_mode, get_proxy_slot
+from fxonnx_translations._torch_compat import ConstantSource, TorchCall, get_proxy_mode, get_proxy_slot
 
 from .._written_parameters import written_placeholders
 from .constraints.guard_recorder import SourceLine, line_of_node
 from .patches.patch import Patch, applied
 from .suspicions.attribute_uses import SourceFiles, methods_of
 
-__all__ = ["AssignedBuffers", "Reassignment", "UnknownStates", "growing_dims", "held_in_buffers", "merge_tied_tensors"]
+__all__ = [
+    "AssignedBuffers",
+    "Reassignment",
+    "UnknownStates",
+    "growing_dims",
+    "held_in_buffers",
+    "held_weights",
+    "merge_tied_tensors",
+]
 
 
 @dataclass(frozen=True)
@@ -269,3 +281,63 @@ def merge_tied_tensors(program: ExportedProgram) -> None:
         if not written.isdisjoint(node.name for node in (first, *others)):
             for node in others:
                 node.replace_all_uses_with(first)
+
+
+_Tables: TypeAlias = Mapping[int, tuple[Mapping[str, Any], str]]
+"""``id`` of a weight to the table that has it, and its name there."""
+
+_PLAIN = (torch.nn.Parameter, torch.Tensor)
+# They are about the tensor itself, not about its values.
+_IDENTITY = frozenset({"data_ptr", "untyped_storage", "storage"})
+
+_LONGEST_LIST = 1000
+"""Lists of tensors are shorter; longer ones are data."""
+
+
+@contextmanager
+def held_weights(model: torch.nn.Module) -> Iterator[None]:
+    """Use the fake tensor of a weight also where the model holds the weight itself."""
+    patch = Patch(
+        "torch._export.non_strict_utils:_NonStrictTorchFunctionHandler._override",
+        partial(_override, _weight_tables(model)),
+        "torch.export makes a constant of a weight that is not in the tables of its module, and reads its value",
+        strict=False,
+    )
+    with applied((patch,)):
+        yield
+
+
+def _weight_tables(model: torch.nn.Module) -> _Tables:
+    """The places of the parameters and buffers of a model."""
+    return {
+        id(tensor): (table, name)
+        for module in model.modules()
+        for table in (module._parameters, module._buffers)
+        for name, tensor in table.items()
+        if type(tensor) in _PLAIN
+    }
+
+
+def _override(
+    tables: _Tables,
+    original: Callable[..., TorchCall],
+    self: Any,
+    func: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+) -> TorchCall:
+    """``_NonStrictTorchFunctionHandler._override``: the fake tensors of weights in place of these in the arguments."""
+
+    def current(value: Any) -> Any:
+        if type(value) in _PLAIN and (place := tables.get(id(value))) is not None:
+            return place[0].get(place[1], value)
+        return value
+
+    def all_current(value: Any) -> Any:
+        is_list = type(value) in (list, tuple) and len(value) <= _LONGEST_LIST
+        return type(value)(map(current, value)) if is_list else current(value)
+
+    if getattr(func, "__name__", "") not in _IDENTITY:
+        args = tuple(map(all_current, args))
+        kwargs = {name: all_current(value) for name, value in kwargs.items()} if kwargs else kwargs
+    return original(self, func, args, kwargs)
