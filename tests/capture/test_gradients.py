@@ -392,7 +392,7 @@ def test_a_failure_is_one_error_and_unwinds_functorch() -> None:
     def on_content(x: Tensor) -> Tensor:
         return vmap(grad(lambda row: (row if row.sum() > 0 else -row).sum()))(x)
 
-    with pytest.raises(fxonnx.CaptureError, match=r"at: .*test_function_transforms.py"):
+    with pytest.raises(fxonnx.CaptureError, match=r"at: .*test_gradients.py"):
         fxonnx.export(Function(on_content), (torch.randn(4, 3),))
     assert torch._C._functorch.get_interpreter_stack() is None
     assert torch.autograd.forward_ad._current_level == -1

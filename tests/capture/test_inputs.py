@@ -391,7 +391,7 @@ def test_invalid_dynamic_scalars() -> None:
             fxonnx.export(model, kwargs=call(), dynamic_scalars=names)
     with pytest.raises(
         CaptureError,
-        match=r"branches on the value of a dynamic scalar, 'flag':\n(?s:.*)at: .*test_number_inputs.py:\d+ in forward: return \{True: x"
+        match=r"branches on the value of a dynamic scalar, 'flag':\n(?s:.*)at: .*test_inputs.py:\d+ in forward: return \{True: x"
         r"(?s:.*)hint: remove it from dynamic_scalars",
     ):
         fxonnx.export(Branching().eval(), (R(2), True), dynamic_scalars={"flag"})

@@ -370,7 +370,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_data_dependent_branch_is_an_error_with_the_line(name: str) -> None:
     with pytest.raises(
-        CaptureError, match=r"(?s)computed from a tensor must be known.*at: .*test_unbacked_sizes\.py:\d+ in <lambda>: "
+        CaptureError, match=r"(?s)computed from a tensor must be known.*at: .*test_tensor_bounds\.py:\d+ in <lambda>: "
     ):
         fxonnx.export(Function(WRONG[name]).eval(), (EXAMPLES[0],))
 
