@@ -17,7 +17,6 @@ from ..errors import CaptureError, ExportError
 from .assigned_buffers import Reassignment, merge_tied_tensors
 from .autograd_functions import FunctionCall, recorded_function_calls
 from .constraints.constraint import SizeLimits
-from .constraints.early_ends import EarlyEnd, EarlyEnds
 from .constraints.guard_recorder import GuardLog
 from .constraints.guard_translation import translate_guards
 from .constraints.specialized_dims import SpecializedDimsError, check_specialized
@@ -26,6 +25,7 @@ from .data_dependence.concrete_values import ConcreteValues, concrete_values
 from .data_dependence.data_dependent_guards import inputs_of_guard
 from .data_dependence.weight_reads import WeightReads
 from .departures import Departure, DepartureKind, record_departure, recorded_departures
+from .early_ends import EarlyEnd, EarlyEnds
 from .function_transforms import TransformTracing
 from .inputs.example_inputs import BoundInputs
 from .inputs.scalars import with_scalar_branch

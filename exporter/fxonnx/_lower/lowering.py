@@ -106,7 +106,7 @@ def lower(
         UnsupportedOperatorError: Lists all operators without a usable translation at once.
         TranslationError: If a translation fails, or its outputs disagree with torch's in number, dtype or shape.
     """
-    symbols = SymbolTable(capture.dim_names, capture.limits.sizes_of_one())
+    symbols = SymbolTable(capture.dim_names, capture.limits.ones)
     names = NameAllocator()
     io_spec = IOSpec(capture, options, updates)
     ir_version = options.ir_version or ir_versions(options.opset)[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -18,15 +18,7 @@ from ..guard_code import guards_of_code
 from ..shapes.dim_specs import DimHint, DimSpec, dim_expression, dim_label, is_auto, name_of_spec
 from ..shapes.dynamic_shapes import DynamicShapes, Leaf, SharedDim
 from .constraint import Constraint, Place, SizeLimits
-from .constraint_solver import (
-    Bounds,
-    bounds_of,
-    divisibility_of,
-    is_implied,
-    merged_divisibility,
-    normal_forms,
-    text_of,
-)
+from .constraint_solver import Bounds, bounds_of, cancelled, is_implied, limits_of, normal_forms, text_of
 from .copy_guards import copy_guards
 from .guard_recorder import Guard, GuardLog, SourceLine, guards_of_shape_env, line_of_node
 from .slice_guards import slice_guards
@@ -71,11 +63,10 @@ def translate_guards(
         *copy_guards(program, example, {} if log is None else log.layouts),
         *slice_guards(program, example),
     ]
-    constraints = list(translator.constraints([*recorded, *assumptions, *others]))
-    assumed = frozenset[Constraint]()
-    if log is not None and assumptions:
-        certain = {item.expression for item in translator.constraints([*recorded, *others])}
-        assumed = frozenset(item for item in constraints if item.expression not in certain)
+    constraints = list(translator.constraints([*recorded, *others]))
+    assumptions_left = list(translator.constraints(assumptions, constraints))
+    constraints += assumptions_left
+    assumed = frozenset(assumptions_left if log is not None else ())
     if log is not None:
         constraints.extend(translator.nonzero_constraints(log.nonzero, constraints))
     return SizeLimits(
@@ -90,6 +81,7 @@ def translate_guards(
         requested=translator.requested,
         graph_names=translator.graph_names(dim_names),
         assumed=assumed,
+        ones=frozenset(translator.ones),
     )
 
 
@@ -138,6 +130,7 @@ class _GuardTranslator:
         places: Occurrences of symbolic sizes in the inputs.
         user_bounds: Named symbol to the bounds of the user's ``Dim``.
         shared_names: Unique dim name (``n_1``) to the user's name (``n``), which another dim has.
+        ones: Expressions that guards keep at 1.
     """
 
     def __init__(
@@ -150,6 +143,7 @@ class _GuardTranslator:
         self.places: list[Place] = []
         self.user_bounds: dict[sympy.Symbol, Bounds] = {}
         self.shared_names: dict[str, str] = {}
+        self.ones: set[sympy.Expr] = set()
         self._environment = _shape_env(program)
         self._requested: set[sympy.Symbol] = set()
         self._ranges: dict[sympy.Symbol, Bounds] = {}
@@ -237,26 +231,26 @@ class _GuardTranslator:
             return None
         return expression.xreplace(self._named)
 
-    def constraints(self, guards: Sequence[Guard]) -> Iterator[Constraint]:
-        """Constraints for the guards that the user's bounds do not imply, without duplicates."""
+    def constraints(self, guards: Sequence[Guard], known: Iterable[Constraint] = ()) -> Iterator[Constraint]:
+        """Constraints for the guards that the user's bounds and known constraints do not imply, without duplicates."""
         lines: dict[sympy.Basic, Any] = {}
         for guard in guards:
             expression = self._to_dim_names(guard.expression)
             if expression is None:
                 continue
+            self.ones.update(_sizes_of_one(expression))
             for relation in normal_forms(expression):
                 if lines.get(relation) is None and not is_implied(relation, self.user_bounds):
                     lines[relation] = guard.line
-        _merge_divisibility(lines)
-        for relation in _without_implied(list(lines), self.user_bounds):
-            line = lines[relation]
+        for relation, causes in limits_of(lines, self.user_bounds, [one.expression for one in known]).items():
             symbols = sorted(relation.free_symbols, key=str)
+            places = dict.fromkeys(lines[cause] for cause in causes if lines[cause] is not None)
             yield Constraint(
                 text_of(relation),
                 relation,
                 tuple(symbol.name for symbol in symbols),
-                None if line is None else str(line),
-                None if line is None else line.code,
+                "; ".join(map(str, places)) or None,
+                "; ".join(place.code for place in places) if places else None,
                 narrows=any(symbol in self._requested for symbol in symbols),
             )
 
@@ -323,6 +317,13 @@ class _GuardTranslator:
                 yield Constraint(" == ".join(names), expression, tuple(sorted(symbols)), is_equality=True)
 
 
+def _sizes_of_one(guard: sympy.Basic) -> Iterator[sympy.Expr]:
+    """The expression that a guard keeps at 1, such as ``n // 2`` where two shapes are broadcast."""
+    equation = cancelled(guard) if isinstance(guard, sympy.Eq) else guard
+    if isinstance(equation, sympy.Eq) and equation.rhs == 1 and not equation.lhs.is_Symbol:
+        yield equation.lhs
+
+
 def _nonnegative(symbol: sympy.Symbol) -> sympy.Symbol:
     """A symbol of the same name that may be 0."""
     return sympy.Symbol(symbol.name, integer=True, nonnegative=True)
@@ -360,60 +361,3 @@ def _symbolic_sizes(
 def _declared_bounds(dim: Any) -> Bounds:
     high = dim.max
     return Bounds(int(dim.min), None if high is int_oo or high == int_oo or high >= 2**62 else int(high))
-
-
-def _merge_divisibility(lines: dict[sympy.Basic, Any]) -> None:
-    """Merge equations of one dim: ``h % 2 == 0`` and ``h // 2 == 2*(h // 4)`` to ``h % 4 == 0``."""
-    equations: dict[sympy.Symbol, list[sympy.Basic]] = {}
-    for relation in lines:
-        if isinstance(relation, sympy.Eq) and len(relation.free_symbols) == 1 and bounds_of(relation) is None:
-            (symbol,) = relation.free_symbols
-            equations.setdefault(symbol, []).append(relation)
-    for symbol, relations in equations.items():
-        joined = merged_divisibility(relations, symbol) if len(relations) > 1 else None
-        if joined is not None:
-            merged_lines = [lines.pop(relation) for relation in relations]
-            lines[joined] = next((line for line in merged_lines if line is not None), None)
-
-
-def _without_implied(
-    relations: Sequence[sympy.Basic], user_bounds: Mapping[sympy.Symbol, Bounds]
-) -> Iterator[sympy.Basic]:
-    """Drop the relations that the others imply."""
-    known = dict(user_bounds)
-    strongest: dict[tuple[sympy.Symbol, str], sympy.Basic] = {}
-    divisors: dict[sympy.Basic, int] = {}
-    for relation in relations:
-        limit = bounds_of(relation)
-        if limit is not None:
-            symbol, bounds = limit
-            before = known.get(symbol, Bounds())
-            known[symbol] = before.within(bounds)
-            if known[symbol].low != before.low:
-                strongest[symbol, "low"] = relation
-            if known[symbol].high != before.high:
-                strongest[symbol, "high"] = relation
-        divided = divisibility_of(relation)
-        if divided is not None:
-            divisors[divided[0]] = max(divisors.get(divided[0], 1), divided[1])
-            if divided[0].is_Symbol:
-                known[divided[0]] = known.get(divided[0], Bounds()).within(Bounds(divided[1]))
-                strongest = {key: kept for key, kept in strongest.items() if not _is_weaker(key, kept, divided)}
-    kept = set(strongest.values())
-    for relation in relations:
-        divided = divisibility_of(relation)
-        if bounds_of(relation) is not None:
-            if relation in kept:
-                yield relation
-        elif divided is not None:
-            largest = divisors[divided[0]]
-            if divided[1] == largest or largest % divided[1]:
-                yield relation
-        elif not is_implied(relation, known):
-            yield relation
-
-
-def _is_weaker(key: tuple[sympy.Symbol, str], limit: sympy.Basic, divided: tuple[sympy.Basic, int]) -> bool:
-    """Whether a lower limit is implied by divisibility: a positive multiple of 8 is at least 8."""
-    found = bounds_of(limit)
-    return key == (divided[0], "low") and found is not None and (found[1].low or 0) <= divided[1]
