@@ -20,9 +20,8 @@ from .._export_signature import read_signature
 from .._written_parameters import written_placeholders
 from ..errors import CaptureError, StateError
 from .constraints.constraint_solver import Bounds, is_implied, normal_forms, text_of
-from .constraints.copy_guards import copy_guards
 from .constraints.guard_recorder import GuardLog, SourceLine, line_of_node
-from .constraints.slice_guards import slice_guards
+from .constraints.guard_sources import copy_guards, slice_guards
 from .growing_states import UnknownStates
 from .plan import CapturePlan
 from .result import Capture

@@ -14,23 +14,15 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fxonnx_translations._torch_compat import int_oo
 
-from ..guard_code import guards_of_code
 from ..shapes.dim_specs import DimHint, DimSpec, dim_expression, dim_label, is_auto, name_of_spec
 from ..shapes.dynamic_shapes import DynamicShapes, Leaf, SharedDim
 from .constraint import Constraint, Place, SizeLimits
 from .constraint_solver import Bounds, bounds_of, cancelled, is_implied, limits_of, normal_forms, text_of
-from .copy_guards import copy_guards
-from .guard_recorder import Guard, GuardLog, SourceLine, guards_of_shape_env, line_of_node
-from .slice_guards import slice_guards
+from .guard_recorder import Guard, GuardLog, SourceLine
+from .guard_sources import GuardedProgram, guards_of
 
-__all__ = ["SQUEEZES", "translate_guards"]
+__all__ = ["translate_guards"]
 
-SQUEEZES = (torch.ops.aten.squeeze.default, torch.ops.aten.squeeze.dim, torch.ops.aten.squeeze.dims)
-_SQUEEZES_IN_PLACE = (
-    torch.ops.aten.squeeze_.default,
-    torch.ops.aten.squeeze_.dim,
-    torch.ops.aten.squeeze_.dims,
-)
 _SOURCE = re.compile(r"L\['(\w+)'\](.*?)(?:\.size\(\)\[(\d+)\])?")
 
 
@@ -52,21 +44,10 @@ def translate_guards(
     translator = _GuardTranslator(program, leaves, dim_names, log)
     if not translator.places:
         return SizeLimits()
-    environment = _shape_env(program)
-    example = {} if environment is None else environment.backed_var_to_val
-    assumptions = list(_squeeze_guards(program, SQUEEZES))
-    if log is not None:
-        assumptions.extend(Guard(expression, line) for expression, line in log.edges.items())
-    recorded = list(log.guards if log is not None else _program_guards(program, environment))
-    others = [
-        *_squeeze_guards(program, _SQUEEZES_IN_PLACE),
-        *copy_guards(program, example, {} if log is None else log.layouts),
-        *slice_guards(program, example),
-    ]
-    constraints = list(translator.constraints([*recorded, *others]))
-    assumptions_left = list(translator.constraints(assumptions, constraints))
-    constraints += assumptions_left
-    assumed = frozenset(assumptions_left if log is not None else ())
+    captured = GuardedProgram(program, translator.environment, log)
+    certain = list(translator.constraints(guards_of(captured, is_assumed=False)))
+    assumed = list(translator.constraints(guards_of(captured, is_assumed=True), certain))
+    constraints = [*certain, *assumed]
     if log is not None:
         constraints.extend(translator.nonzero_constraints(log.nonzero, constraints))
     return SizeLimits(
@@ -80,22 +61,9 @@ def translate_guards(
         translator.shared_names,
         requested=translator.requested,
         graph_names=translator.graph_names(dim_names),
-        assumed=assumed,
+        assumed=frozenset(() if log is None else assumed),
         ones=frozenset(translator.ones),
     )
-
-
-def _program_guards(program: ExportedProgram, environment: ShapeEnv | None) -> Iterator[Guard]:
-    """The guards and assertions that a program still has if it was captured outside of fxonnx."""
-    known = [] if environment is None else list(guards_of_shape_env(environment))
-    yield from known
-    if environment is None or not environment.var_to_sources:
-        # Of a program that was loaded, torch has the text of the guards only.
-        yield from guards_of_code(program)
-    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default):
-        condition = node.args[0].meta.get("val") if isinstance(node.args[0], torch.fx.Node) else None
-        if isinstance(condition, torch.SymBool):
-            yield Guard(condition.node.expr, line_of_node(node))
 
 
 def _shape_env(program: ExportedProgram) -> ShapeEnv | None:
@@ -108,26 +76,12 @@ def _shape_env(program: ExportedProgram) -> ShapeEnv | None:
     return None
 
 
-def _squeeze_guards(program: ExportedProgram, targets: Sequence[Any]) -> Iterator[Guard]:
-    """Guards for ``squeeze`` of a dynamic axis, which torch keeps under the assumption that its size is not 1."""
-    for target in targets:
-        for node in program.graph.find_nodes(op="call_function", target=target):
-            source = node.args[0]
-            value = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
-            if not isinstance(value, torch.Tensor):
-                continue
-            axes = node.args[1] if len(node.args) > 1 else range(value.dim())
-            for axis in axes if isinstance(axes, Sequence) else [axes]:
-                size = value.shape[axis] if value.dim() else 1
-                if isinstance(size, torch.SymInt):
-                    yield Guard(sympy.Ne(size.node.expr, 1), line_of_node(node))
-
-
 class _GuardTranslator:
     """Translator of expressions in torch's symbols to the user's names, with the user's bounds.
 
     Attributes:
         places: Occurrences of symbolic sizes in the inputs.
+        environment: torch's record of the symbols; None without symbolic sizes.
         user_bounds: Named symbol to the bounds of the user's ``Dim``.
         shared_names: Unique dim name (``n_1``) to the user's name (``n``), which another dim has.
         ones: Expressions that guards keep at 1.
@@ -144,7 +98,7 @@ class _GuardTranslator:
         self.user_bounds: dict[sympy.Symbol, Bounds] = {}
         self.shared_names: dict[str, str] = {}
         self.ones: set[sympy.Expr] = set()
-        self._environment = _shape_env(program)
+        self.environment = _shape_env(program)
         self._requested: set[sympy.Symbol] = set()
         self._ranges: dict[sympy.Symbol, Bounds] = {}
         self._symbols: dict[str, sympy.Symbol] = {}
@@ -210,7 +164,7 @@ class _GuardTranslator:
                 continue
             name = name or dim_expression(label, axis)
             # If unequal dims have this name, use the unique name of the dim that this one is equal to.
-            now = self._named.get(symbol if self._environment is None else self._environment.replace(symbol))
+            now = self._named.get(symbol if self.environment is None else self.environment.replace(symbol))
             if now is not None and self.shared_names.get(now.name) == name:
                 name = now.name
             if name not in self._symbols:
@@ -225,8 +179,8 @@ class _GuardTranslator:
         if isinstance(expression, sympy.Eq) and all(side in self._own_names for side in expression.args):
             return expression.xreplace(self._own_names)
         unknown = expression.free_symbols - self._named.keys()
-        if unknown and self._environment is not None:
-            expression = expression.xreplace({symbol: self._environment.replace(symbol) for symbol in unknown})
+        if unknown and self.environment is not None:
+            expression = expression.xreplace({symbol: self.environment.replace(symbol) for symbol in unknown})
         if expression.free_symbols - self._named.keys():
             return None
         return expression.xreplace(self._named)

@@ -176,8 +176,8 @@ def _compute(expression: sympy.Basic, known: Known, sign: int) -> SizeFunction:
             raise NotComputableError
         arguments = [arguments[0]] * int(arguments[1])
     if isinstance(expression, FloorDiv | Mod | PythonMod) and len(arguments) == 2:
-        operation = np.floor_divide if isinstance(expression, FloorDiv) else np.remainder
-        return _quotient(_known(arguments[0], known, sign), arguments[1], operation)
+        divided = np.floor_divide if isinstance(expression, FloorDiv) else np.remainder
+        return _quotient(_known(arguments[0], known, sign), arguments[1], divided)
     functions = [_known(argument, known, sign) for argument in arguments]
     if isinstance(expression, sympy.Rel):
         difference = _joined(np.subtract, *functions).with_stable_sign()
@@ -450,7 +450,7 @@ class _Described:
 
     symbol: sympy.Symbol
     sizes: Values
-    holds: Values
+    holds: np.ndarray[Any, np.dtype[np.bool_]]
     is_open: tuple[bool, bool]
     period: int
     allows_zero: bool

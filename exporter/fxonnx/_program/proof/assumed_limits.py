@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from ..._capture import Capture
 from ..._capture.constraints.constraint import Constraint, report_narrowed
 from ..._capture.constraints.guard_recorder import line_of_node
-from ..._capture.constraints.guard_translation import SQUEEZES
+from ..._capture.constraints.guard_sources import SQUEEZES
 from ..._capture.departures import Departure, DepartureKind
 from ..._capture.shapes.squeezed_results import DynamicSqueeze, keep_results, squeeze_results
 from ..._cost import export_seconds, forward_seconds
