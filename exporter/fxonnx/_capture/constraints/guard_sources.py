@@ -213,12 +213,7 @@ class _Memory:
         return key
 
     def first_difference(self, writes: list[Node], copies: list[Node]) -> Node | None:
-        """The first of some copies without which a later read of its source, or of the copy, sees a write.
-
-        Args:
-            writes: The nodes that mutate an argument.
-            copies: Nodes of ``_MAY_COPY`` that are all copies, or all views, at the same sizes.
-        """
+        """The first of some copies without which a later read of its source, or of the copy, sees a write."""
         joined: dict[Any, Any] = {}
         for copy in copies:
             for source, result in zip(self.keys(copy.all_input_nodes[0]), self.keys(copy), strict=False):
@@ -235,12 +230,7 @@ class _Memory:
         return None
 
     def first_separation(self, writes: list[Node], views: list[Node]) -> Node | None:
-        """The first of some views that, as a copy, would keep a write from a later read of its source, or vice versa.
-
-        Args:
-            writes: The nodes that mutate an argument.
-            views: Nodes of ``_MAY_COPY``; those that are copies in the example are omitted.
-        """
+        """The first of some views that, as a copy, would keep a write from a later read of its source, or vice versa."""
         for view in views:
             shared = {*self.keys(view)} & {*self.keys(view.all_input_nodes[0])}
             if not shared:

@@ -297,12 +297,7 @@ def _exact_quotient(self: Any, other: Any) -> Any:
 
 
 def _at_multiples(function: Callable[..., Any], *expressions: sympy.Expr) -> Any:
-    """A function of expressions in which a size is 8 times ``n // 8`` if the model requires that it is a multiple of 8.
-
-    Args:
-        function: Simplifies the expressions, or returns None.
-        expressions: The expressions.
-    """
+    """A function of expressions in which a size is 8 times ``n // 8`` if the model requires a multiple of 8."""
     divisors = known_divisors() if any(one.has(FloorDiv) for one in expressions) else {}
     if not divisors:
         return None
@@ -385,12 +380,7 @@ def cached_layout_check(original: Callable[..., bool], a: Any, false_if_dde: boo
 
 
 def declare_contiguous(check: Callable[..., bool], tensor: Any) -> None:
-    """Store the answer of ``is_contiguous`` for a tensor that was created as contiguous.
-
-    Args:
-        check: torch's function.
-        tensor: The fake tensor.
-    """
+    """Store the answer of ``is_contiguous`` for a tensor that was created as contiguous."""
     known = _known_layouts(check, tensor)
     if known is not None:
         answers, key = known

@@ -293,12 +293,7 @@ def _lines(constraints: Iterable[Constraint]) -> tuple[SourceLine, ...]:
 
 
 def _single_sizes(limits: SizeLimits, examples: Mapping[str, int]) -> dict[str, tuple[int, list[Constraint]]]:
-    """Name to size of the dims with one valid size, and the constraints that leave it.
-
-    Args:
-        limits: The sizes for which a program is valid.
-        examples: Name to size of the dims in the example.
-    """
+    """Name to size of the dims with one valid size, and the constraints that leave it."""
     known = [constraint for constraint in limits.constraints if not constraint.is_equality]
     found: dict[str, tuple[int, list[Constraint]]] = {}
     for name in dict.fromkeys(name for constraint in known for name in constraint.dims):
