@@ -230,7 +230,7 @@ class _Memory:
         return None
 
     def first_separation(self, writes: list[Node], views: list[Node]) -> Node | None:
-        """The first of some views that, as a copy, would keep a write from a later read of its source, or vice versa."""
+        """The first of some views that, as a copy, would keep a write from a later read of the source, or inversely."""
         for view in views:
             shared = {*self.keys(view)} & {*self.keys(view.all_input_nodes[0])}
             if not shared:

@@ -45,7 +45,8 @@ def translate_guards(
     if not translator.places:
         return SizeLimits()
     captured = GuardedProgram(program, translator.environment, log)
-    certain = list(translator.constraints(guards_of(captured, is_assumed=False)))
+    required = guards_of(captured, is_assumed=False)
+    certain = list(translator.constraints(required))
     assumed = list(translator.constraints(guards_of(captured, is_assumed=True), certain))
     constraints = [*certain, *assumed]
     if log is not None:
@@ -62,7 +63,7 @@ def translate_guards(
         requested=translator.requested,
         graph_names=translator.graph_names(dim_names),
         assumed=frozenset(() if log is None else assumed),
-        ones=frozenset(translator.ones),
+        ones=frozenset(translator.sizes_of_one(required)),
     )
 
 
@@ -84,7 +85,6 @@ class _GuardTranslator:
         environment: torch's record of the symbols; None without symbolic sizes.
         user_bounds: Named symbol to the bounds of the user's ``Dim``.
         shared_names: Unique dim name (``n_1``) to the user's name (``n``), which another dim has.
-        ones: Expressions that guards keep at 1.
     """
 
     def __init__(
@@ -97,7 +97,6 @@ class _GuardTranslator:
         self.places: list[Place] = []
         self.user_bounds: dict[sympy.Symbol, Bounds] = {}
         self.shared_names: dict[str, str] = {}
-        self.ones: set[sympy.Expr] = set()
         self.environment = _shape_env(program)
         self._requested: set[sympy.Symbol] = set()
         self._ranges: dict[sympy.Symbol, Bounds] = {}
@@ -192,7 +191,6 @@ class _GuardTranslator:
             expression = self._to_dim_names(guard.expression)
             if expression is None:
                 continue
-            self.ones.update(_sizes_of_one(expression))
             for relation in normal_forms(expression):
                 if lines.get(relation) is None and not is_implied(relation, self.user_bounds):
                     lines[relation] = guard.line
@@ -207,6 +205,14 @@ class _GuardTranslator:
                 "; ".join(place.code for place in places) if places else None,
                 narrows=any(symbol in self._requested for symbol in symbols),
             )
+
+    def sizes_of_one(self, guards: Iterable[Guard]) -> Iterator[sympy.Expr]:
+        """The expressions that guards keep at 1, such as ``n // 2`` where two shapes are broadcast."""
+        for guard in guards:
+            expression = self._to_dim_names(guard.expression)
+            equation = cancelled(expression) if isinstance(expression, sympy.Eq) else None
+            if isinstance(equation, sympy.Eq) and equation.rhs == 1 and not equation.lhs.is_Symbol:
+                yield equation.lhs
 
     @property
     def requested(self) -> frozenset[str]:
@@ -269,13 +275,6 @@ class _GuardTranslator:
                 expression = sympy.And(*(sympy.Eq(first, other) for other in others))
                 symbols = {symbol.name for place in dynamic for symbol in sizes[dim_label(*place)].free_symbols}
                 yield Constraint(" == ".join(names), expression, tuple(sorted(symbols)), is_equality=True)
-
-
-def _sizes_of_one(guard: sympy.Basic) -> Iterator[sympy.Expr]:
-    """The expression that a guard keeps at 1, such as ``n // 2`` where two shapes are broadcast."""
-    equation = cancelled(guard) if isinstance(guard, sympy.Eq) else guard
-    if isinstance(equation, sympy.Eq) and equation.rhs == 1 and not equation.lhs.is_Symbol:
-        yield equation.lhs
 
 
 def _nonnegative(symbol: sympy.Symbol) -> sympy.Symbol:
