@@ -173,7 +173,7 @@ NARROW = [
     pytest.param(strides_are_data, (R(3, 4),), ({0: "n"},), ["n != 1"], (R(2, 4),), (R(1, 4),), id="strides-are-data"),
     pytest.param(last_rows_times_rows, (R(2, 5),), ({1: "s"},), ["s >= 3"], (R(2, 3),), (R(2, 2),), id="slice-length"),
     pytest.param(written_source, (R(3, 4),), ({0: "n"},), ["n != 1"], (R(2, 4),), (R(1, 4),), id="written-source"),
-    pytest.param(written_rest, (R(4, 3),), ({0: "n"},), ["n - 1 != 1"], (R(3, 3),), (R(2, 3),), id="written-rest"),
+    pytest.param(written_rest, (R(4, 3),), ({0: "n"},), ["n != 2"], (R(3, 3),), (R(2, 3),), id="written-rest"),
     pytest.param(other_sizes_are_impossible, (R(4, 3, 2),), ({1: "n"},), ["n >= 2", "(8*n) % (n + 1) == 0"], (R(4, 7, 2),), (R(4, 4, 2),), id="impossible-copy"),
     pytest.param(lambda x, y: x + y, (R(4), R(4)), ({0: "a"}, {0: "b"}), ["a == b"], (R(5), R(5)), (R(4), R(5)), id="equal"),
     pytest.param(lambda x, y: x + y[1:], (R(4), R(5)), ({0: "a"}, {0: "b"}), ["a == b - 1"], (R(5), R(6)), (R(4), R(4)), id="next"),
@@ -424,7 +424,7 @@ def test_exported_program_with_a_number_of_pieces() -> None:
     program = fxonnx.export(exported)
     x = R(7, 3)
     torch.testing.assert_close(program(x)[0], x[5:])
-    with pytest.raises(ArgumentError, match=r"the model was exported for \(x.shape\[0\] // 2\) - 2 == 1"):
+    with pytest.raises(ArgumentError, match=r"the model was exported for x\.shape\[0\] in {6, 7}"):
         program(R(9, 3))
 
 
@@ -457,12 +457,12 @@ RELATIONS = [
     (sympy.Eq(n, m), ["batch size == n"]),
     (sympy.Eq(n, Min(512, n)), ["n <= 512"]),
     (sympy.Eq(n, Max(5, n)), ["n >= 5"]),
-    (sympy.Eq(Mod(m * (n + 1), 4 * m), 0), ["(n + 1) % 4 == 0"]),
+    (sympy.Eq(Mod(m * (n + 1), 4 * m), 0), ["n % 4 == 3"]),
     (sympy.Eq(Mod(6 * m * n, 4 * m * m), 0), ["(3*n) % (2*batch size) == 0"]),
     (sympy.Eq(12 * m * FloorDiv(n, 2), 6 * m * n), ["n % 2 == 0"]),
     (sympy.Eq(4 * m * FloorDiv(n, 2), m * n * m), ["4*(n // 2) == batch size*n"]),
     (sympy.Eq(2 * n, 10), ["n == 5"]),
-    (sympy.Eq(FloorDiv(n, 2), 1), ["n // 2 == 1"]),
+    (sympy.Eq(FloorDiv(n, 2), 1), ["n in {2, 3}"]),
     (sympy.Eq(2 * n, 9), ["False"]),
     (sympy.Ne(4 * FloorDiv(n, 4), 0), ["n >= 4"]),
     (sympy.And(n > 3, m > 4), ["batch size >= 5", "n >= 4"]),
@@ -471,11 +471,11 @@ RELATIONS = [
     (FloorDiv(FloorDiv(n - 3, 2) - 1, 2) + 1 >= 1, ["n >= 5"]),
     (FloorDiv(n, 4) + Mod(7 - Mod(FloorDiv(n, 4), 7), 7) > 7, ["n >= 32"]),
     (FloorDiv(n, 2) * 5 - Mod(n, 3) > 3, ["n >= 3"]),
-    (Mod(n, 3) + FloorDiv(n, 3) > 1, ["(n // 3) + (n % 3) > 1"]),
+    (Mod(n, 3) + FloorDiv(n, 3) > 1, ["n >= 2", "n != 3"]),
     (sympy.Eq(n * m + m, n * m + 3), ["batch size == 3"]),
     (Max(3, n) < m * n, ["max(3, n) < batch size*n"]),
     (sympy.Eq(n, Max(0, Min(128, n) - Max(0, Min(128, n) - n))), ["n <= 128"]),
-    (sympy.Eq(n, Max(0, Min(128, n) - 3)), ["n == max(0, min(128, n) - 3)"]),
+    (sympy.Eq(n, Max(0, Min(128, n) - 3)), ["False"]),
     (sympy.true, []),
 ]
 
@@ -522,7 +522,7 @@ def test_bounds() -> None:
     assert Bounds(2, None).within(Bounds(1, 7)) == Bounds(2, 7)
 
 
-@pytest.mark.parametrize(("rows", "text"), [(2, r"n - min\(2, n\) >= 1"), (1, "n >= 2")])
+@pytest.mark.parametrize(("rows", "text"), [(2, "n >= 3"), (1, "n >= 2")])
 def test_an_example_with_an_empty_intermediate_tensor_is_refused(rows: int, text: str) -> None:
     function = {2: lambda x: x[2:].mean(), 1: lambda x: x.tensor_split(2)[-1].mean()}[rows]
     reason = (

@@ -10,7 +10,7 @@ import pytest
 import sympy
 from sympy.core.relational import is_eq, is_ge
 
-from fxonnx._capture.constraints.size_samples import SizeSamples
+from fxonnx._capture.constraints.size_forms import SizeSamples
 from fxonnx_translations._torch_compat import CeilToInt, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod
 
 h, w, n = sympy.symbols("h w n", integer=True, positive=True)

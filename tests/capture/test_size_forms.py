@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxonnx
-from fxonnx._capture.constraints.quasi_periodic import quasi_periodic
 from fxonnx._capture.constraints.size_forms import SizeForms
+from fxonnx._capture.constraints.size_sets import size_function
 from fxonnx_translations._builder.exact_quotients import exact_integer, quotient_of_products
 from fxonnx_translations._builder.size_values import SizeValues
 from fxonnx_translations._torch_compat import CeilToInt, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod, sympy_functions
@@ -82,14 +82,18 @@ def at(expression: sympy.Basic, size: int) -> int:
     return next(function for kind, function in kinds.items() if isinstance(expression, kind))(*values)
 
 
-def test_a_quasi_periodic_function_is_defined_for_all_integers() -> None:
-    function = quasi_periodic(3 * FloorDiv(u - 1, 4) + PythonMod(u, 6))
+def test_a_function_is_defined_for_all_integers() -> None:
+    function = size_function(3 * FloorDiv(u - 1, 4) + PythonMod(u, 6))
     assert function is not None
-    assert (len(function.values), function.slope) == (12, 9)
-    for size in range(-30, 30):
-        assert function(size) == 3 * ((size - 1) // 4) + size % 6
-    assert quasi_periodic(FloorDiv(u, 9973)) is None
-    assert quasi_periodic(Max(u, 5)) is None
+    assert (function.period, function.slope) == (12, 9)
+    assert list(function.table(30)) == [3 * ((size - 1) // 4) + size % 6 for size in range(30)]
+    negative = size_function(3 * FloorDiv(u - 1, 4) + PythonMod(u, 6), sign=-1)
+    assert negative is not None
+    assert list(negative.table(30)) == [3 * ((size - 1) // 4) + size % 6 for size in range(0, -30, -1)]
+    assert size_function(FloorDiv(u, 9973)) is None
+    clamped = size_function(Max(u, 5))
+    assert clamped is not None
+    assert clamped.slope is None
 
 
 def test_random_expressions_keep_their_values() -> None:
@@ -109,11 +113,12 @@ def test_random_expressions_keep_their_values() -> None:
                     lambda e, k: Min(e + 1, e + PythonMod(e, k)),
                 ]
             )(expression, k)
-        form, function = SizeForms().form(expression), quasi_periodic(expression)
+        form, function = SizeForms().form(expression), size_function(expression)
         changed += form != expression
+        values = None if function is None else function.table(4096)
         for size in (*range(40), 97, 1000, 4095):
             assert at(form, size) == at(expression, size), (expression, form, size)
-            assert function is None or function(size) == at(expression, size), (expression, function, size)
+            assert values is None or values[size] == at(expression, size), (expression, function, size)
     assert changed > 40
 
 

@@ -72,7 +72,7 @@ FIXED = [
     pytest.param(lambda x, y: (looped(x), y + 1), (R(2, 3), R(4)), ({0: d, 1: "m"}, {0: 2 * d}), "[2,m] [4]", ["d == 2", "y.shape[0] == 4"], (R(2, 5), R(4)), id="derived"),
     pytest.param(windowed, (R(2, 32),), ({0: "n", 1: "s"},), "[n,32]", ["s == 32"], (R(5, 32),), id="bounds-and-divisor"),
     pytest.param(squared, (R(2, 5),), ({0: "n", 1: "s"},), "[n,5]", ["s == 5"], (R(3, 5),), id="square"),
-    pytest.param(grid, (R(3, 2, 2),), ({0: "n", 1: "h", 2: "w"},), "[n,2,2]", ["w == 2", "h == 2"], (R(5, 2, 2),), id="product-of-two"),
+    pytest.param(grid, (R(3, 2, 2),), ({0: "n", 1: "h", 2: "w"},), "[n,2,2]", ["h == 2", "w == 2"], (R(5, 2, 2),), id="product-of-two"),
     pytest.param(lambda x, y: (looped(x), looped(y)), (R(2, 3), R(4, 3)), ({0: "n", 1: "m"}, {0: "k"}), "[2,m] [4,3]", ["n == 2", "k == 4"], (R(2, 5), R(4, 3)), id="two"),
 ]  # fmt: skip
 

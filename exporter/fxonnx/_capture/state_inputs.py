@@ -24,9 +24,8 @@ from .._export_signature import read_signature
 from .._written_parameters import written_placeholders
 from ..errors import CaptureError, StateError
 from .constraints.constraint_solver import Bounds, is_implied, normal_forms, text_of
-from .constraints.copy_guards import copy_guards
 from .constraints.guard_recorder import GuardLog, SourceLine, line_of_node
-from .constraints.slice_guards import slice_guards
+from .constraints.guard_sources import copy_guards, slice_guards
 from .plan import Capture, CapturePlan
 from .suspicions.attribute_changes import AttributeChange
 from .traced_states import UnknownStates

@@ -19,7 +19,6 @@ from ..errors import CaptureError, ExportError
 from .attempts import AttemptLog
 from .autograd_functions import FunctionCall, recorded_function_calls
 from .constraints.constraint import SizeLimits
-from .constraints.early_ends import EarlyEnd, EarlyEnds
 from .constraints.guard_recorder import GuardLog
 from .constraints.guard_translation import translate_guards
 from .constraints.specialized_dims import SpecializedDimsError, check_specialized
@@ -27,6 +26,7 @@ from .data_dependence.assumption import AssumptionLog
 from .data_dependence.concrete_values import ConcreteValues, concrete_values
 from .data_dependence.data_dependent_guards import inputs_of_guard
 from .data_dependence.weight_reads import WeightReads
+from .early_ends import EarlyEnd, EarlyEnds
 from .function_transforms import TransformTracing
 from .inputs.converted_inputs import with_scalar_branch
 from .inputs.example_inputs import BoundInputs

@@ -105,7 +105,7 @@ def lower(
         TranslationError: If a translation fails, or its outputs disagree with torch's in number, dtype or shape.
     """
     options = capture.request
-    symbols = SymbolTable(capture.dim_names, capture.limits.sizes_of_one())
+    symbols = SymbolTable(capture.dim_names, capture.limits.ones)
     names = NameAllocator()
     io_spec = IOSpec(capture, updates)
     ir_version = options.ir_version or ir_versions(options.opset)[0]

@@ -24,7 +24,7 @@ from ..._display import TableTuple
 from ..._public import public
 from ..._warnings import warn_user
 from ...errors import ArgumentError, CaptureError
-from .constraint_solver import Bounds, bounds_of, divisibility_of, normal_forms, text_of
+from .constraint_solver import Bounds, limits_of, normal_forms, text_of
 
 __all__ = ["CONSTRAINTS_KEY", "Constraint", "Constraints", "Place", "SizeLimits", "report_narrowed", "shortened"]
 
@@ -139,6 +139,7 @@ class SizeLimits:
         requested: Names of the dims that the user requested to be dynamic, as opposed to ``Dim.AUTO``.
         graph_names: Name of a dim in the graph (``s77``) to its name here (``x.shape[0]``), for dims without a name.
         assumed: The constraints by assumptions of torch, which the example may violate, until they are confirmed.
+        ones: Expressions that the constraints keep at 1, such as ``n // 2`` where two shapes are broadcast.
     """
 
     constraints: tuple[Constraint, ...] = ()
@@ -149,6 +150,7 @@ class SizeLimits:
     requested: frozenset[str] = frozenset()
     graph_names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     assumed: frozenset[Constraint] = frozenset()
+    ones: frozenset[sympy.Expr] = frozenset()
 
     def with_requirements(self, requirements: Iterable[Requirement]) -> SizeLimits:
         """Add the requirements of ONNX operators that some sizes are not 0.
@@ -160,59 +162,38 @@ class SizeLimits:
                 inputs are omitted.
         """
         known = {symbol.name for place in self.places for symbol in place.expression.free_symbols}
-        lowest: dict[sympy.Symbol, int] = {}
-        relations: dict[sympy.Basic, str] = {}
+        reasons: dict[sympy.Basic, str] = {}
         for requirement in requirements:
             # torch's symbols are positive, so that sympy would evaluate a lower limit of 1 to True.
             symbols = {
-                symbol: sympy.Symbol(self.graph_names.get(symbol.name, symbol.name), integer=True)
+                symbol: _possibly_empty(self.graph_names.get(symbol.name, symbol.name))
                 for symbol in requirement.size.free_symbols
             }
-            if not {symbol.name for symbol in symbols.values()} <= known:
-                continue
-            for relation in _lower_limits(requirement.size.xreplace(symbols), requirement.least):
-                limit = bounds_of(relation)
-                if limit is not None and limit[1].low is not None:
-                    lowest[limit[0]] = max(limit[1].low, lowest.get(limit[0], limit[1].low))
-                relations.setdefault(relation, requirement.reason)
+            if {symbol.name for symbol in symbols.values()} <= known:
+                for relation in _lower_limits(requirement.size.xreplace(symbols), requirement.least):
+                    reasons.setdefault(relation, requirement.reason)
+        others = [item.expression for item in self.constraints if not item.is_equality]
+        renamed = {symbol: _possibly_empty(symbol.name) for other in others for symbol in other.free_symbols}
+        others = [other.xreplace(renamed) for other in others]
         constraints = list(self.constraints)
         nonempty: list[Constraint] = []
-        for relation, reason in relations.items():
-            limit = bounds_of(relation)
-            if limit is None or limit[1].low is None or lowest[limit[0]] == limit[1].low:
-                dims = sorted(symbol.name for symbol in relation.free_symbols)
-                found = Constraint(text_of(relation), relation, tuple(dims), reason=reason)
-                if self._is_narrowing(found):
-                    constraints.append(replace(found, narrows=not self.requested.isdisjoint(dims)))
-                else:
-                    nonempty.append(found)
+        for relation, causes in limits_of(reasons, {}, others).items():
+            dims = sorted(symbol.name for symbol in relation.free_symbols)
+            found = Constraint(text_of(relation), relation, tuple(dims), reason=reasons[causes[0]])
+            if self._is_narrowing(found, others):
+                constraints.append(replace(found, narrows=not self.requested.isdisjoint(dims)))
+            else:
+                nonempty.append(found)
         return replace(self, constraints=tuple(constraints), nonempty=tuple(nonempty))
 
-    def _is_narrowing(self, constraint: Constraint) -> bool:
+    def _is_narrowing(self, constraint: Constraint, others: Sequence[sympy.Basic]) -> bool:
         """Whether a constraint excludes sizes other than 0 that satisfy the other constraints."""
-        limit = bounds_of(constraint.expression)
-        if limit is not None and limit[1].low is not None:
-            return limit[1].low > self._smallest_size(limit[0].name)
+        if len(constraint.dims) == 1:
+            (symbol,) = constraint.expression.free_symbols
+            return bool(limits_of([constraint.expression], {symbol: Bounds(1)}, [*others, sympy.Ge(symbol, 1)]))
         tried = itertools.product(_SMALL_SIZES, repeat=min(len(constraint.dims), _MAX_DIMS))
         small = (dict(zip(constraint.dims, sizes, strict=False)) for sizes in tried)
         return any(self.violated(sizes) is None and _violated([constraint], sizes) is not None for sizes in small)
-
-    def _smallest_size(self, name: str) -> int:
-        """The smallest size of a dim, at least 1, that satisfies the constraints on this dim alone."""
-        least = 1
-        for constraint in self.constraints:
-            if constraint.dims == (name,):
-                limit, divided = bounds_of(constraint.expression), divisibility_of(constraint.expression)
-                if limit is not None:
-                    least = max(least, limit[1].low or 1)
-                elif divided is not None and divided[0].is_Symbol:
-                    least = max(least, divided[1])
-        return least
-
-    def sizes_of_one(self) -> frozenset[sympy.Expr]:
-        """Expressions that the constraints keep at 1, such as ``n // 2`` where two shapes are broadcast."""
-        equalities = [item.expression for item in self.constraints if isinstance(item.expression, sympy.Eq)]
-        return frozenset(one.lhs for one in equalities if one.rhs == 1 and not one.lhs.is_Symbol)
 
     def renamed(self, names: Mapping[str, str]) -> SizeLimits:
         """Rename dims.
@@ -394,6 +375,11 @@ def _violated(constraints: Iterable[Constraint], sizes: Mapping[str, int]) -> Co
         if all(name in sizes for name in constraint.dims) and not constraint.holds(sizes):
             return constraint
     return None
+
+
+def _possibly_empty(name: str) -> sympy.Symbol:
+    """The symbol of a size that may be 0."""
+    return sympy.Symbol(name, integer=True, nonnegative=True)
 
 
 def _lower_limits(size: sympy.Expr, least: int) -> Iterator[sympy.Basic]:

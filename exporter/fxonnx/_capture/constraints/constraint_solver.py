@@ -1,16 +1,19 @@
-"""Solver for relations between sizes: normal forms, implication by known bounds, and printing as Python code.
+"""Solver for relations between sizes: normal forms, implication, and printing as Python code.
 
-Relations of one size are decided by checking one period: sums, quotients and remainders by constants are
-quasi-periodic.
+Relations of one size are decided by the set of sizes that satisfy them. Equations of several sizes are decided on a
+grid: both sides are polynomials for the sizes of each remainder, so that a few sizes of each remainder prove equality.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
+import numpy as np
 import sympy
 from sympy.printing.precedence import PRECEDENCE, precedence
 from sympy.printing.str import StrPrinter
@@ -26,25 +29,25 @@ from fxonnx_translations._torch_compat import (
     ValueRangeError,
     ValueRanges,
     bound_sympy,
-    int_oo,
     sympy_functions,
     try_solve,
 )
 
-from .quasi_periodic import LONGEST_PERIOD, QuasiPeriodic, quasi_periodic
+from .size_sets import LONGEST_PERIOD, RELATIONS, Bounds, NotComputableError, SizeSet, Values, size_function
 
 __all__ = [
     "Bounds",
-    "always_holds",
     "bounds_of",
-    "divisibility_of",
+    "cancelled",
     "is_implied",
-    "lower_limit",
-    "merged_divisibility",
+    "limits_of",
     "normal_forms",
     "range_of",
     "text_of",
 ]
+
+_LARGEST_GRID = 1 << 20
+_LARGEST_VALUE = 1 << 60
 
 
 def normal_forms(expression: sympy.Basic) -> Iterator[sympy.Basic]:
@@ -55,13 +58,14 @@ def normal_forms(expression: sympy.Basic) -> Iterator[sympy.Basic]:
     elif isinstance(expression, sympy.Not) and isinstance(expression.args[0], sympy.Or):
         for part in expression.args[0].args:
             yield from normal_forms(sympy.Not(part))
+    elif isinstance(expression, sympy.Eq) and len(factors := _factors_of_one(expression)) > 1:
+        for factor in factors:
+            yield from normal_forms(sympy.Eq(factor, 1))
     elif isinstance(expression, sympy.Eq) and len(parts := _divided_factors(expression)) > 1:
         for value, divisor in parts:
-            yield _divisible_by(value, divisor)
+            yield from normal_forms(_divisible_by(value, divisor))
     elif expression not in (sympy.true, True):
-        form = _normal_form(_without_clamps(_without_floats(expression)))
-        if form != sympy.true:
-            yield form
+        yield from _limits(_without_clamps(_without_floats(expression)))
 
 
 def _without_floats(expression: sympy.Basic) -> sympy.Basic:
@@ -94,38 +98,47 @@ def _without_clamps(expression: sympy.Basic) -> sympy.Basic:
     return found if isinstance(found, sympy.Basic) else expression
 
 
-def _normal_form(expression: sympy.Basic) -> sympy.Basic:
+def _limits(expression: sympy.Basic) -> Iterator[sympy.Basic]:
     if isinstance(expression, sympy.Eq):
-        expression = _cancel_common_terms(expression)
-        if not isinstance(expression, sympy.Eq):
-            return expression
-        for form in (_clamp_limit, _divisibility_of_size, _divisibility):
-            found = form(expression)
-            if found is not None:
-                return found
+        expression = cancelled(expression)
+    if expression in (sympy.true, True):
+        return
+    if len(expression.free_symbols) == 1:
+        (symbol,) = expression.free_symbols
+        limit = bounds_of(expression)
+        sizes = None if limit is not None and isinstance(expression, sympy.Eq) else SizeSet.of(expression, symbol)
+        limits = None if sizes is None else sizes.limits()
+        if limits is not None:
+            yield from limits
+            return
+    found = _without_quotients(expression) if isinstance(expression, sympy.Eq) else expression
+    if found != expression:
+        yield from normal_forms(found)
+        return
     if isinstance(expression, sympy.Le | sympy.Ge):
         smaller, larger = (expression.lts, expression.gts)
         if (isinstance(smaller, Min) and larger in smaller.args) or (
             isinstance(larger, Max) and smaller in larger.args
         ):
-            return sympy.true
-    if isinstance(expression, sympy.Ne):
-        divided = _divisibility_of_size(sympy.Eq(*expression.args, evaluate=False))
-        if divided is not None:
-            return sympy.Ne(*divided.args)
-    if isinstance(expression, sympy.Ne) and expression.rhs == 0:
-        quotient = expression.lhs.as_coeff_Mul()[1]
-        if isinstance(quotient, FloorDiv) and quotient.args[0].is_nonnegative:
-            return _normal_form(sympy.Ge(quotient, 1))
-    if not isinstance(expression, sympy.Rel) or isinstance(expression, sympy.Ne):
-        return expression
-    if len(expression.free_symbols) != 1:
+            return
+    yield _solved(expression)
+
+
+def _without_quotients(equation: sympy.Eq) -> sympy.Basic:
+    """A bound or a remainder of 0, if an equation has this meaning."""
+    clamped = _clamp_limit(equation)
+    found = _divisibility(equation) if clamped is None else clamped
+    return equation if found is None else found
+
+
+def _solved(expression: sympy.Basic) -> sympy.Basic:
+    """The bound on the only size of a relation, if torch can solve it."""
+    if not isinstance(expression, sympy.Rel) or isinstance(expression, sympy.Ne) or len(expression.free_symbols) != 1:
         return expression
     (symbol,) = expression.free_symbols
     solved = try_solve(expression, symbol)
     if solved is None or solved[0].lhs != symbol or not solved[1].is_number or not symbol.is_integer:
-        limit = lower_limit(expression, symbol) if symbol.is_positive else None
-        return expression if limit is None else limit
+        return expression
     relation, number = solved
     if isinstance(relation, sympy.Eq):
         return relation if number.is_Integer else expression
@@ -138,7 +151,7 @@ def _normal_form(expression: sympy.Basic) -> sympy.Basic:
     return sympy.Le(symbol, sympy.ceiling(number) - 1)
 
 
-def _cancel_common_terms(equation: sympy.Eq) -> sympy.Basic:
+def cancelled(equation: sympy.Eq) -> sympy.Basic:
     """Cancel the terms and factors that both sides of an equation have in common; sizes are not 0."""
     common = sympy.Add(*set(sympy.Add.make_args(equation.lhs)).intersection(sympy.Add.make_args(equation.rhs)))
     equation = sympy.Eq(equation.lhs - common, equation.rhs - common)
@@ -171,9 +184,7 @@ def _clamp_limit(equation: sympy.Eq) -> sympy.Basic | None:
     value = sympy.expand(clamp - difference / factor)
     for one, other in (clamp.args, clamp.args[::-1]):
         if sympy.expand(value - one) == 0:
-            return _normal_form(
-                _greater_or_equal(one, other) if isinstance(clamp, Max) else _greater_or_equal(other, one)
-            )
+            return _greater_or_equal(one, other) if isinstance(clamp, Max) else _greater_or_equal(other, one)
     return None
 
 
@@ -198,10 +209,11 @@ def _divisibility(equation: sympy.Eq) -> sympy.Basic | None:
     return None
 
 
-def _divisibility_of_size(equation: sympy.Eq) -> sympy.Basic | None:
-    """``n % 2 == 0`` from an equation that holds for these sizes only, such as ``n == 2*((n - 1) // 2) + 2``."""
-    symbols = equation.free_symbols
-    return merged_divisibility([equation], *symbols) if len(symbols) == 1 else None
+def _factors_of_one(equation: sympy.Eq) -> Sequence[sympy.Expr]:
+    """The factors of ``(h // 2) * (w // 2) == 1``, each of which is 1, as they are not negative."""
+    product = equation.lhs if equation.rhs == 1 else equation.rhs if equation.lhs == 1 else sympy.S.One
+    factors: Sequence[sympy.Expr] = product.args if isinstance(product, sympy.Mul) else ()
+    return factors if all(factor.is_integer and factor.is_nonnegative for factor in factors) else ()
 
 
 def _divided_factors(equation: sympy.Eq) -> list[tuple[sympy.Expr, sympy.Expr]]:
@@ -253,31 +265,222 @@ def bounds_of(relation: sympy.Basic) -> tuple[sympy.Symbol, Bounds] | None:
     return None
 
 
-def divisibility_of(relation: sympy.Basic) -> tuple[sympy.Expr, int] | None:
-    """The value and the divisor of a relation ``value % divisor == 0``; None for other relations."""
-    if isinstance(relation, sympy.Eq):
-        for remainder, zero in (relation.args, relation.args[::-1]):
-            if zero == 0 and isinstance(remainder, Mod | PythonMod) and remainder.args[1].is_Integer:
-                return remainder.args[0], int(remainder.args[1])
-    return None
+def is_implied(
+    relation: sympy.Basic,
+    bounds: Mapping[sympy.Symbol, Bounds],
+    known: Mapping[sympy.Symbol, SizeSet] = MappingProxyType({}),
+) -> bool:
+    """Whether a relation is proved to hold for all sizes within the bounds; False if it is undecided.
 
-
-def is_implied(relation: sympy.Basic, bounds: Mapping[sympy.Symbol, Bounds]) -> bool:
-    """Whether a relation is proved to hold for all sizes within the bounds; False if it is undecided."""
+    Args:
+        relation: The relation.
+        bounds: Symbol to its bounds.
+        known: Symbol to the sizes that other relations allow.
+    """
+    symbols = relation.free_symbols
+    if len(symbols) == 1:
+        (symbol,) = symbols
+        sizes = SizeSet.of(relation, symbol)
+        if sizes is not None:
+            is_known = symbol in known and known[symbol].implies(sizes)
+            return is_known or sizes.is_full(bounds.get(symbol, Bounds()))
     if isinstance(relation, sympy.Or):
-        return any(all(is_implied(form, bounds) for form in normal_forms(part)) for part in relation.args)
+        return any(all(is_implied(form, bounds, known) for form in normal_forms(part)) for part in relation.args)
     if isinstance(relation, sympy.And):
-        return all(is_implied(part, bounds) for part in relation.args)
-    if _with_exact_quotients(relation, bounds) in (sympy.true, True):
+        return all(is_implied(part, bounds, known) for part in relation.args)
+    found = range_of(relation, {symbol: bounds.get(symbol, Bounds()).range() for symbol in symbols})
+    if found == ValueRanges.wrap(sympy.true):
         return True
-    ranges = {symbol: bounds.get(symbol, Bounds()).range() for symbol in relation.free_symbols}
-    found = range_of(relation, ranges)
-    if found is None or found == ValueRanges.wrap(sympy.true):
-        return found is not None
-    if len(ranges) != 1:
+    return len(symbols) > 1 and isinstance(relation, sympy.Rel) and _holds_on_grid(relation, bounds, known)
+
+
+def limits_of(
+    relations: Iterable[sympy.Basic], bounds: Mapping[sympy.Symbol, Bounds], known: Iterable[sympy.Basic] = ()
+) -> dict[sympy.Basic, list[sympy.Basic]]:
+    """The shortest limits that are equivalent to relations, each with the relations that it follows from.
+
+    Args:
+        relations: Relations in normal form.
+        bounds: Symbol to its bounds.
+        known: Relations that hold anyway.
+    """
+    given, _ = _sets_of(known, {})
+    joined, members = _sets_of(relations, given)
+    ranges = dict(bounds)
+    for symbol, sizes in joined.items():
+        ranges[symbol] = sizes.bounds().within(ranges.get(symbol, Bounds()))
+    limits = {
+        symbol: _limits_of_size(alone, bounds.get(symbol, Bounds()), given.get(symbol))
+        for symbol, alone in members.items()
+    }
+    found: dict[sympy.Basic, list[sympy.Basic]] = {}
+    for relation in relations:
+        symbol = next(iter(relation.free_symbols), None)
+        if relation in members.get(symbol, {}):
+            found.update((limit, causes) for limit, causes in limits[symbol] if causes[0] == relation)
+        elif not is_implied(relation, ranges, joined):
+            found[relation] = [relation]
+    return found
+
+
+def _sets_of(
+    relations: Iterable[sympy.Basic], given: Mapping[sympy.Symbol, SizeSet]
+) -> tuple[dict[sympy.Symbol, SizeSet], dict[sympy.Symbol | None, dict[sympy.Basic, SizeSet]]]:
+    """The sizes of each symbol that relations and given sets allow, and the sets of the relations of one symbol."""
+    joined = dict(given)
+    members: dict[sympy.Symbol | None, dict[sympy.Basic, SizeSet]] = {}
+    for relation in relations:
+        symbols = relation.free_symbols
+        if len(symbols) == 1:
+            (symbol,) = symbols
+            sizes = SizeSet.of(relation, symbol)
+            both = joined[symbol].both(sizes) if sizes is not None and symbol in joined else sizes
+            if sizes is not None and both is not None:
+                joined[symbol] = both
+                members.setdefault(symbol, {})[relation] = sizes
+    return joined, members
+
+
+def _limits_of_size(
+    relations: Mapping[sympy.Basic, SizeSet], bounds: Bounds, given: SizeSet | None
+) -> list[tuple[sympy.Basic, list[sympy.Basic]]]:
+    """The limits of one size that are equivalent to relations, each with the relations that it follows from."""
+    together = SizeSet.common(relations.values())
+    limits = None if together is None else together.limits()
+    found = [(limit, _causes(limit, relations)) for limit in limits or ()]
+    if limits is None or any(_is_one_size(limit) and len(causes) > 1 for limit, causes in found):
+        # One size is left by several lines, all of which the error names.
+        found = [(relation, [relation]) for relation in _without_implied(relations)]
+    return [
+        (limit, causes)
+        for limit, causes in found
+        if not is_implied(limit, dict.fromkeys(limit.free_symbols, bounds))
+        and not (given is not None and _is_known(limit, given))
+    ]
+
+
+def _is_one_size(limit: sympy.Basic) -> bool:
+    return isinstance(limit, sympy.Eq) and bounds_of(limit) is not None
+
+
+def _is_known(limit: sympy.Basic, given: SizeSet) -> bool:
+    sizes = SizeSet.of(limit, given.symbol)
+    return sizes is not None and given.implies(sizes)
+
+
+def _causes(limit: sympy.Basic, relations: Mapping[sympy.Basic, SizeSet]) -> list[sympy.Basic]:
+    """One relation that implies a limit, or several that do together."""
+    alone = next((relation for relation, sizes in relations.items() if _is_known(limit, sizes)), None)
+    if alone is not None:
+        return [alone]
+    needed = dict(relations)
+    for relation in reversed(relations):
+        others = SizeSet.common(sizes for other, sizes in needed.items() if other != relation)
+        if others is not None and _is_known(limit, others):
+            del needed[relation]
+    return list(needed)
+
+
+def _without_implied(relations: Mapping[sympy.Basic, SizeSet]) -> Iterator[sympy.Basic]:
+    kept = dict(relations)
+    for relation, sizes in relations.items():
+        if any(other is not sizes and other.implies(sizes) for other in kept.values()):
+            del kept[relation]
+    yield from kept
+
+
+class _Growth(NamedTuple):
+    """The period, the degree and the start of an expression as a function of one of its sizes."""
+
+    period: int
+    degree: int
+    start: int
+
+
+def _holds_on_grid(
+    relation: sympy.Rel, bounds: Mapping[sympy.Symbol, Bounds], known: Mapping[sympy.Symbol, SizeSet]
+) -> bool:
+    """Whether an equation, or another relation of remainders, of several sizes holds at enough sizes for a proof."""
+    try:
+        growths = _merged([_growths(side) for side in relation.args], max)
+        if not isinstance(relation, sympy.Eq) and any(growth.degree for growth in growths.values()):
+            return False
+        sizes = {}
+        for symbol, (period, degree, start) in growths.items():
+            allowed = known.get(symbol) or SizeSet.of(sympy.true, symbol)
+            if allowed is None or allowed.below is not None:
+                return False
+            period = math.lcm(period, allowed.above.period)
+            sizes[symbol] = allowed.members(bounds.get(symbol, Bounds()), start, period, degree + 1)
+        if math.prod(map(len, sizes.values())) > _LARGEST_GRID:
+            return False
+        axes = dict(zip(sizes, np.ix_(*sizes.values()), strict=True))
+        one, other = (_on_grid(side, axes) for side in relation.args)
+    except NotComputableError:
         return False
-    (symbol,) = ranges
-    return always_holds(relation, bounds.get(symbol, Bounds()))
+    return bool(RELATIONS[type(relation)](one, other).all())
+
+
+def _growths(expression: sympy.Expr) -> dict[sympy.Symbol, _Growth]:
+    """The growth of an expression in each of its sizes."""
+    symbols = expression.free_symbols
+    if expression.is_Integer:
+        return {}
+    if len(symbols) == 1:
+        function = size_function(expression)
+        if function is None:
+            raise NotComputableError
+        return {next(iter(symbols)): _Growth(function.period, function.degree, function.start)}
+    if isinstance(expression, sympy.Add | sympy.Mul):
+        return _merged(map(_growths, expression.args), max if isinstance(expression, sympy.Add) else operator.add)
+    if not (isinstance(expression, FloorDiv | Mod | PythonMod) and expression.args[1].is_Integer):
+        raise NotComputableError
+    by = int(expression.args[1])
+    return {
+        symbol: _Growth(
+            period * abs(by) * math.lcm(*range(1, degree + 1)),
+            degree if isinstance(expression, FloorDiv) else 0,
+            start,
+        )
+        for symbol, (period, degree, start) in _growths(expression.args[0]).items()
+    }
+
+
+def _merged(
+    parts: Iterable[Mapping[sympy.Symbol, _Growth]], degree_of: Callable[[int, int], int]
+) -> dict[sympy.Symbol, _Growth]:
+    """The growth of a sum, or a product, of expressions."""
+    found: dict[sympy.Symbol, _Growth] = {}
+    for part in parts:
+        for symbol, (period, degree, start) in part.items():
+            before = found.get(symbol, _Growth(1, 0, 0))
+            period = math.lcm(period, before.period)
+            if period > LONGEST_PERIOD:
+                raise NotComputableError
+            found[symbol] = _Growth(period, degree_of(degree, before.degree), max(start, before.start))
+    return found
+
+
+def _on_grid(expression: sympy.Expr, axes: Mapping[sympy.Symbol, Values]) -> Values:
+    """The values of an expression at all combinations of sizes."""
+    symbols = expression.free_symbols
+    if len(symbols) < 2:
+        function = size_function(expression)
+        if function is None:
+            raise NotComputableError
+        sizes = axes[next(iter(symbols))] if symbols else np.zeros(1, np.int64)
+        return function.table(int(sizes.max(initial=0)) + 1)[sizes]
+    if isinstance(expression, FloorDiv | Mod | PythonMod):
+        values, by = _on_grid(expression.args[0], axes), int(expression.args[1])
+        return values // by if isinstance(expression, FloorDiv) else values % by
+    is_sum = isinstance(expression, sympy.Add)
+    found, *others = (_on_grid(part, axes) for part in expression.args)
+    for other in others:
+        largest = [int(np.abs(values).max(initial=0)) for values in (found, other)]
+        if (sum(largest) if is_sum else math.prod(largest)) > _LARGEST_VALUE:
+            raise NotComputableError
+        found = found + other if is_sum else found * other
+    return found
 
 
 def range_of(
@@ -292,20 +495,6 @@ def range_of(
     except (*EVALUATION_ERRORS, ValueRangeError, NotImplementedError, AttributeError, KeyError):
         # torch's interval arithmetic has no rule for an operation, or the ranges contradict the relation.
         return None
-
-
-def _with_exact_quotients(relation: sympy.Basic, bounds: Mapping[sympy.Symbol, Bounds]) -> sympy.Basic:
-    """Replace floor divisions without remainder by exact ones: ``(7 * (n // 7)) // 7`` by ``n // 7``."""
-    exact = {}
-    for quotient in relation.atoms(FloorDiv):
-        value, divisor = quotient.args
-        if len(value.free_symbols) == 1 and divisor.is_Integer and not value.is_Symbol:
-            (symbol,) = value.free_symbols
-            if always_holds(sympy.Eq(Mod(value, divisor), 0, evaluate=False), bounds.get(symbol, Bounds())):
-                exact[quotient] = value / divisor
-    relation = relation.xreplace(exact)
-    is_same = isinstance(relation, sympy.Eq) and bool(exact) and sympy.expand(relation.lhs - relation.rhs) == 0
-    return sympy.true if is_same else relation
 
 
 class _Printer(StrPrinter):  # type: ignore[misc]
@@ -386,6 +575,11 @@ class _Printer(StrPrinter):  # type: ignore[misc]
         return self._join_operands(expression, "and")
 
     def _print_Or(self, expression: sympy.Basic) -> str:
+        if all(isinstance(part, sympy.Eq) and part.rhs.is_Integer for part in expression.args):
+            values = {part.lhs: sorted(int(one.rhs) for one in expression.args) for part in expression.args}
+            if len(values) == 1:
+                ((value, numbers),) = values.items()
+                return f"{self._print(value)} in {{{', '.join(map(str, numbers))}}}"
         return self._join_operands(expression, "or")
 
     def _print_Not(self, expression: sympy.Basic) -> str:
@@ -397,88 +591,3 @@ def text_of(relation: sympy.Basic) -> str:
     if isinstance(relation, sympy.Gt | sympy.Lt | sympy.Ge | sympy.Le) and relation.lhs.is_number:
         relation = relation.reversed
     return str(_Printer().doprint(relation))
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """The smallest and the largest valid size of a dim; None is unbounded."""
-
-    low: int | None = None
-    high: int | None = None
-
-    def range(self) -> ValueRanges[sympy.Expr]:
-        """Convert to torch's value range."""
-        low = -int_oo if self.low is None else sympy.Integer(self.low)
-        return ValueRanges(low, int_oo if self.high is None else sympy.Integer(self.high))
-
-    def within(self, other: Bounds) -> Bounds:
-        """Intersection of two bounds."""
-        lows = [bound.low for bound in (self, other) if bound.low is not None]
-        highs = [bound.high for bound in (self, other) if bound.high is not None]
-        return Bounds(max(lows, default=None), min(highs, default=None))
-
-
-def always_holds(relation: sympy.Basic, bounds: Bounds) -> bool:
-    """Whether a relation of one size is proved to hold within the bounds, by checking one period."""
-    low, high = bounds.low, bounds.high
-    if low is None or not isinstance(relation, sympy.Rel):
-        return False
-    difference = _difference(relation)
-    if difference is None:
-        return False
-    period = len(difference.values)
-    last = low + period if high is None else min(low + period, high)
-    values = [difference(size) for size in range(low, last + 1)]
-    holds = all(bool(relation.func(value, 0)) for value in values)
-    if not holds or (high is not None and high <= low + period):
-        return holds
-    if difference.slope == 0:
-        return True
-    if isinstance(relation, sympy.Ne):
-        return min(values) > 0 if difference.slope > 0 else max(values) < 0
-    return isinstance(relation, sympy.Ge | sympy.Gt if difference.slope > 0 else sympy.Le | sympy.Lt)
-
-
-def lower_limit(relation: sympy.Basic, symbol: sympy.Symbol) -> sympy.Basic | None:
-    """``symbol >= number``, if this is equivalent to an inequality of one size; otherwise None."""
-    is_inequality = isinstance(relation, sympy.Ge | sympy.Gt | sympy.Le | sympy.Lt)
-    difference = _difference(relation) if is_inequality else None
-    if difference is None:
-        return None
-    if isinstance(relation, sympy.Le | sympy.Lt):
-        difference = difference * -1
-    if difference.slope <= 0:
-        return None
-    period = len(difference.values)
-    smallest = min(difference(size) for size in range(1, 2 + period))
-    least_value = 0 if isinstance(relation, sympy.Ge | sympy.Le) else 1
-    # After this many periods even the smallest value is large enough.
-    periods = max(0, -((smallest - least_value) // difference.slope))
-    if period * (periods + 1) > LONGEST_PERIOD:
-        return None
-    holds = [difference(size) >= least_value for size in range(1, period * (periods + 1) + 1)]
-    first = holds.index(True)
-    return sympy.Ge(symbol, first + 1) if all(holds[first:]) else None
-
-
-def merged_divisibility(relations: Sequence[sympy.Basic], symbol: sympy.Symbol) -> sympy.Basic | None:
-    """``symbol % number == 0``, if this is equivalent to the conjunction of equations of one size; otherwise None."""
-    differences = [quasi_periodic(relation.lhs - relation.rhs) for relation in relations]
-    periodic = [difference for difference in differences if difference is not None and difference.slope == 0]
-    if len(periodic) < len(differences):
-        return None
-    period = math.lcm(*(len(difference.values) for difference in periodic))
-    if period > LONGEST_PERIOD:
-        return None
-    holds = [not any(difference(size) for difference in periodic) for size in range(1, 2 * period + 1)]
-    if not any(holds):
-        return None
-    number = holds.index(True) + 1
-    if any(true != (size % number == 0) for size, true in enumerate(holds, 1)):
-        return None
-    return sympy.Eq(Mod(symbol, number), 0)
-
-
-def _difference(relation: sympy.Rel) -> QuasiPeriodic | None:
-    """The left side minus the right side, as a function of the only size."""
-    return quasi_periodic(sympy.Add(relation.lhs, -relation.rhs, evaluate=False))

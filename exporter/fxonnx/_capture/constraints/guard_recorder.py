@@ -344,25 +344,16 @@ def truth_as_number(original: Callable[..., int], self: torch.SymBool) -> int:
 
 
 def record_nonempty(size: torch.SymInt) -> None:
-    """Record that the model asks whether a size is 0, which torch takes for decided.
-
-    Args:
-        size: The size, which is not 0 in the example.
-    """
+    """Record that the model asks whether a size is 0, which torch takes for decided."""
     recorder = active(_Recorder)
     if recorder is not None:
         recorder.log.add_comparison(sympy.Ne, (size.node.expr, sympy.Integer(0)), sys._getframe(1))
 
 
 def _decide_for_nonzero_sizes(node: Any) -> tuple[bool, list[sympy.Symbol]] | None:
-    """Decide a condition on unbacked symbols that has the same value for all nonzero sizes of the inputs.
-
-    torch raises instead, because with ``backed_size_oblivious`` an input's size may be 0 (``index.numel() == 0``, where
-    the index has one element per node and one per selected edge).
-
-    Returns:
-        The value and the backed symbols that must not be 0; None if the condition is not decided.
-    """
+    """Decide a condition on unbacked symbols that has the same value for all nonzero sizes of the inputs."""
+    # torch raises instead, since an input's size may be 0: ``index.numel() == 0``, where the index has one element per
+    # node and one per selected edge.
     condition, environment = node.expr, node.shape_env
     backed = sorted(condition.free_symbols & environment.backed_var_to_val.keys(), key=str)
     if not backed or len(backed) == len(condition.free_symbols):
@@ -467,11 +458,7 @@ def _anonymous(guard: sympy.Basic) -> frozenset[sympy.Basic]:
 
 
 def _is_condition(evaluation: FrameType) -> bool:
-    """Whether torch evaluates a condition instead of a number, which becomes a constant and is never a shortcut.
-
-    Args:
-        evaluation: The frame of ``ShapeEnv._evaluate_expr``, the only function of torch that logs evaluations.
-    """
+    """Whether torch evaluates a condition instead of a number, which becomes a constant and is never a shortcut."""
     return isinstance(evaluation.f_locals.get("concrete_val"), BooleanAtom)
 
 

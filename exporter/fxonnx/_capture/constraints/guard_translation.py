@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -14,31 +14,15 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fxonnx_translations._torch_compat import int_oo
 
-from ..guard_code import guards_of_code
 from ..shapes.dim_specs import DimHint, DimSpec, dim_expression, dim_label, is_auto, name_of_spec
 from ..shapes.dynamic_shapes import DynamicShapes, Leaf, SharedDim
 from .constraint import Constraint, Place, SizeLimits
-from .constraint_solver import (
-    Bounds,
-    bounds_of,
-    divisibility_of,
-    is_implied,
-    merged_divisibility,
-    normal_forms,
-    text_of,
-)
-from .copy_guards import copy_guards
-from .guard_recorder import Guard, GuardLog, SourceLine, guards_of_shape_env, line_of_node
-from .slice_guards import slice_guards
+from .constraint_solver import Bounds, bounds_of, cancelled, is_implied, limits_of, normal_forms, text_of
+from .guard_recorder import Guard, GuardLog, SourceLine
+from .guard_sources import GuardedProgram, guards_of
 
-__all__ = ["SQUEEZES", "translate_guards"]
+__all__ = ["translate_guards"]
 
-SQUEEZES = (torch.ops.aten.squeeze.default, torch.ops.aten.squeeze.dim, torch.ops.aten.squeeze.dims)
-_SQUEEZES_IN_PLACE = (
-    torch.ops.aten.squeeze_.default,
-    torch.ops.aten.squeeze_.dim,
-    torch.ops.aten.squeeze_.dims,
-)
 _SOURCE = re.compile(r"L\['(\w+)'\](.*?)(?:\.size\(\)\[(\d+)\])?")
 
 
@@ -60,22 +44,11 @@ def translate_guards(
     translator = _GuardTranslator(program, leaves, dim_names, log)
     if not translator.places:
         return SizeLimits()
-    environment = _shape_env(program)
-    example = {} if environment is None else environment.backed_var_to_val
-    assumptions = list(_squeeze_guards(program, SQUEEZES))
-    if log is not None:
-        assumptions.extend(Guard(expression, line) for expression, line in log.edges.items())
-    recorded = list(log.guards if log is not None else _program_guards(program, environment))
-    others = [
-        *_squeeze_guards(program, _SQUEEZES_IN_PLACE),
-        *copy_guards(program, example, {} if log is None else log.layouts),
-        *slice_guards(program, example),
-    ]
-    constraints = list(translator.constraints([*recorded, *assumptions, *others]))
-    assumed = frozenset[Constraint]()
-    if log is not None and assumptions:
-        certain = {item.expression for item in translator.constraints([*recorded, *others])}
-        assumed = frozenset(item for item in constraints if item.expression not in certain)
+    captured = GuardedProgram(program, translator.environment, log)
+    required = guards_of(captured, is_assumed=False)
+    certain = list(translator.constraints(required))
+    assumed = list(translator.constraints(guards_of(captured, is_assumed=True), certain))
+    constraints = [*certain, *assumed]
     if log is not None:
         constraints.extend(translator.nonzero_constraints(log.nonzero, constraints))
     return SizeLimits(
@@ -89,21 +62,9 @@ def translate_guards(
         translator.shared_names,
         requested=translator.requested,
         graph_names=translator.graph_names(dim_names),
-        assumed=assumed,
+        assumed=frozenset(() if log is None else assumed),
+        ones=frozenset(translator.sizes_of_one(required)),
     )
-
-
-def _program_guards(program: ExportedProgram, environment: ShapeEnv | None) -> Iterator[Guard]:
-    """The guards and assertions that a program still has if it was captured outside of fxonnx."""
-    known = [] if environment is None else list(guards_of_shape_env(environment))
-    yield from known
-    if environment is None or not environment.var_to_sources:
-        # Of a program that was loaded, torch has the text of the guards only.
-        yield from guards_of_code(program)
-    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default):
-        condition = node.args[0].meta.get("val") if isinstance(node.args[0], torch.fx.Node) else None
-        if isinstance(condition, torch.SymBool):
-            yield Guard(condition.node.expr, line_of_node(node))
 
 
 def _shape_env(program: ExportedProgram) -> ShapeEnv | None:
@@ -116,26 +77,12 @@ def _shape_env(program: ExportedProgram) -> ShapeEnv | None:
     return None
 
 
-def _squeeze_guards(program: ExportedProgram, targets: Sequence[Any]) -> Iterator[Guard]:
-    """Guards for ``squeeze`` of a dynamic axis, which torch keeps under the assumption that its size is not 1."""
-    for target in targets:
-        for node in program.graph.find_nodes(op="call_function", target=target):
-            source = node.args[0]
-            value = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
-            if not isinstance(value, torch.Tensor):
-                continue
-            axes = node.args[1] if len(node.args) > 1 else range(value.dim())
-            for axis in axes if isinstance(axes, Sequence) else [axes]:
-                size = value.shape[axis] if value.dim() else 1
-                if isinstance(size, torch.SymInt):
-                    yield Guard(sympy.Ne(size.node.expr, 1), line_of_node(node))
-
-
 class _GuardTranslator:
     """Translator of expressions in torch's symbols to the user's names, with the user's bounds.
 
     Attributes:
         places: Occurrences of symbolic sizes in the inputs.
+        environment: torch's record of the symbols; None without symbolic sizes.
         user_bounds: Named symbol to the bounds of the user's ``Dim``.
         shared_names: Unique dim name (``n_1``) to the user's name (``n``), which another dim has.
     """
@@ -150,7 +97,7 @@ class _GuardTranslator:
         self.places: list[Place] = []
         self.user_bounds: dict[sympy.Symbol, Bounds] = {}
         self.shared_names: dict[str, str] = {}
-        self._environment = _shape_env(program)
+        self.environment = _shape_env(program)
         self._requested: set[sympy.Symbol] = set()
         self._ranges: dict[sympy.Symbol, Bounds] = {}
         self._symbols: dict[str, sympy.Symbol] = {}
@@ -216,7 +163,7 @@ class _GuardTranslator:
                 continue
             name = name or dim_expression(label, axis)
             # If unequal dims have this name, use the unique name of the dim that this one is equal to.
-            now = self._named.get(symbol if self._environment is None else self._environment.replace(symbol))
+            now = self._named.get(symbol if self.environment is None else self.environment.replace(symbol))
             if now is not None and self.shared_names.get(now.name) == name:
                 name = now.name
             if name not in self._symbols:
@@ -231,14 +178,14 @@ class _GuardTranslator:
         if isinstance(expression, sympy.Eq) and all(side in self._own_names for side in expression.args):
             return expression.xreplace(self._own_names)
         unknown = expression.free_symbols - self._named.keys()
-        if unknown and self._environment is not None:
-            expression = expression.xreplace({symbol: self._environment.replace(symbol) for symbol in unknown})
+        if unknown and self.environment is not None:
+            expression = expression.xreplace({symbol: self.environment.replace(symbol) for symbol in unknown})
         if expression.free_symbols - self._named.keys():
             return None
         return expression.xreplace(self._named)
 
-    def constraints(self, guards: Sequence[Guard]) -> Iterator[Constraint]:
-        """Constraints for the guards that the user's bounds do not imply, without duplicates."""
+    def constraints(self, guards: Sequence[Guard], known: Iterable[Constraint] = ()) -> Iterator[Constraint]:
+        """Constraints for the guards that the user's bounds and known constraints do not imply, without duplicates."""
         lines: dict[sympy.Basic, Any] = {}
         for guard in guards:
             expression = self._to_dim_names(guard.expression)
@@ -247,18 +194,25 @@ class _GuardTranslator:
             for relation in normal_forms(expression):
                 if lines.get(relation) is None and not is_implied(relation, self.user_bounds):
                     lines[relation] = guard.line
-        _merge_divisibility(lines)
-        for relation in _without_implied(list(lines), self.user_bounds):
-            line = lines[relation]
+        for relation, causes in limits_of(lines, self.user_bounds, [one.expression for one in known]).items():
             symbols = sorted(relation.free_symbols, key=str)
+            places = dict.fromkeys(lines[cause] for cause in causes if lines[cause] is not None)
             yield Constraint(
                 text_of(relation),
                 relation,
                 tuple(symbol.name for symbol in symbols),
-                None if line is None else str(line),
-                None if line is None else line.code,
+                "; ".join(map(str, places)) or None,
+                "; ".join(place.code for place in places) if places else None,
                 narrows=any(symbol in self._requested for symbol in symbols),
             )
+
+    def sizes_of_one(self, guards: Iterable[Guard]) -> Iterator[sympy.Expr]:
+        """The expressions that guards keep at 1, such as ``n // 2`` where two shapes are broadcast."""
+        for guard in guards:
+            expression = self._to_dim_names(guard.expression)
+            equation = cancelled(expression) if isinstance(expression, sympy.Eq) else None
+            if isinstance(equation, sympy.Eq) and equation.rhs == 1 and not equation.lhs.is_Symbol:
+                yield equation.lhs
 
     @property
     def requested(self) -> frozenset[str]:
@@ -360,60 +314,3 @@ def _symbolic_sizes(
 def _declared_bounds(dim: Any) -> Bounds:
     high = dim.max
     return Bounds(int(dim.min), None if high is int_oo or high == int_oo or high >= 2**62 else int(high))
-
-
-def _merge_divisibility(lines: dict[sympy.Basic, Any]) -> None:
-    """Merge equations of one dim: ``h % 2 == 0`` and ``h // 2 == 2*(h // 4)`` to ``h % 4 == 0``."""
-    equations: dict[sympy.Symbol, list[sympy.Basic]] = {}
-    for relation in lines:
-        if isinstance(relation, sympy.Eq) and len(relation.free_symbols) == 1 and bounds_of(relation) is None:
-            (symbol,) = relation.free_symbols
-            equations.setdefault(symbol, []).append(relation)
-    for symbol, relations in equations.items():
-        joined = merged_divisibility(relations, symbol) if len(relations) > 1 else None
-        if joined is not None:
-            merged_lines = [lines.pop(relation) for relation in relations]
-            lines[joined] = next((line for line in merged_lines if line is not None), None)
-
-
-def _without_implied(
-    relations: Sequence[sympy.Basic], user_bounds: Mapping[sympy.Symbol, Bounds]
-) -> Iterator[sympy.Basic]:
-    """Drop the relations that the others imply."""
-    known = dict(user_bounds)
-    strongest: dict[tuple[sympy.Symbol, str], sympy.Basic] = {}
-    divisors: dict[sympy.Basic, int] = {}
-    for relation in relations:
-        limit = bounds_of(relation)
-        if limit is not None:
-            symbol, bounds = limit
-            before = known.get(symbol, Bounds())
-            known[symbol] = before.within(bounds)
-            if known[symbol].low != before.low:
-                strongest[symbol, "low"] = relation
-            if known[symbol].high != before.high:
-                strongest[symbol, "high"] = relation
-        divided = divisibility_of(relation)
-        if divided is not None:
-            divisors[divided[0]] = max(divisors.get(divided[0], 1), divided[1])
-            if divided[0].is_Symbol:
-                known[divided[0]] = known.get(divided[0], Bounds()).within(Bounds(divided[1]))
-                strongest = {key: kept for key, kept in strongest.items() if not _is_weaker(key, kept, divided)}
-    kept = set(strongest.values())
-    for relation in relations:
-        divided = divisibility_of(relation)
-        if bounds_of(relation) is not None:
-            if relation in kept:
-                yield relation
-        elif divided is not None:
-            largest = divisors[divided[0]]
-            if divided[1] == largest or largest % divided[1]:
-                yield relation
-        elif not is_implied(relation, known):
-            yield relation
-
-
-def _is_weaker(key: tuple[sympy.Symbol, str], limit: sympy.Basic, divided: tuple[sympy.Basic, int]) -> bool:
-    """Whether a lower limit is implied by divisibility: a positive multiple of 8 is at least 8."""
-    found = bounds_of(limit)
-    return key == (divided[0], "low") and found is not None and (found[1].low or 0) <= divided[1]

@@ -1,32 +1,46 @@
 """Canonical forms of sizes that depend on one symbol, and caches of operations on symbolic sizes.
 
 Padding to a multiple, strided convolutions and pooling nest the same few functions: the size after each layer contains
-the size before it several times, so that torch's expressions grow exponentially with depth. As quasi-periodic functions
-of one integer they are simple.
+the size before it several times, so that torch's expressions grow exponentially with depth. As tables of values
+they are simple.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import sympy
 import torch
 from torch.fx.experimental.sym_node import SymNode
 
 from fxonnx_translations._builder.exact_quotients import CONVERSIONS, exact_integer, quotient_of_products
-from fxonnx_translations._torch_compat import FloorDiv, get_proxy_mode, shape_config
+from fxonnx_translations._torch_compat import (
+    CeilToInt,
+    FloorDiv,
+    IntTrueDiv,
+    Max,
+    Min,
+    Mod,
+    PythonMod,
+    get_proxy_mode,
+    shape_config,
+)
 
 from ..._context_values import activated, active
 from .guard_recorder import known_divisors
-from .quasi_periodic import QuasiPeriodic, quasi_periodic
-from .size_samples import SizeSamples
+from .size_sets import Known, SizeFunction, size_function
 
 __all__ = [
     "CACHED_OPERATIONS",
     "SizeForms",
+    "SizeSamples",
     "cached_expression",
     "cached_layout_check",
     "canonical_sizes",
@@ -39,8 +53,116 @@ __all__ = [
     "sym_node_operation",
 ]
 
+_Values = tuple[int, ...]
+
 CACHED_OPERATIONS = ("add", "sub", "mul", "int_floordiv", "eq", "ne", "lt", "le", "gt", "ge")
 """Operations of ``SymNode`` whose result depends on the expressions only, not on torch's guards and ranges."""
+
+
+# Sizes in addition to the example: all 1, all 2, and two sets of unequal sizes, assigned to the symbols in rotation.
+_TURNS = ((1,), (2,), (3, 192, 320), (37, 77, 55))
+_WITHOUT_EXAMPLE = 5
+# Limit of the values, since arithmetic with larger numbers is slow.
+_LARGEST = 1 << 256
+
+_OPERATIONS: Mapping[type[sympy.Basic], Callable[..., int]] = MappingProxyType(
+    {
+        sympy.Add: lambda *values: sum(values),
+        sympy.Mul: lambda *values: math.prod(values),
+        FloorDiv: operator.floordiv,
+        Mod: operator.mod,
+        PythonMod: operator.mod,
+        Max: max,
+        Min: min,
+    }
+)
+
+
+@dataclass
+class SizeSamples:
+    """Values of the size expressions of one capture at a few sizes, and cached decisions of sympy.
+
+    sympy decides whether two expressions are equal or ordered by the assumption that their symbols are positive
+    integers. It takes milliseconds to find that this is not sufficient for the strides of two layouts: a relation that
+    is true for some positive sizes and false for others cannot be decided so.
+
+    Attributes:
+        examples: Symbol to its value in the example.
+        answers: Relation and sides to sympy's decision.
+    """
+
+    examples: dict[sympy.Symbol, int] = field(default_factory=dict)
+    answers: dict[Any, bool | None] = field(default_factory=dict)
+    _values: dict[sympy.Basic, _Values | None] = field(default_factory=dict)
+    _symbols: int = 0
+
+    def answer(
+        self, decide: Callable[..., bool | None], relation: Callable[[int, int], bool], *sides: Any
+    ) -> bool | None:
+        """Result of sympy's ``decide``, cached; None without calling it if the samples prove that it is undecided."""
+        key = (relation, *sides)
+        try:
+            return self.answers[key]
+        except KeyError:
+            pass
+        answer = None if self._is_open(relation, *sides) else decide(*sides)
+        self.answers[key] = answer
+        return answer
+
+    def _is_open(self, relation: Callable[[int, int], bool], one: sympy.Basic, other: sympy.Basic) -> bool:
+        """Whether the relation is true for some positive integers and false for others."""
+        first, second = self._values_of(one), self._values_of(other)
+        if first is None or second is None:
+            return False
+        return len({relation(*values) for values in zip(first, second, strict=True)}) > 1
+
+    def _values_of(self, expression: sympy.Basic) -> _Values | None:
+        try:
+            return self._values[expression]
+        except KeyError:
+            pass
+        values = self._values[expression] = self._new_values(expression)
+        return values
+
+    def _new_values(self, expression: sympy.Basic) -> _Values | None:
+        if isinstance(expression, sympy.Integer):
+            return (int(expression),) * (1 + len(_TURNS))
+        if isinstance(expression, sympy.Symbol):
+            return self._of_symbol(expression)
+        if isinstance(expression, sympy.Pow):
+            return self._of_power(expression)
+        # CeilToInt(a / b), where the quotient is not an integer.
+        if isinstance(expression, CeilToInt) and isinstance(expression.args[0], IntTrueDiv):
+            return self._computed(lambda value, divisor: -(-value // divisor), expression.args[0].args)
+        operation = _OPERATIONS.get(type(expression))
+        return None if operation is None else self._computed(operation, expression.args)
+
+    def _of_symbol(self, symbol: sympy.Symbol) -> _Values | None:
+        if not symbol.is_integer or symbol.is_positive is False:
+            return None
+        turn = self._symbols
+        self._symbols += 1
+        example = self.examples.get(symbol, 0)
+        return (example if example > 0 else _WITHOUT_EXAMPLE, *(values[turn % len(values)] for values in _TURNS))
+
+    def _of_power(self, expression: sympy.Pow) -> _Values | None:
+        base, exponent = expression.args
+        if not (isinstance(exponent, sympy.Integer) and 0 < exponent <= 8):
+            return None
+        return self._computed(lambda value: value ** int(exponent), (base,))
+
+    def _computed(self, operation: Callable[..., int], operands: Sequence[sympy.Basic]) -> _Values | None:
+        columns = []
+        for operand in operands:
+            values = self._values_of(operand)
+            if values is None:
+                return None
+            columns.append(values)
+        try:
+            results = tuple(operation(*row) for row in zip(*columns, strict=True))
+        except ZeroDivisionError:
+            return None
+        return results if all(-_LARGEST < result < _LARGEST for result in results) else None
 
 
 @dataclass
@@ -60,7 +182,7 @@ class SizeForms:
     typical: tuple[Any, int, bool] = (None, 0, False)
     layouts: tuple[Any, int, dict[Any, bool]] = field(default_factory=lambda: (None, 0, {}))
     samples: SizeSamples = field(default_factory=SizeSamples)
-    _functions: dict[sympy.Expr, QuasiPeriodic | None] = field(default_factory=dict)
+    _functions: Known = field(default_factory=dict)
 
     def form(self, expression: sympy.Expr) -> sympy.Expr:
         """``a*n + b`` or ``k*((n - b) // d) + e`` if equal to the expression for all integers; else the expression."""
@@ -76,29 +198,28 @@ class SizeForms:
         if len(symbols) != 1:
             return expression
         (symbol,) = symbols
-        function = quasi_periodic(expression, self._functions) if symbol.is_integer else None
-        form = None if function is None else _linear_or_steps(function, symbol)
+        function = size_function(expression, self._functions) if symbol.is_integer else None
+        form = None if function is None or function.slope is None else _linear_or_steps(function, symbol)
         return expression if form is None else form
 
 
-def _linear_or_steps(function: QuasiPeriodic, symbol: sympy.Symbol) -> sympy.Expr | None:
+def _linear_or_steps(function: SizeFunction, symbol: sympy.Symbol) -> sympy.Expr | None:
     """Express a function as a line or as equal steps at equal distances; None if it is neither."""
-    values = [*function.values, function.values[0] + function.slope]
-    steps = {index + 1: values[index + 1] - values[index] for index in range(len(values) - 1)}
-    jumps = [position for position, height in steps.items() if height]
-    if not jumps:
-        return sympy.Integer(values[0])
-    heights = {steps[position] for position in jumps}
-    distance = len(function.values) // len(jumps)
-    first = jumps[0] % distance
-    if len(heights) > 1 or len(function.values) % len(jumps) or any(jump % distance != first for jump in jumps):
+    period = function.period
+    values = function.table(period + 1)
+    steps = np.diff(values)
+    jumps = np.flatnonzero(steps) + 1
+    start = sympy.Integer(int(values[0]))
+    if not len(jumps):
+        return start
+    distance, height = period // len(jumps), int(steps[jumps[0] - 1])
+    first = int(jumps[0]) % distance
+    if period % len(jumps) or (steps[jumps - 1] != height).any() or (jumps % distance != first).any():
         return None
-    height = heights.pop()
     if distance == 1:
-        return height * symbol + values[0]
-    quotient = FloorDiv(symbol - first, sympy.Integer(distance))
+        return height * symbol + start
     # n // d with n - 0, and (n - b) // d, which is -1 at 0.
-    return height * quotient + (values[0] if first == 0 else values[0] + height)
+    return height * FloorDiv(symbol - first, sympy.Integer(distance)) + (start if first == 0 else start + height)
 
 
 _ZERO = sympy.Integer(0)
@@ -172,12 +293,7 @@ def _exact_quotient(self: Any, other: Any) -> Any:
 
 
 def _at_multiples(function: Callable[..., Any], *expressions: sympy.Expr) -> Any:
-    """A function of expressions in which a size is 8 times ``n // 8`` if the model requires that it is a multiple of 8.
-
-    Args:
-        function: Simplifies the expressions, or returns None.
-        expressions: The expressions.
-    """
+    """A function of expressions in which a size is 8 times ``n // 8`` if the model requires a multiple of 8."""
     divisors = known_divisors() if any(one.has(FloorDiv) for one in expressions) else {}
     if not divisors:
         return None
@@ -260,12 +376,7 @@ def cached_layout_check(original: Callable[..., bool], a: Any, false_if_dde: boo
 
 
 def declare_contiguous(check: Callable[..., bool], tensor: Any) -> None:
-    """Store the answer of ``is_contiguous`` for a tensor that was created as contiguous.
-
-    Args:
-        check: torch's function.
-        tensor: The fake tensor.
-    """
+    """Store the answer of ``is_contiguous`` for a tensor that was created as contiguous."""
     known = _known_layouts(check, tensor)
     if known is not None:
         answers, key = known

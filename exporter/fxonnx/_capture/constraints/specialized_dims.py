@@ -5,7 +5,6 @@ The constraints together may leave one size as well: ``n >= 29``, ``n <= 56`` an
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,8 +20,9 @@ from ...errors import CaptureError
 from ..shapes.dim_specs import DimSpec, dim_expression, dim_label, is_auto, name_of_spec, root_name
 from ..shapes.dynamic_shapes import DynamicShapes, Leaf
 from .constraint import Constraint, Place, SizeLimits
-from .constraint_solver import Bounds, bounds_of, range_of, text_of
+from .constraint_solver import Bounds, range_of, text_of
 from .guard_recorder import GuardLog, SourceLine
+from .size_sets import SizeSet
 
 __all__ = [
     "SpecializedDim",
@@ -36,7 +36,7 @@ __all__ = [
 
 # Limits of the search. Usually one interval shows that no size is too large, or two sizes are found at once.
 _LARGEST = 1 << 20
-_MOST_TRIES = 20_000
+_MOST_TRIES = 1_000
 # Of the example, tried before the search.
 _FACTORS = (2, 3, 4)
 
@@ -293,12 +293,7 @@ def _lines(constraints: Iterable[Constraint]) -> tuple[SourceLine, ...]:
 
 
 def _single_sizes(limits: SizeLimits, examples: Mapping[str, int]) -> dict[str, tuple[int, list[Constraint]]]:
-    """Name to size of the dims with one valid size, and the constraints that leave it.
-
-    Args:
-        limits: The sizes for which a program is valid.
-        examples: Name to size of the dims in the example.
-    """
+    """Name to size of the dims with one valid size, and the constraints that leave it."""
     known = [constraint for constraint in limits.constraints if not constraint.is_equality]
     found: dict[str, tuple[int, list[Constraint]]] = {}
     for name in dict.fromkeys(name for constraint in known for name in constraint.dims):
@@ -324,32 +319,34 @@ def _has_other_size(name: str, constraints: Sequence[Constraint], examples: Mapp
     """
     for factor, others in itertools.product(_FACTORS, (1, 0)):
         sizes = {other: size * (1 if others and other != name else factor) for other, size in examples.items()}
-        with contextlib.suppress(ZeroDivisionError):
-            if sizes.get(name) and all(_at(constraint.expression, sizes) == sympy.true for constraint in constraints):
-                return True
+        if sizes.get(name) and all(one.holds(sizes) for one in constraints if sizes.keys() >= {*one.dims}):
+            return True
     return False
 
 
 def _single_size(name: str, constraints: Sequence[Constraint], bounds: Mapping[str, Bounds]) -> int | None:
     """The only size of a dim that the constraints do not exclude; None if there are several, or it is not known."""
-    relations = [constraint.expression for constraint in constraints]
-    limits = [limit[1] for limit in map(bounds_of, relations) if limit is not None]
-    low = max([1, *(limit.low for limit in limits if limit.low is not None)])
-    highs = [limit.high for limit in limits if limit.high is not None]
-    high = min(highs) if highs else _upper_limit(name, low, relations, bounds)
+    relations = [constraint.expression for constraint in constraints if constraint.dims != (name,)]
+    alone = [constraint.expression for constraint in constraints if constraint.dims == (name,)]
+    symbol = next((one for relation in [*alone, *relations] for one in relation.free_symbols if one.name == name), None)
+    if symbol is None:
+        return None
+    sets = [SizeSet.of(relation.xreplace(dict.fromkeys(relation.free_symbols, symbol)), symbol) for relation in alone]
+    sizes = SizeSet.common(found for found in [SizeSet.of(sympy.true, symbol), *sets] if found is not None)
+    if sizes is None:
+        return None
+    low, high = max(sizes.bounds().low or 1, 1), sizes.bounds().high
+    high = _upper_limit(name, low, relations, bounds) if high is None and relations else high
     if high is None:
         return None
     ranges = {other: limit.range() for other, limit in bounds.items()}
-    size: int | None = None
-    for tries, candidate in enumerate(range(low, high + 1), 1):
-        if any(_is_refuted(_at(relation, {name: candidate}), ranges) for relation in relations):
-            if tries * len(relations) > _MOST_TRIES:
-                return None
-            continue
-        if size is not None:
+    left: list[int] = []
+    for size in sizes.members(Bounds(low, high), high + 1, 1, 1)[:_MOST_TRIES]:
+        if not any(_is_refuted(_at(relation, {name: int(size)}), ranges) for relation in relations):
+            left.append(int(size))
+        if len(left) > 1:
             return None
-        size = candidate
-    return size
+    return left[0] if left else None
 
 
 def _upper_limit(name: str, low: int, relations: Sequence[sympy.Basic], bounds: Mapping[str, Bounds]) -> int | None:

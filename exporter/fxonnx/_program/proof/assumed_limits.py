@@ -22,7 +22,7 @@ from fxonnx_translations._torch_compat import OpOverload, pytree
 from ..._capture import Assumption, AssumptionKind, Capture
 from ..._capture.constraints.constraint import Constraint, report_narrowed
 from ..._capture.constraints.guard_recorder import DataEdge, line_of_node
-from ..._capture.constraints.guard_translation import SQUEEZES
+from ..._capture.constraints.guard_sources import SQUEEZES
 from ..._capture.shapes.data_dependent_dims import DynamicSqueeze, keep_results, squeeze_results
 from ..._capture.suspicions.departures import Departure, DepartureKind
 from ..._cost import export_seconds, forward_seconds

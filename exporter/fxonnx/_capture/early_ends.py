@@ -17,13 +17,13 @@ from types import FrameType
 
 import sympy
 
-from ..data_dependence.assumption import asking_frame
-from ..data_dependence.checks import raises_otherwise
-from ..rewriting.analysis import begins_loop
-from ..shapes.dim_specs import is_auto
-from ..shapes.dynamic_shapes import Leaf
-from .guard_recorder import Guard, GuardLog
-from .specialized_dims import SpecializedDim, input_source
+from .constraints.guard_recorder import Guard, GuardLog
+from .constraints.specialized_dims import SpecializedDim, input_source
+from .data_dependence.assumption import asking_frame
+from .data_dependence.checks import raises_otherwise
+from .rewriting.analysis import begins_loop
+from .shapes.dim_specs import is_auto
+from .shapes.dynamic_shapes import Leaf
 
 __all__ = ["EarlyEnd", "EarlyEnds"]
 

@@ -1,30 +1,36 @@
-"""Guards for ``reshape`` and its relatives, which copy at some sizes and return a view at others.
-
-The difference matters where the program later writes to one of the two tensors and reads the other one: a transposed
-tensor with an axis of size 1, for example, is contiguous, so that its ``reshape`` is a view. It matters as well where
-``as_strided`` addresses the memory of the result.
-"""
+"""Sources of the guards of a captured program: what was recorded of its capture, and what its graph requires."""
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
-from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_true
 
 from fxonnx_translations._builder.size_values import SizeValues, UndefinedSizeError
 from fxonnx_translations._torch_compat import FakeTensor, OpOverload
 
 from ..._nodes import input_of, schema_of, written_arguments
-from .guard_recorder import Guard, SourceLine, line_of_node
+from ..guard_code import guards_of_code
+from .guard_recorder import Guard, GuardLog, SourceLine, guards_of_shape_env, line_of_node
 
-__all__ = ["copy_guards"]
+__all__ = ["SQUEEZES", "GuardedProgram", "copy_guards", "guards_of", "slice_guards"]
+
+# An assertion that holds from some size on up to this one is taken to hold for all larger sizes.
+_LARGEST_SLICE = 64
+SQUEEZES = (torch.ops.aten.squeeze.default, torch.ops.aten.squeeze.dim, torch.ops.aten.squeeze.dims)
+_SQUEEZES_IN_PLACE = (
+    torch.ops.aten.squeeze_.default,
+    torch.ops.aten.squeeze_.dim,
+    torch.ops.aten.squeeze_.dims,
+)
 
 _MAY_COPY = frozenset(
     {
@@ -43,10 +49,68 @@ _CHANGE_NO_MEMORY = frozenset({torch.ops.aten.detach_.default, torch.ops.aten.re
 _DATA_DEPENDENT_SIZE = 7
 
 
+@dataclass(frozen=True)
+class GuardedProgram:
+    """A captured program with torch's record of its symbols, and the guards of its capture if they were recorded."""
+
+    program: ExportedProgram
+    environment: ShapeEnv | None
+    log: GuardLog | None
+
+    @property
+    def example(self) -> Mapping[sympy.Symbol, Any]:
+        """The example values of the symbols."""
+        return {} if self.environment is None else self.environment.backed_var_to_val
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A function that finds guards, and whether a capture only assumes these: it may be right without them."""
+
+    find: Callable[[GuardedProgram], Iterator[Guard]]
+    is_assumed: bool = False
+
+
+def _recorded_guards(captured: GuardedProgram) -> Iterator[Guard]:
+    """The guards of a capture, or those that a program still has if it was captured outside of fxonnx."""
+    if captured.log is not None:
+        yield from captured.log.guards
+        return
+    program, environment = captured.program, captured.environment
+    known = [] if environment is None else list(guards_of_shape_env(environment))
+    yield from known
+    if environment is None or not environment.var_to_sources:
+        # Of a program that was loaded, torch has the text of the guards only.
+        yield from guards_of_code(program)
+    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default):
+        condition = node.args[0].meta.get("val") if isinstance(node.args[0], torch.fx.Node) else None
+        if isinstance(condition, torch.SymBool):
+            yield Guard(condition.node.expr, line_of_node(node))
+
+
+def _squeeze_guards(program: ExportedProgram, targets: Sequence[Any]) -> Iterator[Guard]:
+    """Guards for ``squeeze`` of a dynamic axis, which torch keeps under the assumption that its size is not 1."""
+    for target in targets:
+        for node in program.graph.find_nodes(op="call_function", target=target):
+            source = node.args[0]
+            value = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
+            if not isinstance(value, torch.Tensor):
+                continue
+            axes = node.args[1] if len(node.args) > 1 else range(value.dim())
+            for axis in axes if isinstance(axes, Sequence) else [axes]:
+                size = value.shape[axis] if value.dim() else 1
+                if isinstance(size, torch.SymInt):
+                    yield Guard(sympy.Ne(size.node.expr, 1), line_of_node(node))
+
+
 def copy_guards(
     program: ExportedProgram, values: Mapping[sympy.Symbol, Any], layouts: Mapping[sympy.Basic, SourceLine | None]
 ) -> Iterator[Guard]:
     """Guards that keep copies copies and views views, for programs that can tell the difference.
+
+    ``reshape`` and its relatives copy at some sizes and return a view at others: a transposed tensor with an axis of
+    size 1, for example, is contiguous. It matters where the program later writes to one of the two tensors and reads
+    the other one, and where ``as_strided`` addresses the memory.
 
     Args:
         program: The captured program.
@@ -149,12 +213,7 @@ class _Memory:
         return key
 
     def first_difference(self, writes: list[Node], copies: list[Node]) -> Node | None:
-        """The first of some copies without which a later read of its source, or of the copy, sees a write.
-
-        Args:
-            writes: The nodes that mutate an argument.
-            copies: Nodes of ``_MAY_COPY`` that are all copies, or all views, at the same sizes.
-        """
+        """The first of some copies without which a later read of its source, or of the copy, sees a write."""
         joined: dict[Any, Any] = {}
         for copy in copies:
             for source, result in zip(self.keys(copy.all_input_nodes[0]), self.keys(copy), strict=False):
@@ -171,12 +230,7 @@ class _Memory:
         return None
 
     def first_separation(self, writes: list[Node], views: list[Node]) -> Node | None:
-        """The first of some views that, as a copy, would keep a write from a later read of its source, or vice versa.
-
-        Args:
-            writes: The nodes that mutate an argument.
-            views: Nodes of ``_MAY_COPY``; those that are copies in the example are omitted.
-        """
+        """The first of some views that, as a copy, would keep a write from a later read of the source, or inversely."""
         for view in views:
             shared = {*self.keys(view)} & {*self.keys(view.all_input_nodes[0])}
             if not shared:
@@ -292,3 +346,123 @@ def _returns_view(node: Node, sizes: _Sizes) -> bool | None:
     except (RuntimeError, UndefinedSizeError):  # such as a size that is not divisible, or a negative one
         return None
     return bool(result.untyped_storage()._cdata == args[0].untyped_storage()._cdata)
+
+
+@dataclass(frozen=True)
+class _Slice:
+    """A slice by its node, the size of its axis, and its bounds and step as expressions of sizes."""
+
+    node: Node
+    size: Any
+    start: Any
+    stop: Any
+    step: Any
+
+    @property
+    def symbols(self) -> set[sympy.Symbol]:
+        """The symbols that the length depends on."""
+        parts = (self.size, self.start, self.stop, self.step)
+        return {symbol for part in parts if isinstance(part, sympy.Basic) for symbol in part.free_symbols}
+
+    def length(self, values: SizeValues) -> int:
+        """The length for values of the symbols."""
+
+        def number(part: Any) -> Any:
+            return values.size(part) if isinstance(part, sympy.Basic) else part
+
+        return len(range(number(self.size))[number(self.start) : number(self.stop) : number(self.step)])
+
+
+def slice_guards(program: ExportedProgram, values: Mapping[sympy.Symbol, Any]) -> Iterator[Guard]:
+    """Guards that imply the assertions about the lengths of slices ``x[:, -(n - 1):]``, where these depend on one size.
+
+    torch captures the length of such a slice as an unbacked symbol and asserts what the model needs, for example that
+    it equals another size where the two are broadcast. It is known at every size, and so is what the assertion means.
+    """
+    slices = dict(_slices_of_unknown_length(program, values))
+    if not slices:
+        return
+    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default):
+        condition = node.args[0].meta.get("val") if isinstance(node.args[0], Node) else None
+        if not isinstance(condition, torch.SymBool):
+            continue
+        expression = condition.node.expr
+        lengths = {symbol: slices[symbol] for symbol in expression.free_symbols if symbol in slices}
+        symbols = expression.free_symbols - lengths.keys()
+        for found in lengths.values():
+            symbols |= found.symbols
+        if lengths and len(symbols) == 1 and symbols <= values.keys():
+            (symbol,) = symbols
+            guard = _limit_of_slices(expression, lengths, symbol, int(values[symbol]))
+            if guard is not None:
+                yield Guard(guard, line_of_node(next(iter(lengths.values())).node))
+
+
+def _limit_of_slices(
+    expression: sympy.Basic, lengths: Mapping[sympy.Symbol, _Slice], symbol: sympy.Symbol, example: int
+) -> sympy.Basic | None:
+    """A bound on a symbol that implies an assertion and that the example satisfies; None if it holds at every size."""
+
+    def holds(number: int) -> bool:
+        values = {symbol: number}
+        try:
+            known = {each: found.length(SizeValues(values)) for each, found in lengths.items()}
+            return SizeValues({**values, **known}).value(expression) is True
+        except UndefinedSizeError:
+            return False
+
+    numbers = range(1, max(_LARGEST_SLICE, 2 * example) + 1)
+    failing = [number for number in numbers if not holds(number)]
+    if not failing:
+        return None
+    if failing[-1] < example:
+        return sympy.Ge(symbol, failing[-1] + 1)
+    return sympy.Le(symbol, failing[0] - 1) if failing[0] > example else sympy.Eq(symbol, example)
+
+
+def _slices_of_unknown_length(
+    program: ExportedProgram, values: Mapping[sympy.Symbol, Any]
+) -> Iterator[tuple[sympy.Symbol, _Slice]]:
+    """The slices of unbacked length, by the symbol of the length."""
+
+    def expression(argument: Any) -> Any:
+        value = argument.meta.get("val") if isinstance(argument, Node) else argument
+        return value.node.expr if isinstance(value, torch.SymInt) else value
+
+    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten.slice.Tensor):
+        arguments: Any = (*node.args, *(0, None, None, 1)[len(node.args) - 1 :])
+        source, axis, start, stop, step = arguments
+        result, before = node.meta.get("val"), source.meta.get("val") if isinstance(source, Node) else None
+        if not isinstance(result, torch.Tensor) or not isinstance(before, torch.Tensor) or not isinstance(axis, int):
+            continue
+        length = result.shape[axis]
+        symbol = length.node.expr if isinstance(length, torch.SymInt) else None
+        if isinstance(symbol, sympy.Symbol) and symbol not in values:
+            size = before.shape[axis]
+            size = size.node.expr if isinstance(size, torch.SymInt) else size
+            yield symbol, _Slice(node, size, expression(start), expression(stop), expression(step))
+
+
+def _edges(captured: GuardedProgram) -> Iterator[Guard]:
+    """The conditions that are answered as for all sizes but one."""
+    edges = {} if captured.log is None else captured.log.edges
+    return (Guard(expression, line) for expression, line in edges.items())
+
+
+def _copies(captured: GuardedProgram) -> Iterator[Guard]:
+    return copy_guards(captured.program, captured.example, {} if captured.log is None else captured.log.layouts)
+
+
+_SOURCES = (
+    _Source(_recorded_guards),
+    _Source(lambda captured: _squeeze_guards(captured.program, _SQUEEZES_IN_PLACE)),
+    _Source(_copies),
+    _Source(lambda captured: slice_guards(captured.program, captured.example)),
+    _Source(lambda captured: _squeeze_guards(captured.program, SQUEEZES), is_assumed=True),
+    _Source(_edges, is_assumed=True),
+)
+
+
+def guards_of(captured: GuardedProgram, *, is_assumed: bool) -> list[Guard]:
+    """The guards of a program: those that it requires, or those that its capture only assumes."""
+    return [guard for source in _SOURCES if source.is_assumed is is_assumed for guard in source.find(captured)]
