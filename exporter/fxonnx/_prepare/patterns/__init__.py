@@ -21,10 +21,9 @@ from .matches import Matches
 from .mixture_of_experts import fuse_mixture_of_experts
 from .packed_attention import fuse_packed_attention
 from .rms_norm import fuse_rms_norm
-from .rotary import fuse_rotary, negate_rotary_tables, rotate_before_transpose
+from .rotary import fuse_rotary
 from .rsqrt import replace_rsqrt
 from .skip_norms import fuse_skip_norms
-from .slices_to_split import fuse_slices
 from .softmax import fuse_softmax
 from .unsorted_sequences import pack_unsorted
 from .wide_norms import narrow_norms
@@ -72,9 +71,6 @@ PATTERNS: Mapping[str, Pattern] = MappingProxyType(
             supersedes=("attention", "grouped_attention", "rotary"),
         ),
         "packed_attention": Pattern(fuse_packed_attention, since=23),
-        "rotary_layout": Pattern(rotate_before_transpose),
-        "rotary_sign": Pattern(negate_rotary_tables),
-        "slices": Pattern(fuse_slices),
         "unsorted_sequences": Pattern(pack_unsorted),
         "skip_norms": Pattern(fuse_skip_norms, for_all=False, reads_context=True),
         "flat_tokens": Pattern(flatten_token_matmuls, for_all=False),

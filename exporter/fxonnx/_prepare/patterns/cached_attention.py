@@ -91,12 +91,7 @@ def _have_heads(match: Match) -> bool:
 
 
 _FUSED = Formula(_fused)
-_DECOMPOSED = Formula(
-    _decomposed,
-    (_is_scaled, "the scores are multiplied by 0"),
-    (_have_heads, "the sinks are not a number for each head"),
-    passes=_is_float_cast,
-)
+_DECOMPOSED = Formula(_decomposed, _is_scaled, _have_heads, passes=_is_float_cast)
 
 
 def match_attention(node: torch.fx.Node) -> CachedAttention | None:
@@ -176,6 +171,6 @@ def _joined(past: Tensor, new: Tensor) -> Term:
 
 _JOINED = Formula(
     _joined,
-    (lambda match: match.node("past").op == "placeholder", "the past is not an input of the graph"),
-    (lambda match: all(len(dims_of(match.node(name)) or ()) == 4 for name in ("past", "new")), "there are other axes"),
+    lambda match: match.node("past").op == "placeholder",
+    lambda match: all(len(dims_of(match.node(name)) or ()) == 4 for name in ("past", "new")),
 )

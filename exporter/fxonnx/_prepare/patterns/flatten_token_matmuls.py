@@ -55,7 +55,7 @@ def _adds_vector_to_matrix_product(match: Match) -> bool:
     return has_one_user(match.node("product")) and ranks == [2, 1]
 
 
-_AFFINE = Formula(_affine, (_adds_vector_to_matrix_product, "the weight is not a matrix, or the bias not a vector"))
+_AFFINE = Formula(_affine, _adds_vector_to_matrix_product)
 
 
 def _tokens(node: torch.fx.Node) -> list[torch.fx.Node]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .formula import Formula, never
+from .formula import Formula
 from .matches import Matches
 from .matching import dims_of, insert_after
 from .terms import Match, Tensor, Term, either, op, view_of
@@ -33,7 +33,7 @@ def _restores_axes(match: Match) -> bool:
     return [*map(str, (*given[:-1], *columns))] == [*map(str, result)] and str(given[-1]) == str(joined[-1])
 
 
-_FORMULA = Formula(_linear, (_restores_axes, "the views change other axes"), near=never)
+_FORMULA = Formula(_linear, _restores_axes)
 
 
 def unflatten_linears(graph: torch.fx.Graph) -> Matches:

@@ -30,8 +30,7 @@ def _is_float(match: Match) -> bool:
     return dtype_of(match.node("x")) in FLOATS
 
 
-_CONDITION = (_is_float, "the operator does not accept the dtype of the input")
-_FORMULAS = ((Formula(_gelu, _CONDITION), "none"), (Formula(_tanh_gelu, _CONDITION), "tanh"))
+_FORMULAS = ((Formula(_gelu, _is_float), "none"), (Formula(_tanh_gelu, _is_float), "tanh"))
 
 
 def fuse_gelu(graph: torch.fx.Graph) -> Matches:

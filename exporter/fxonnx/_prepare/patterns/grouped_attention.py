@@ -33,7 +33,7 @@ def _joins_heads(match: Match) -> bool:
     return kept and [*map(str, after)] == [*map(str, (before[0], heads, *before[2:]))]
 
 
-_REPEATED = Formula(_repeated, (_joins_heads, "the heads are not repeated in succession"))
+_REPEATED = Formula(_repeated, _joins_heads)
 
 
 def repeated_source(operand: Any, query: Any) -> torch.fx.Node | None:

@@ -82,10 +82,7 @@ def _is_parameter(match: Match) -> bool:
     return is_vector_of(match.node("parameter"), norm) and dtype_of(match.end) == dtype_of(norm)
 
 
-_WEIGHTED, _SHIFTED = (
-    Formula(form, (_is_parameter, "the other operand is not a parameter of the last axis"))
-    for form in (_weighted, _shifted)
-)
+_WEIGHTED, _SHIFTED = (Formula(form, _is_parameter) for form in (_weighted, _shifted))
 
 
 def fuse_layer_norm(graph: torch.fx.Graph) -> Matches:

@@ -15,7 +15,7 @@ import torch
 
 from ..sizes import is_known, same_size
 from .context import PatternContext
-from .formula import Formula, never
+from .formula import Formula
 from .matches import Matches
 from .matching import CASTS, as_call, bounds_of, dims_of, dtype_of, insert_before, is_same_dtype_cast, operand, value_of
 from .onnx_nodes import insert_onnx_op
@@ -150,25 +150,14 @@ def _has_usable_scale(match: Match) -> bool:
     return dims_of(scale) == dims_of(match.node("choice")) and is_nonnegative(scale)
 
 
-_CONDITIONS = (
-    (_has_one_dtype, "tokens, scores and result have different dtypes"),
-    (_has_consistent_sizes, "the sizes differ from the experts'"),
-    (_is_gate, "the gate is bounded differently, or has an odd size"),
-)
-_ROUTED = Formula(_routed, *_CONDITIONS, near=never, passes=is_same_dtype_cast)
-_CHOSEN = Formula(
-    _chosen,
-    *_CONDITIONS,
-    (_has_usable_scale, "the experts' weights may be negative, or have half precision"),
-    near=never,
-    passes=is_same_dtype_cast,
-)
+_CONDITIONS = (_has_one_dtype, _has_consistent_sizes, _is_gate)
+_ROUTED = Formula(_routed, *_CONDITIONS, passes=is_same_dtype_cast)
+_CHOSEN = Formula(_chosen, *_CONDITIONS, _has_usable_scale, passes=is_same_dtype_cast)
 _SCALED = Formula(
     _scaled,
-    (_has_one_dtype, "tokens, scores and result have different dtypes"),
-    (_has_one_expert, "more than one expert is selected, or the sizes differ from the experts'"),
-    (_is_gate, "the gate has an odd size"),
-    near=never,
+    _has_one_dtype,
+    _has_one_expert,
+    _is_gate,
     passes=lambda node: as_call(node, *CASTS) is not None,
 )
 

@@ -12,7 +12,7 @@ import torch.onnx.ops  # defines the operators
 
 from ..._provenance import copy_provenance
 from .attention import ROUNDED_SCORES_KEY
-from .formula import Formula
+from .formula import Formula, always
 from .matches import Matches
 from .matching import HALF_FLOATS, VIEWS, as_call, dims_of, dtype_of, insert_before, same_dims
 from .terms import Match, Tensor, Term, Value, either, op, transposed, view_of
@@ -87,6 +87,7 @@ _FORMULA = Formula(
         _has_packed_operands,
         "query, key or value is not a transpose of a tensor whose last axis is split into heads",
     ),
+    near=always,
 )
 
 
@@ -122,8 +123,8 @@ def _keeps_shape(node: torch.fx.Node) -> bool:
     return changes_layout is not None and same_dims(node, dims_of(node.args[0]) or ())
 
 
-_TURNED = Formula(_source, (lambda match: len(dims_of(match.node("x")) or ()) == 4, "there are other axes"))
-_MERGED = Formula(_merged, (_joins_last_axes, "other axes are merged"), passes=_keeps_shape)
+_TURNED = Formula(_source, lambda match: len(dims_of(match.node("x")) or ()) == 4)
+_MERGED = Formula(_merged, _joins_last_axes, passes=_keeps_shape)
 
 
 def merged_heads(node: torch.fx.Node) -> torch.fx.Node | None:
@@ -155,7 +156,7 @@ def _splits_heads(match: Match) -> bool:
     return len(split) == 5 and len(whole) == 3 and same_dims(match.node("x"), (*split[:2], math.prod(split[2:])))
 
 
-_PART = Formula(_part, (_splits_heads, "the last axis is not split into parts and heads"))
+_PART = Formula(_part, _splits_heads)
 
 
 def _pack(node: torch.fx.Node, before: torch.fx.Node, packed: dict[torch.fx.Node, torch.fx.Node]) -> torch.fx.Node:

@@ -29,7 +29,7 @@ def _is_packable(match: Match) -> bool:
     return are_stored and has_one_user(match.end) and len(dims_of(match.end) or ()) == 3
 
 
-_LINEAR = Formula(_linear, (_is_packable, "the weights are not stored, or another operator uses them or the result"))
+_LINEAR = Formula(_linear, _is_packable)
 
 
 def _split_part(x: Tensor, sizes: Value, axis: Value, index: Value) -> Term:
@@ -40,8 +40,7 @@ def _slice(x: Tensor, axis: Value, start: Value, end: Value) -> Term:
     return op.slice(x, axis, start, end)
 
 
-_IS_LAST = (lambda match: match.value("axis") in (2, -1), "the axis is not the last of three")
-_SPLIT_PART, _SLICE = Formula(_split_part, _IS_LAST), Formula(_slice, _IS_LAST)
+_SPLIT_PART, _SLICE = (Formula(form, lambda match: match.value("axis") in (2, -1)) for form in (_split_part, _slice))
 
 
 def pack_projections(operands: Sequence[torch.fx.Node]) -> None:

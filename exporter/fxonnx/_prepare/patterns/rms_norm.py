@@ -71,7 +71,7 @@ def _is_weight(match: Match) -> bool:
     return is_vector_of(weight, norm) and dtype_of(match.end) == dtype_of(norm)
 
 
-_WEIGHTED = Formula(_weighted, (_is_weight, "the factor is not a weight of the last axis"), passes=is_same_dtype_cast)
+_WEIGHTED = Formula(_weighted, _is_weight, passes=is_same_dtype_cast)
 
 
 def fuse_rms_norm(graph: torch.fx.Graph) -> Matches:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .formula import Formula, never
+from .formula import Formula
 from .matches import Matches
 from .matching import dtype_of, insert_after
 from .terms import Match, Tensor, Term, op
@@ -23,7 +23,7 @@ def _is_quotient(match: Match) -> bool:
     return x is not root and root.meta["val"].is_floating_point() and dtype_of(x) == dtype_of(root)
 
 
-_FORMULA = Formula(_product, (_is_quotient, "x has another dtype"), near=never)
+_FORMULA = Formula(_product, _is_quotient)
 
 
 def replace_rsqrt(graph: torch.fx.Graph) -> Matches:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from .context import PatternContext
-from .formula import Formula, never
+from .formula import Formula
 from .matches import Matches
 from .matching import dims_of, dtype_of, is_same_dtype_cast, value_of
 from .onnx_nodes import insert_onnx_op
@@ -29,9 +29,7 @@ def _is_residual(match: Match) -> bool:
     return len(shapes) == 1 and len(shapes.pop()) == 3 and len(set(map(dtype_of, tensors))) == 1
 
 
-_CONDITION = (_is_residual, "the sum is not one of two tensors of equal shape")
-_RMS_NORM = Formula(_rms_norm, _CONDITION, near=never, passes=is_same_dtype_cast)
-_LAYER_NORM = Formula(_layer_norm, _CONDITION, near=never, passes=is_same_dtype_cast)
+_RMS_NORM, _LAYER_NORM = (Formula(form, _is_residual, passes=is_same_dtype_cast) for form in (_rms_norm, _layer_norm))
 
 
 def fuse_skip_norms(graph: torch.fx.Graph, context: PatternContext) -> Matches:

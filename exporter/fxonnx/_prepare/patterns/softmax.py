@@ -16,14 +16,14 @@ aten = torch.ops.aten
 
 def _softmax(x: Tensor, axis: Value) -> Term:
     wide = op(aten.softmax, aten.log_softmax)(either(widened(x), x), axis).loose().anchor()
-    return cast_of(wide.when(lambda node: dtype_of(node) == torch.float32).named("the result in float32"))
+    return cast_of(wide.when(lambda node: dtype_of(node) == torch.float32))
 
 
 def _is_cast_back(match: Match) -> bool:
     return dtype_of(match.end) == dtype_of(match.node("x"))
 
 
-_FORMULA = Formula(_softmax, (_is_cast_back, "the result is not cast back to the dtype of the input"))
+_FORMULA = Formula(_softmax, _is_cast_back)
 
 
 def fuse_softmax(graph: torch.fx.Graph) -> Matches:

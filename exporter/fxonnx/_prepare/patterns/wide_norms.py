@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .formula import Formula
+from .formula import Formula, always
 from .matches import Matches
 from .matching import dtype_of, half_source, insert_after
 from .terms import Match, Tensor, Term, cast_of, op, widened
@@ -45,6 +45,7 @@ _FORMULA = Formula(
     _norm,
     (_is_cast_back, "the result is not cast back to the dtype of the input"),
     (_has_cast_parameters, "the weights are not cast from the dtype of the input"),
+    near=always,
 )
 
 
