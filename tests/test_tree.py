@@ -165,10 +165,10 @@ def test_broad_handlers_are_found(tmp_path: Path) -> None:
 SIZE_FUNCTIONS = {"element_count", "expression", "is_known", "known_size", "same_shape", "same_size", "size_expression"}
 # The comparisons of shapes in which no size is symbolic, and the reason.
 NUMBERS = {
-    "_prepare/common_subexpressions.py": "constants",
+    "_prepare/redundant_nodes.py": "constants",
     "_prepare/constant_folding.py": "tensors of static shape",
-    "_prepare/functionalize/alias_analysis.py": "only where all sizes are int",
-    "_prepare/observers.py": "flags of observers",
+    "_prepare/functionalize/aliases.py": "only where all sizes are int",
+    "_prepare/training_nodes.py": "flags of observers",
     "_prepare/patterns/flatten_token_matmuls.py": "texts of sizes",
     "_prepare/tensor_subclasses.py": "weights",
     "_prepare/weight_folding.py": "expressions of weights",

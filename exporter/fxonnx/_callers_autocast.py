@@ -24,7 +24,6 @@ _callers: ContextVar[Autocast] = ContextVar("fxonnx_callers_autocast", default=(
 def without_autocast() -> Iterator[None]:
     """Disable the caller's autocast inside the context; ``callers_autocast`` tells it."""
     devices = filter(torch.is_autocast_enabled, _DEVICES)
-    devices = filter(torch.is_autocast_enabled, _DEVICES)
     active = tuple((device, torch.get_autocast_dtype(device)) for device in devices)
     with assigned(_callers, active), ExitStack() as stack:
         for device, _ in active:

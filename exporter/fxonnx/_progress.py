@@ -1,7 +1,8 @@
-"""Progress within a stage, for an observer such as the command line's display: bytes, sizes and attempts."""
+"""Time of the export stages, and progress within one, for an observer such as the command line's display."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,7 +11,7 @@ from typing import Literal, TypeAlias
 from ._context_values import assigned
 from ._interrupts import interruption_point
 
-__all__ = ["Counter", "OnCount", "Unit", "observing_counts"]
+__all__ = ["Counter", "OnCount", "Timer", "Unit", "observing_counts"]
 
 Unit: TypeAlias = Literal["bytes", "sizes", "attempts"]
 """The unit of a count: bytes of a save, sizes of a verification, attempts of a capture."""
@@ -52,3 +53,30 @@ class Counter:
         self._done += count
         if self._observer is not None:
             self._observer(self._unit, self._done, self._total)
+
+
+class Timer:
+    """Measures the wall-clock time of each stage.
+
+    Args:
+        on_stage: Called with the name of each stage when it begins.
+
+    Attributes:
+        seconds: Stage name to wall-clock seconds, in the order of the stages.
+    """
+
+    def __init__(self, on_stage: Callable[[str], None] | None = None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._on_stage = on_stage
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Measure the body of the ``with`` statement."""
+        interruption_point()
+        if self._on_stage is not None:
+            self._on_stage(name)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = time.perf_counter() - start

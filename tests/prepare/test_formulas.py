@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fxonnx._prepare.patterns.formula import Formula, always
-from fxonnx._prepare.patterns.matches import Matches
+from fxonnx._prepare.patterns.formula import Formula, Matches, always
 from fxonnx._prepare.patterns.terms import Number, Tensor, Term, either, op
 from tests.functions import Function
 

@@ -17,10 +17,11 @@ from .graph_utils import STORAGE_DTYPES, find_attribute
 
 __all__ = ["MAX_ELEMENTS", "fold_constants"]
 
+aten = torch.ops.aten
+
 MAX_ELEMENTS = 512 * 512
 """Maximum number of elements of a result that is larger than its inputs together."""
 
-aten = torch.ops.aten
 
 _IDENTITIES = frozenset(
     {

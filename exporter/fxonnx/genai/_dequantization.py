@@ -13,9 +13,8 @@ import torch
 from .._program.checkpoints import StoredTensor, read_weight_sources
 from .._warnings import warn_user
 from ..errors import ArgumentError
-from ..quantization.coded_weights import CodedWeight
 from ..quantization.packed_weights import PackedWeight, parts_of
-from ..quantization.scaled_weights import ScaledWeight, scales_of_weights
+from ..quantization.scaled_weights import CodedWeight, ScaledWeight, scales_of_weights
 
 __all__ = ["check_quantization", "check_unused", "dequantized_checkpoint"]
 

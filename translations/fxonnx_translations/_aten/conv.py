@@ -56,16 +56,7 @@ def _needs_matmul(op: Op, value: ir.Value) -> bool:
 def _conv_as_matmul(
     op: Op, value: ir.Value, weight: ir.Value, bias: ir.Value | None, groups: Dim, rows: Sequence[AxisWindows]
 ) -> ir.Value:
-    """A convolution as a matrix product.
-
-    Args:
-        op: The op object.
-        value: The padded input.
-        weight: [groups, output channels of a group, channels of a group * kernel elements].
-        bias: [output channels], or None.
-        groups: Number of groups.
-        rows: The windows along each spatial axis.
-    """
+    """A convolution as a matrix product."""
     windows, rank = windowed(op, value, rows), len(rows)
     perm = [0, 1, *range(3, 3 + 2 * rank, 2), *range(2, 2 + 2 * rank, 2)]
     spots = math.prod(row.count for row in rows)

@@ -43,11 +43,7 @@ def _axes_and_lengths(rank: int, lengths: Any, axes: Any) -> list[tuple[int, Any
 
 
 def _resizes(*, halved: bool = False) -> Accepts:
-    """Return a condition that accepts the calls with a length that may differ from the size of its axis.
-
-    Args:
-        halved: Whether the last axis has the first half of the spectrum of a real signal.
-    """
+    """Return a condition that accepts the calls with a length that may differ from the size of its axis."""
 
     def accepts(call: OpCall) -> str | None:
         arguments = call.arguments

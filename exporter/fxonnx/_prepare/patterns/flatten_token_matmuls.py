@@ -14,8 +14,7 @@ import torch
 
 from fxonnx_translations._torch_compat import OpOverload
 
-from .formula import Formula
-from .matches import Matches
+from .formula import Formula, Matches
 from .matching import VIEWS, as_call, dims_of, has_one_user, insert_before
 from .terms import Match, Tensor, Term, op
 

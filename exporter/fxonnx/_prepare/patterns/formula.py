@@ -27,10 +27,28 @@ import torch
 
 from fxonnx_translations._torch_compat import OpOverloadPacket
 
-from .matches import Matches
 from .terms import Call, Match, Number, Tensor, Term, Value
 
-__all__ = ["Formula", "always"]
+__all__ = ["Formula", "Matches", "always"]
+
+
+class Matches:
+    """The result of applying a fusion pattern to a graph.
+
+    Attributes:
+        fused: The nodes that replaced a match, in order.
+        missed: Anchors of subgraphs that nearly match, with the reason why they do not.
+    """
+
+    def __init__(self) -> None:
+        self.fused: list[torch.fx.Node] = []
+        self.missed: dict[torch.fx.Node, str] = {}
+
+    def replace(self, end: torch.fx.Node, fused: torch.fx.Node) -> None:
+        """Replace the end of a match by an operator, which is recorded."""
+        end.replace_all_uses_with(fused)
+        self.fused.append(fused)
+
 
 _Condition = Callable[[Match], bool]
 _Path = tuple[Term, ...]

@@ -10,10 +10,9 @@ import onnx
 import torch
 import torch.onnx.ops  # defines the operators
 
-from ..._provenance import copy_provenance
+from ..graph_utils import insert_call
 from .attention import ROUNDED_SCORES_KEY
-from .formula import Formula, always
-from .matches import Matches
+from .formula import Formula, Matches, always
 from .matching import HALF_FLOATS, VIEWS, as_call, dims_of, dtype_of, insert_before, same_dims
 from .terms import Match, Tensor, Term, Value, either, op, transposed, view_of
 
@@ -166,13 +165,9 @@ def _pack(node: torch.fx.Node, before: torch.fx.Node, packed: dict[torch.fx.Node
         part = _PART.at(node)
         if rotary is not None:
             source = _pack(rotary.args[0], before, packed)  # type: ignore[arg-type]
-            with before.graph.inserting_before(before):
-                new = before.graph.call_function(
-                    _ROTARY, (source, *rotary.args[1:]), {**rotary.kwargs, "num_heads": node.meta["val"].shape[1]}
-                )
-            new.meta["val"] = source.meta["val"]
-            copy_provenance(new, node)
-            packed[node] = new
+            options = {**rotary.kwargs, "num_heads": node.meta["val"].shape[1]}
+            args = (source, *rotary.args[1:])
+            packed[node] = insert_call(before, _ROTARY, args, options, val=source.meta["val"], origin=node)
         elif part is not None:
             whole, index = part.node("x"), part.value("index")
             width = node.meta["val"].shape[1] * node.meta["val"].shape[3]
@@ -206,15 +201,11 @@ def _rewrite(match: Match, packed: dict[torch.fx.Node, torch.fx.Node]) -> torch.
     if dtype_of(node) in HALF_FLOATS and not node.meta.get(ROUNDED_SCORES_KEY):
         # torch's kernels compute half-precision scores and their softmax in float32.
         options["softmax_precision"] = int(onnx.TensorProto.FLOAT)
-    with node.graph.inserting_before(node):
-        whole = node.graph.call_function(
-            torch.ops.onnx.Attention.opset23,
-            (*sources, match.value("mask"), *_pasts(match)),
-            {**options, "q_num_heads": heads, "kv_num_heads": groups},
-        )
-        scores = query.meta["val"].new_empty((*query.meta["val"].shape[:3], key.meta["val"].shape[2]))
-        whole.meta["val"] = (end.meta["val"], key.meta["val"], value.meta["val"], scores)
-        copy_provenance(whole, node)
+    options |= {"q_num_heads": heads, "kv_num_heads": groups}
+    scores = query.meta["val"].new_empty((*query.meta["val"].shape[:3], key.meta["val"].shape[2]))
+    vals = (end.meta["val"], key.meta["val"], value.meta["val"], scores)
+    args = (*sources, match.value("mask"), *_pasts(match))
+    whole = insert_call(node, torch.ops.onnx.Attention.opset23, args, options, val=vals)
     end.replace_all_uses_with(insert_before(node, operator.getitem, whole, 0, origin=node))
     for index, present in ((1, key), (2, value)):
         others = [user for user in present.users if user is not node and node < user]

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 import torch.onnx.ops  # defines the operator
 
-from .formula import Formula
-from .matches import Matches
+from .formula import Formula, Matches
 from .matching import (
     CASTS,
     HALF_FLOATS,

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from ..._provenance import VALUE_KEY
-from .formula import Formula
-from .matches import Matches
+from .formula import Formula, Matches
 from .matching import as_call, dims_of
 from .terms import Tensor, Term, Value, either, op
 

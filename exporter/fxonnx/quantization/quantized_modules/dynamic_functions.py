@@ -26,7 +26,7 @@ def convolve(x: Tensor, packed: PackedParameters, rank: int) -> Tensor:
 
     Args:
         x: The input.
-        packed: Parameters; those of a convolution of rank 1 may be packed as for rank 2.
+        packed: Parameters, which for a convolution of rank 1 may be packed as for rank 2.
         rank: The number of spatial axes.
     """
     weight, geometry = float_weight(packed), packed.geometry
