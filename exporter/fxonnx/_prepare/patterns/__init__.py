@@ -1,4 +1,4 @@
-"""Fusion patterns: replace decomposed subgraphs by one operator. One module for each pattern, all value-preserving."""
+"""Fusion patterns: replace decomposed subgraphs by one operator. All are value-preserving."""
 
 from __future__ import annotations
 
