@@ -444,6 +444,9 @@ def _bytes_of(builder: Builder, value: ir.Value, sizes: Mapping[str, int]) -> in
     return int(count * (value.dtype.itemsize if value.dtype is not None else _BYTES_OF_UNKNOWN))
 
 
+# ---- limits that operators enforce
+
+
 _SIZE_READERS = frozenset({"Shape", "Size"})
 _WITHOUT_CHECKS = frozenset({"Attention", "GRU", "LSTM", "RNN", "If", "Loop", "Scan", "Resize"})
 """Operators whose kernels do not check all sizes of their inputs, or whose body may be one that was not captured."""

@@ -424,6 +424,9 @@ def _check_quantized(program: VerifiableProgram, expected: Sequence[Any], actual
         raise VerificationError(f"the quantization is wrong:\n{format_rows(rows)}", rows=rows)
 
 
+# ---- sizes outside of the limits
+
+
 _MAX_DISTANCE = 64
 
 

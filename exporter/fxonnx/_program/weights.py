@@ -282,6 +282,9 @@ def _replace_sources(tensor: Any, new: Mapping[str, TorchTensor | DerivedTensor]
     return tensor.with_sources(sources)
 
 
+# ---- weights that Python reads
+
+
 _WEIGHT_READS_KEY = "pkg.fxonnx.weight_reads"
 """Key of the reads in the model's metadata: JSON, a list of lines with the names of weights and the values."""
 

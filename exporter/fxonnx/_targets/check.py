@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import onnx_ir as ir
 
@@ -14,15 +14,8 @@ from .._model_files import load_model, origin_of
 from .._public import public
 from ..errors import ArgumentError, did_you_mean
 from .builtin import PROFILES, Target
-from .kernel_table import Kernel, formal_parameters
+from .kernel_table import Kernel, KernelTable, formal_parameters
 from .profile import Restriction, TargetProfile, constant_of
-
-if TYPE_CHECKING:
-    import onnx
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
-
-from .kernel_table import KernelTable
 
 if TYPE_CHECKING:
     import onnx

@@ -53,6 +53,9 @@ def insert(
     return output
 
 
+# ---- unsigned activations
+
+
 INT8, INT32 = ir.DataType.INT8, ir.DataType.INT32
 _OFFSET = 128
 _FIRST: tuple[int, ...] = (0,)

@@ -22,6 +22,9 @@ from .packed_weights import LoadableTensor, PackedWeight, read_packed_weights
 
 __all__ = ["CodedWeight", "ScaledWeight", "read_quantized_weights", "scales_of_weights"]
 
+# ---- 8-bit floats
+
+
 _SUFFIXES = ("_scale", "_scale_inv")
 """After the name of the weight, the name of its scales, by which all of these formats multiply."""
 
@@ -175,6 +178,9 @@ def scales_of_weights(names: Iterable[str]) -> list[str]:
         names: Names of tensors of a checkpoint.
     """
     return sorted(name for name in names if _QUANTIZED_PARTS.search(name))
+
+
+# ---- codes
 
 
 _STATE = re.compile(r"(?P<name>.+)\.quant_state\.bitsandbytes__(nf4|fp4)")

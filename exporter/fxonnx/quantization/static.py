@@ -286,6 +286,9 @@ def _operands(node: ir.Node) -> list[ir.Value]:
     return [value for value in node.inputs[:count] if value is not None]
 
 
+# ---- calibration
+
+
 _STATISTICS = ("ReduceMin", "ReduceMax", "ReduceSum")
 
 

@@ -374,6 +374,9 @@ class SymbolicFunction:
         return translate_symbolically(self.function, op, target, args, kwargs, opsets)
 
 
+# ---- registered functions
+
+
 _LOCK = Lock()
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*::[A-Za-z_]\w*")
 

@@ -15,6 +15,9 @@ __all__ = ["ROUNDED_SCORES_KEY", "fuse_attention", "fuse_grouped_attention", "re
 
 aten = torch.ops.aten
 
+# ---- repeated keys and values
+
+
 _REPETITIONS = (aten.expand.default, aten.repeat.default, aten.repeat_interleave.self_int)
 
 
@@ -94,6 +97,9 @@ def fuse_grouped_attention(graph: torch.fx.Graph) -> Matches:
         node.kwargs = {**node.kwargs, "enable_gqa": True}
         found.fused.append(node)
     return found
+
+
+# ---- decomposed attention
 
 
 _LAYOUT_OPS = (

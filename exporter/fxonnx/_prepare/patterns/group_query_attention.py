@@ -42,6 +42,9 @@ __all__ = ["fuse_group_query_attention"]
 
 aten = torch.ops.aten
 
+# ---- attention over a cache
+
+
 _LAST = either(-1, 3)
 
 
@@ -199,6 +202,9 @@ _JOINED = Formula(
 )
 
 
+# ---- linear layers of one input
+
+
 _BETWEEN = (*VIEWS, aten.transpose.int, aten.rms_norm.default, aten.flatten.using_ints)
 
 
@@ -266,6 +272,9 @@ def _packed_source(operands: Sequence[torch.fx.Node]) -> torch.fx.Node | None:
     source = sources.pop()
     dims = dims_of(source) or ()
     return source if not sources and len(dims) == 3 and dims[2] == start else None
+
+
+# ---- the operator
 
 
 _ROTARY = torch.ops.onnx.RotaryEmbedding.opset23

@@ -30,126 +30,8 @@ __all__ = ["fuse_layer_norm", "fuse_rms_norm", "fuse_skip_norms", "narrow_norms"
 
 aten = torch.ops.aten
 
-_PARAMETERS: Mapping[Any, int] = {
-    aten.layer_norm.default: 2,
-    aten.group_norm.default: 2,
-    aten.rms_norm.default: 1,
-}
-"""Norm to the number of its parameters, which follow the input and one more argument."""
 
-
-def _norm(x: Tensor) -> Term:
-    return cast_of(op(*_PARAMETERS)(widened(x)).loose().named("the norm").anchor())
-
-
-def _is_cast_back(match: Match) -> bool:
-    return dtype_of(match.end) == dtype_of(match.node("x"))
-
-
-def _has_cast_parameters(match: Match) -> bool:
-    given = [each for each in _parameters(match) if each is not None]
-    return not match.anchor.kwargs and all(dtype_of(half_source(each)) == dtype_of(match.end) for each in given)
-
-
-def _parameters(match: Match) -> tuple[Any, ...]:
-    return match.anchor.args[2 : 2 + _PARAMETERS[match.anchor.target]]
-
-
-_WIDE_NORM = Formula(
-    _norm,
-    (_is_cast_back, "the result is not cast back to the dtype of the input"),
-    (_has_cast_parameters, "the weights are not cast from the dtype of the input"),
-    near=always,
-)
-
-
-def narrow_norms(graph: torch.fx.Graph) -> Matches:
-    """Apply norms to the half-precision tensors themselves: the operators compute in float32."""
-    found = Matches()
-    for match in _WIDE_NORM.matches(graph, found):
-        norm, parameters = match.anchor, _parameters(match)
-        sources = [half_source(each) for each in parameters]
-        args = (match.node("x"), norm.args[1], *sources, *norm.args[2 + len(parameters) :])
-        found.replace(match.end, insert_after(match.end, norm.target, args))
-    return found
-
-
-def _rms_norm(x: Tensor, factor: Tensor, axes: Value, epsilon: Number) -> Term:
-    squares = (x**2).once("the squares")
-    mean = op.mean(squares, axes, keepdim=True).once("the mean of the squares")
-    total = either(
-        (mean + epsilon).once("the mean of the squares and epsilon"),
-        either(mean).rejected("no constant epsilon is added to the mean of the squares"),
-    )
-    return either(
-        factor * op.rsqrt(total).named("the reciprocal root").anchor(),
-        (x / op.sqrt(total).anchor()).rejected("the input is divided by sqrt, not multiplied by rsqrt"),
-    )
-
-
-def _is_same_tensor(match: Match) -> bool:
-    # Type promotion casts a half-precision factor to float32.
-    x = match.node("x")
-    return match.node("factor") in (x, half_source(x))
-
-
-def _size(match: Match) -> Any:
-    return value_of(match.node("x")).shape[-1]
-
-
-_RMS_NORM = Formula(
-    _rms_norm,
-    (lambda match: is_last_axis(match.value("axes"), match.node("x")), "the normalized axis is not the last one"),
-    (
-        lambda match: dtype_of(match.node("x")) in (torch.float32, torch.float64),
-        "the squares are computed in half precision",
-    ),
-    (_is_same_tensor, "the reciprocal root is not multiplied by the tensor of which it is the root"),
-    (lambda match: isinstance(_size(match), int), "the size of the normalized axis is dynamic"),
-    near=lambda match: as_call(match.node("x"), aten.sub.Tensor) is None,
-)
-
-
-def _weighted(norm: Tensor, parameter: Tensor) -> Term:
-    return norm * parameter
-
-
-def _shifted(norm: Tensor, parameter: Tensor) -> Term:
-    return norm + parameter
-
-
-def _is_parameter(match: Match) -> bool:
-    norm = match.node("norm")
-    return is_vector_of(match.node("parameter"), norm) and dtype_of(match.end) == dtype_of(norm)
-
-
-_WEIGHTED, _SHIFTED = (Formula(form, _is_parameter) for form in (_weighted, _shifted))
-_WEIGHTED_RMS_NORM = Formula(_weighted, _is_parameter, passes=is_same_dtype_cast)
-
-
-def fuse_rms_norm(graph: torch.fx.Graph) -> Matches:
-    """Fuse norms over the last axis to ``aten.rms_norm``, with the weight if it follows in the same dtype.
-
-    A norm of a half-precision tensor that is computed in float32 between casts becomes one without the casts, whose
-    kernels compute in float32 as well.
-    """
-    found = Matches()
-    for match in _RMS_NORM.matches(graph, found):
-        end, x, size, epsilon = match.end, match.node("x"), _size(match), match.number("epsilon")
-        half = half_source(x)
-        narrowed = None if half is None else narrowed_user(end, dtype_of(half))
-        if half is not None and narrowed is not None:
-            end, x = narrowed, half
-        norm = insert_after(end, aten.rms_norm.default, (x, [size], None, epsilon))
-        end.replace_all_uses_with(norm)
-        weighted = _WEIGHTED_RMS_NORM.after(norm)
-        if weighted is None:
-            found.fused.append(norm)
-        else:
-            args = (x, [size], weighted.node("parameter"), epsilon)
-            found.replace(weighted.end, insert_after(weighted.end, aten.rms_norm.default, args))
-    return found
-
+# ---- layer norms
 
 _UNBIASED = "the variance is the unbiased one, divided by the number of elements minus 1"
 
@@ -205,6 +87,22 @@ _LAYER_NORM = Formula(
 )
 
 
+def _weighted(norm: Tensor, parameter: Tensor) -> Term:
+    return norm * parameter
+
+
+def _shifted(norm: Tensor, parameter: Tensor) -> Term:
+    return norm + parameter
+
+
+def _is_parameter(match: Match) -> bool:
+    norm = match.node("norm")
+    return is_vector_of(match.node("parameter"), norm) and dtype_of(match.end) == dtype_of(norm)
+
+
+_WEIGHTED, _SHIFTED = (Formula(form, _is_parameter) for form in (_weighted, _shifted))
+
+
 def fuse_layer_norm(graph: torch.fx.Graph) -> Matches:
     """Fuse norms over the last axis to ``aten.layer_norm``, with weight and bias if they follow."""
     found = Matches()
@@ -219,6 +117,121 @@ def fuse_layer_norm(graph: torch.fx.Graph) -> Matches:
         norm = insert_after(end, aten.layer_norm.default, (x, [size], *parameters, match.number("epsilon")))
         found.replace(end, norm)
     return found
+
+
+# ---- root mean square norms
+
+
+def _rms_norm(x: Tensor, factor: Tensor, axes: Value, epsilon: Number) -> Term:
+    squares = (x**2).once("the squares")
+    mean = op.mean(squares, axes, keepdim=True).once("the mean of the squares")
+    total = either(
+        (mean + epsilon).once("the mean of the squares and epsilon"),
+        either(mean).rejected("no constant epsilon is added to the mean of the squares"),
+    )
+    return either(
+        factor * op.rsqrt(total).named("the reciprocal root").anchor(),
+        (x / op.sqrt(total).anchor()).rejected("the input is divided by sqrt, not multiplied by rsqrt"),
+    )
+
+
+def _is_same_tensor(match: Match) -> bool:
+    # Type promotion casts a half-precision factor to float32.
+    x = match.node("x")
+    return match.node("factor") in (x, half_source(x))
+
+
+def _size(match: Match) -> Any:
+    return value_of(match.node("x")).shape[-1]
+
+
+_RMS_NORM = Formula(
+    _rms_norm,
+    (lambda match: is_last_axis(match.value("axes"), match.node("x")), "the normalized axis is not the last one"),
+    (
+        lambda match: dtype_of(match.node("x")) in (torch.float32, torch.float64),
+        "the squares are computed in half precision",
+    ),
+    (_is_same_tensor, "the reciprocal root is not multiplied by the tensor of which it is the root"),
+    (lambda match: isinstance(_size(match), int), "the size of the normalized axis is dynamic"),
+    near=lambda match: as_call(match.node("x"), aten.sub.Tensor) is None,
+)
+
+
+_WEIGHTED_RMS_NORM = Formula(_weighted, _is_parameter, passes=is_same_dtype_cast)
+
+
+def fuse_rms_norm(graph: torch.fx.Graph) -> Matches:
+    """Fuse norms over the last axis to ``aten.rms_norm``, with the weight if it follows in the same dtype.
+
+    A norm of a half-precision tensor that is computed in float32 between casts becomes one without the casts, whose
+    kernels compute in float32 as well.
+    """
+    found = Matches()
+    for match in _RMS_NORM.matches(graph, found):
+        end, x, size, epsilon = match.end, match.node("x"), _size(match), match.number("epsilon")
+        half = half_source(x)
+        narrowed = None if half is None else narrowed_user(end, dtype_of(half))
+        if half is not None and narrowed is not None:
+            end, x = narrowed, half
+        norm = insert_after(end, aten.rms_norm.default, (x, [size], None, epsilon))
+        end.replace_all_uses_with(norm)
+        weighted = _WEIGHTED_RMS_NORM.after(norm)
+        if weighted is None:
+            found.fused.append(norm)
+        else:
+            args = (x, [size], weighted.node("parameter"), epsilon)
+            found.replace(weighted.end, insert_after(weighted.end, aten.rms_norm.default, args))
+    return found
+
+
+# ---- casts around norms
+
+_PARAMETERS: Mapping[Any, int] = {
+    aten.layer_norm.default: 2,
+    aten.group_norm.default: 2,
+    aten.rms_norm.default: 1,
+}
+"""Norm to the number of its parameters, which follow the input and one more argument."""
+
+
+def _norm(x: Tensor) -> Term:
+    return cast_of(op(*_PARAMETERS)(widened(x)).loose().named("the norm").anchor())
+
+
+def _is_cast_back(match: Match) -> bool:
+    return dtype_of(match.end) == dtype_of(match.node("x"))
+
+
+def _has_cast_parameters(match: Match) -> bool:
+    given = [each for each in _parameters(match) if each is not None]
+    return not match.anchor.kwargs and all(dtype_of(half_source(each)) == dtype_of(match.end) for each in given)
+
+
+def _parameters(match: Match) -> tuple[Any, ...]:
+    return match.anchor.args[2 : 2 + _PARAMETERS[match.anchor.target]]
+
+
+_WIDE_NORM = Formula(
+    _norm,
+    (_is_cast_back, "the result is not cast back to the dtype of the input"),
+    (_has_cast_parameters, "the weights are not cast from the dtype of the input"),
+    near=always,
+)
+
+
+def narrow_norms(graph: torch.fx.Graph) -> Matches:
+    """Apply norms to the half-precision tensors themselves: the operators compute in float32."""
+    found = Matches()
+    for match in _WIDE_NORM.matches(graph, found):
+        norm, parameters = match.anchor, _parameters(match)
+        sources = [half_source(each) for each in parameters]
+        args = (match.node("x"), norm.args[1], *sources, *norm.args[2 + len(parameters) :])
+        found.replace(match.end, insert_after(match.end, norm.target, args))
+    return found
+
+
+# ---- sums before norms
 
 
 def _skip_rms_norm(x: Tensor, skip: Tensor, width: Value, weight: Tensor, epsilon: Number) -> Term:

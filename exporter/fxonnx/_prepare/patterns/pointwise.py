@@ -15,6 +15,9 @@ __all__ = ["fuse_gelu", "fuse_softmax", "replace_rsqrt", "unflatten_linears"]
 aten = torch.ops.aten
 
 
+# ---- linear layers of flattened tensors
+
+
 def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Term:
     flat = view_of(x).named("flat")
     return either(
@@ -48,6 +51,9 @@ def unflatten_linears(graph: torch.fx.Graph) -> Matches:
     return found
 
 
+# ---- reciprocal roots
+
+
 def _product(x: Tensor, y: Tensor) -> Term:
     return x * op.rsqrt(y).anchor()
 
@@ -69,6 +75,9 @@ def replace_rsqrt(graph: torch.fx.Graph) -> Matches:
     return found
 
 
+# ---- softmax in float32
+
+
 def _softmax(x: Tensor, axis: Value) -> Term:
     wide = op(aten.softmax, aten.log_softmax)(either(widened(x), x), axis).loose().anchor()
     return cast_of(wide.when(lambda node: dtype_of(node) == torch.float32))
@@ -88,6 +97,9 @@ def fuse_softmax(graph: torch.fx.Graph) -> Matches:
         fused = insert_after(match.end, match.anchor.target, (match.node("x"), match.value("axis")))
         found.replace(match.end, fused)
     return found
+
+
+# ---- GELU
 
 
 def _gelu(x: Tensor) -> Term:
