@@ -61,7 +61,7 @@ PATTERNS: Mapping[str, Pattern] = MappingProxyType(
             since=23,
             for_all=False,
             reads_context=True,
-            supersedes=("attention", "grouped_attention", "rotary"),
+            supersedes=("attention", "grouped_attention"),
         ),
         "packed_attention": Pattern(fuse_packed_attention, since=23),
         "unsorted_sequences": Pattern(pack_unsorted),
