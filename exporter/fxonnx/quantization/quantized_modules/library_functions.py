@@ -112,10 +112,8 @@ def _matmul(qa: AffineTensor, qb: AffineTensor, scale: float, zero_point: int) -
 def _requantizing(function: _Function, count: int, *, relu: bool = False) -> _Function:
     """A function of float tensors as one of a quantized tensor, in whose dtype the result is quantized.
 
-    Args:
-        function: Takes the dequantized first argument, and the others.
-        count: Number of arguments before the scale and the zero point of the result, which may also be named.
-        relu: Whether a ReLU follows.
+    The function takes the dequantized first argument and the others. The scale and the zero point of the result, which
+    may also be named, come after ``count`` arguments.
     """
 
     def call(*args: Any, **kwargs: Any) -> AffineTensor:
