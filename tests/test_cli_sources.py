@@ -278,7 +278,7 @@ def test_example_inputs_are_the_same_each_time() -> None:
 
 
 def test_the_address_of_a_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fxonnx._documentation.documentation_address", lambda: "https://example.org/docs")
+    monkeypatch.setattr("fxonnx._public.documentation_address", lambda: "https://example.org/docs")
     done = invoke("check missing.onnx")
     assert done.stderr.endswith("\nsee: https://example.org/docs/errors/FX001.html\n")
     assert fxonnx.ExportError.code == "FX000"

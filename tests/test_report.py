@@ -199,7 +199,7 @@ def test_a_failed_export_shows_its_inputs(tmp_path: Path, monkeypatch: pytest.Mo
     found = email.message.Message()
     for entry in entries:
         found["Project-URL"] = entry
-    monkeypatch.setattr("fxonnx._documentation.metadata", lambda name: found)
+    monkeypatch.setattr("fxonnx._public.metadata", lambda name: found)
     with pytest.raises(fxonnx.CaptureError):
         fxonnx.export(Mixed().eval(), args, kwargs={"flag": False}, dynamic_shapes=shapes, diagnostics=options)
     page = page_of(tmp_path)

@@ -126,6 +126,23 @@ def test_few_types_are_ignored() -> None:
     assert sum(found.values()) <= IGNORED_TYPES, shown
 
 
+# Of both packages; it only goes down.
+DESCRIBED_PRIVATE_FUNCTIONS = 62
+_SECTIONS = re.compile(r"(?m)^ *(Args|Returns|Yields|Raises):$")
+
+
+def _described_private_functions(path: Path) -> Iterator[str]:
+    functions = (node for node in ast.walk(_tree(path)) if isinstance(node, ast.FunctionDef))
+    private = (node for node in functions if node.name[0] == "_" and not node.name.startswith("__"))
+    yield from (node.name for node in private if _SECTIONS.search(ast.get_docstring(node) or ""))
+
+
+def test_private_functions_have_one_line_of_documentation() -> None:
+    """More only for what the signature cannot say, as a paragraph."""
+    found = _broken(_described_private_functions, PACKAGES)
+    assert len(found) <= DESCRIBED_PRIVATE_FUNCTIONS, "\n".join(found)
+
+
 BROAD = ("Exception", "BaseException")
 
 
@@ -165,10 +182,10 @@ def test_broad_handlers_are_found(tmp_path: Path) -> None:
 SIZE_FUNCTIONS = {"element_count", "expression", "is_known", "known_size", "same_shape", "same_size", "size_expression"}
 # The comparisons of shapes in which no size is symbolic, and the reason.
 NUMBERS = {
-    "_prepare/common_subexpressions.py": "constants",
+    "_prepare/redundant_nodes.py": "constants",
     "_prepare/constant_folding.py": "tensors of static shape",
-    "_prepare/functionalize/alias_analysis.py": "only where all sizes are int",
-    "_prepare/observers.py": "flags of observers",
+    "_prepare/functionalize/aliases.py": "only where all sizes are int",
+    "_prepare/training_nodes.py": "flags of observers",
     "_prepare/patterns/flatten_token_matmuls.py": "texts of sizes",
     "_prepare/tensor_subclasses.py": "weights",
     "_prepare/weight_folding.py": "expressions of weights",

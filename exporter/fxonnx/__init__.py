@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ._targets import Target
     from ._targets.check import TargetFinding, check
     from .diagnostics.diff import GraphChange, ModelDiff, diff
-    from .diagnostics.report import report
+    from .diagnostics.reporting import report
     from .errors import (
         ArgumentError,
         CaptureError,
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
         torch_onnx_export,
         uninstall,
     )
-    from .torchscript.symbolic_registry import register_custom_op_symbolic, unregister_custom_op_symbolic
+    from .torchscript.user_symbolics import register_custom_op_symbolic, unregister_custom_op_symbolic
 
 __all__ = [  # noqa: RUF022 - grouped
     # Export
@@ -191,9 +191,9 @@ _MODULES = {
     "ProgramQuantization": "_program.quantization",
     "export": "_export",
     "is_in_onnx_export": "_export_context",
-    "register_custom_op_symbolic": "torchscript.symbolic_registry",
-    "report": "diagnostics.report",
-    "unregister_custom_op_symbolic": "torchscript.symbolic_registry",
+    "register_custom_op_symbolic": "torchscript.user_symbolics",
+    "report": "diagnostics.reporting",
+    "unregister_custom_op_symbolic": "torchscript.user_symbolics",
     "verify": "_program.verification",
     "weights_of": "_program",
 }
@@ -216,7 +216,7 @@ if not TYPE_CHECKING:  # a type checker would accept any attribute of a module w
         """Import a module when it is first used."""
         from importlib import import_module
 
-        from ._garbage import without_collections
+        from ._turns import without_collections
 
         with without_collections():
             return import_module(f".{module}", __name__)

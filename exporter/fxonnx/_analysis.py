@@ -15,12 +15,12 @@ from ._capture.data_dependence.assumption import AssumptionKind
 from ._display import Displayed, html_table
 from ._export import export
 from ._lower.passthrough import Passthrough
+from ._model_files import type_text
 from ._options import read_export_options
 from ._program import ONNXProgram
 from ._program.protobuf_layout import tensor_bytes
 from ._public import public
 from ._request import ExportOptions, LegacyOptions
-from ._sequence_types import type_text
 from ._warnings import collecting_warnings
 from .errors import (
     ArgumentError,

@@ -26,7 +26,6 @@ class _Disabled(Autocast):
 def without_autocast() -> Iterator[None]:
     """Disable the caller's autocast inside the context; ``callers_autocast`` tells it."""
     devices = filter(torch.is_autocast_enabled, _DEVICES)
-    devices = filter(torch.is_autocast_enabled, _DEVICES)
     enabled = tuple((device, torch.get_autocast_dtype(device)) for device in devices)
     with activated(_Disabled(enabled)), ExitStack() as stack:
         for device, _ in enabled:

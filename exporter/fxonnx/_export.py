@@ -30,7 +30,6 @@ from ._comparison import OutputComparison, report_skipped
 from ._diagnostics import Diagnostics, Report, read_diagnostics
 from ._export_context import exporting, in_mode
 from ._extensions import add_on
-from ._garbage import rare_collections
 from ._interrupts import deferred_interrupts
 from ._keywords import called_by_users
 from ._lower.dispatch import is_translated
@@ -51,15 +50,15 @@ from ._program import ONNXProgram
 from ._program.call_binding import bind_call
 from ._program.external_data import ExternalData
 from ._program.proof import confirm_assumed_limits, confirm_data_edges, confirmed_limits, prove, unproved_for_untested
-from ._program.read_weights import reads_metadata
 from ._program.record import ExportRecord
 from ._program.saving import check_file
+from ._program.weights import reads_metadata
 from ._progress import Timer
 from ._public import public
 from ._quantize_config import QuantizeConfig, WeightDtype
 from ._request import DataDependent, ExportOptions, Request, State
 from ._targets import Target
-from ._turns import one_at_a_time
+from ._turns import one_at_a_time, rare_collections
 from .errors import ArgumentError, RuntimeSessionError
 
 __all__ = ["export"]

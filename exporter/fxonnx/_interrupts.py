@@ -70,11 +70,7 @@ class _Interrupts:
                 signal.signal(number, handler)
 
     def _call(self, number: int, frame: FrameType | None) -> None:
-        """Call a handler.
-
-        Raises:
-            _HandlerError: If it raises an Exception; other exceptions are raised as they are.
-        """
+        """Call a handler."""
         try:
             self._handlers[number](number, frame)
         except Exception as error:  # noqa: BLE001 - a handler may raise anything

@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 from ._callers_autocast import without_autocast
 from ._diagnostics import Diagnostics
 from ._request import ExportOptions
-from ._tracebacks import shortened
+from ._user_files import shortened
 from .errors import ExportError, did_you_mean
 
 __all__ = ["DIAGNOSTICS", "OPTIONS", "called_by_users", "unknown_keyword"]

@@ -1,21 +1,21 @@
-"""ONNX models of any exporter: loading, and the origin of their nodes."""
+"""ONNX models of any exporter, whose files may have any content: loading, checks, types, and the origin of nodes."""
 
 from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from ._model_contents import check_model
 from ._paths import is_file, missing_file, path_of
 from ._provenance import innermost_frame
 from .errors import ArgumentError
 
-__all__ = ["check_external_data", "load_model", "origin_of", "text_list", "weight_values"]
+__all__ = ["check_external_data", "is_sequence", "load_model", "origin_of", "text_list", "type_text", "weight_values"]
 
 
 def load_model(model: Any) -> ir.Model:
@@ -44,7 +44,7 @@ def load_model(model: Any) -> ir.Model:
     if not loaded.opset_imports:
         raise ArgumentError("model", f"{path} is not an ONNX model: it imports no opset")
     try:
-        check_model(loaded, path)
+        _check_model(loaded, path)
     except ValueError as error:
         raise ArgumentError("model", f"{path} is not a valid ONNX model: {error}") from error
     return loaded
@@ -130,3 +130,103 @@ def _path_of_scopes(scopes: Sequence[str]) -> str:
             path = f"{path}.{scope}" if path else scope
         last = scope
     return path
+
+
+def _check_model(model: ir.Model, path: Path) -> None:
+    """Check what no reader of a model may rely on otherwise: dims, the places of external data, and the order of nodes.
+
+    Nodes that only are in another order than they are computed in are sorted.
+    """
+    for name, tensor in _tensors(model):
+        dims = tensor.shape.numpy()
+        if any(dim < 0 for dim in dims):
+            raise ValueError(f"the tensor {name!r} has the dims {list(dims)}")
+        if isinstance(tensor, ir.ExternalTensor):
+            problem = _problem_of_external(tensor, path.absolute().parent)
+            if problem:
+                raise ValueError(f"the external data of {name!r} {problem}")
+    _check_order(model.graph)
+    for function in model.functions.values():
+        _check_order(function)
+
+
+def _tensors(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
+    for graph in model.graphs():
+        for name, value in graph.initializers.items():
+            if value.const_value is not None:
+                yield name, value.const_value
+    owners: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for graph_or_function in owners:
+        for node in ir.traversal.RecursiveGraphIterator(graph_or_function):
+            for attribute in node.attributes.values():
+                if attribute.is_ref():
+                    continue
+                if attribute.type == ir.AttributeType.TENSOR:
+                    yield f"{node.op_type}.{attribute.name}", attribute.as_tensor()
+                elif attribute.type == ir.AttributeType.TENSORS:
+                    yield from ((f"{node.op_type}.{attribute.name}", each) for each in attribute.as_tensors())
+
+
+def _problem_of_external(tensor: ir.ExternalTensor, directory: Path) -> str:
+    """The problem with the location of external data; "" if there is none. Its reader reports a missing file."""
+    location = os.fspath(tensor.location)
+    if not location or "\0" in location:
+        return f"has the location {location!r}"
+    file = directory / location
+    # A link in the directory may lead out of it, and the directory itself may be reached by a link.
+    inside = os.path.realpath(directory)
+    if Path(location).is_absolute() or os.path.commonpath([inside, os.path.realpath(file)]) != inside:
+        return f"is outside of the model's directory: {location}"
+    if file.exists() and not file.is_file():
+        return f"is not a file: {location}"
+    offset, length = tensor.offset or 0, tensor.nbytes if tensor.length is None else tensor.length
+    if offset < 0 or length != tensor.nbytes:
+        return f"has the offset {offset} and the length {length}, and its dtype and dims require {tensor.nbytes} bytes"
+    if file.is_file() and offset + length > file.stat().st_size:
+        return f"ends after its file: {location}"
+    return ""
+
+
+def _check_order(graph: ir.Graph | ir.Function) -> None:
+    if not _is_sorted(graph):
+        try:
+            graph.sort()
+        except ValueError:
+            raise ValueError("nodes depend on each other in a cycle") from None
+
+
+def _is_sorted(graph: ir.Graph | ir.Function) -> bool:
+    """Whether all nodes, also in subgraphs, read what was computed before them."""
+    known: set[ir.Value] = set()
+    result = True
+
+    def enter(entered: ir.Graph | ir.Function | ir.GraphView) -> None:
+        known.update(entered.inputs)
+        if isinstance(entered, ir.Graph):
+            known.update(entered.initializers.values())
+
+    for node in ir.traversal.RecursiveGraphIterator(graph, enter_graph=enter):
+        for value in node.inputs:
+            if value is not None and value not in known:
+                if value.producer() is None:
+                    raise ValueError(
+                        f"the node {node.name or node.op_type!r} reads {value.name!r}, which nothing computes"
+                    )
+                result = False
+        known.update(node.outputs)
+    return result
+
+
+def is_sequence(value: ir.Value) -> bool:
+    """Whether a graph input or output is a list of tensors; its dtype and shape are an item's."""
+    return isinstance(value.type, ir.SequenceType)
+
+
+def type_text(value: ir.Value, text: str) -> str:
+    """The type of a graph input or output, for messages.
+
+    Args:
+        value: The graph input or output.
+        text: The type of the tensor, or of an item of the list.
+    """
+    return f"seq({text})" if is_sequence(value) else text

@@ -1,16 +1,18 @@
-"""Paths that users pass."""
+"""Paths that users pass, and JSON texts of files, which may have any content."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 from ._display import bytes_text
 from .errors import ArgumentError, SaveError, did_you_mean
 
-__all__ = ["NO_PERMISSION", "is_file", "missing_file", "not_written", "path_of"]
+__all__ = ["NO_PERMISSION", "is_file", "missing_file", "not_written", "parse_json", "path_of"]
 
 NO_PERMISSION = ("permission denied", "write to a directory in which you may create files")
 """The problem and the hint for a destination that is not writable, or is on a device that is not."""
@@ -89,3 +91,18 @@ def not_written(problem: str, place: Path, error: OSError, *, needed: int | None
         reason = "no space left on the device"
         hint = "write to another device" if needed is None else f"it takes about {bytes_text(needed)}{free}"
     return SaveError(f"{problem}: {reason}", hint=hint)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON.
+
+    Args:
+        text: The text.
+
+    Raises:
+        ValueError: If it is not JSON, or nested deeper than Python can parse.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

@@ -1,4 +1,4 @@
-"""The time of each stage, and progress within it, for an observer such as the command line's display."""
+"""Time of the export stages, and progress within one, for an observer such as the command line's display."""
 
 from __future__ import annotations
 

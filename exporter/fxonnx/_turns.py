@@ -1,14 +1,15 @@
-"""The turns that exports of several threads take, and the changes that a process forked during one of them undoes."""
+"""The process during exports: the turns of threads, changes that forks undo, and Python's garbage collector."""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["one_at_a_time", "undone_in_forks"]
+__all__ = ["one_at_a_time", "rare_collections", "undone_in_forks", "without_collections"]
 
 _TRACING = (
     *("torch.compiler", "torch.export._trace", "torch.fx._lazy_graph_module", "torch.fx._symbolic_trace"),
@@ -114,3 +115,44 @@ def undone_in_forks(undo: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         _TURNS.changes.remove(change)
+
+
+_THRESHOLDS = (50_000, 20, 1_000)
+"""Young objects, young collections and middle ones until a collection of the next generation."""
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Collect young garbage less often in the body, and the garbage among all objects of the process practically never.
+
+    In a new process these collections would be a third of the first export. Thresholds of the user that are higher, and
+    a collector that is off, stay; of two exports in threads the first that ends restores them.
+    """
+    before = gc.get_threshold()
+    raised = tuple(max(pair) for pair in zip(before, _THRESHOLDS, strict=True))
+    if before[0] == 0 or raised == before:
+        yield
+        return
+    gc.set_threshold(*raised)
+    try:
+        with undone_in_forks(lambda: gc.set_threshold(*before)):
+            yield
+    finally:
+        if gc.get_threshold() == raised:
+            gc.set_threshold(*before)
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Collect nothing in the body, an import, whose objects live as long as the process, and skip them afterwards."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            if gc.get_freeze_count() == 0:
+                # Moves all objects to the oldest generation. Otherwise the next collections would search them.
+                gc.freeze()
+                gc.unfreeze()
+            gc.enable()

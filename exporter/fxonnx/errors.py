@@ -38,7 +38,7 @@ from fxonnx_translations._suggestions import did_you_mean as did_you_mean
 
 from ._display import printable
 from ._public import public
-from ._tracebacks import only_own_lines
+from ._user_files import only_own_lines
 
 __all__ = [
     "ArgumentError",
@@ -64,6 +64,11 @@ def kind_of(value: object) -> str:
     """The class of a value with its article, for messages: ``an int``, ``a list``."""
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
+
+
+def one_line(error: BaseException) -> str:
+    """The class and the first line of an error of other code, for messages."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 @public

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from typing import Any
 
@@ -145,75 +144,6 @@ def test_random_attention_graphs_keep_their_values(seed: int) -> None:
         program = fxonnx.export(Attending(form).eval(), inputs(form), opset_version=opset, verify=True)
         plain = fxonnx.export(Attending(form).eval(), inputs(form), opset_version=opset, optimize=False, verify=True)
         assert len(kinds(program)) <= len(kinds(plain))
-
-
-def halves(x: torch.Tensor) -> Any:
-    return x[..., :3].relu() + x[..., 3:].exp()
-
-
-def thirds(x: torch.Tensor) -> Any:
-    return x[:, 4:] * 2, x[:, :2] + x[:, 2:4], x[:, -2:].relu()
-
-
-def gap(x: torch.Tensor) -> Any:
-    return x[:, :2] + x[:, 4:]
-
-
-def overlap(x: torch.Tensor) -> Any:
-    return x[:, :4] + x[:, 2:]
-
-
-def stepped(x: torch.Tensor) -> Any:
-    return x[:, ::2] + x[:, 1::2]
-
-
-def of_a_weight(x: torch.Tensor) -> Any:
-    table = torch.arange(6.0)
-    return x[:, :3] * table[:3] + x[:, :3] * table[3:]
-
-
-@pytest.mark.parametrize(
-    ("function", "splits"), [(halves, 1), (thirds, 1), (gap, 0), (overlap, 0), (stepped, 0), (of_a_weight, 0)]
-)
-def test_adjacent_slices_become_one_split(function: Any, splits: int) -> None:
-    program = fxonnx.export(Function(function), (torch.randn(2, 6),), dynamic_shapes=({0: "n"},), verify="auto")
-    assert kinds(program).count("Split") == splits
-    assert ("Slice" in kinds(program)) == (splits == 0)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_random_slices_keep_their_values(seed: int) -> None:
-    generator = random.Random(seed)
-    edges = [0, *sorted(generator.sample(range(1, 8), generator.randrange(1, 4))), 8]
-    bounds = list(itertools.pairwise(edges))
-    if generator.random() < 0.5:
-        bounds[generator.randrange(len(bounds))] = tuple(sorted(generator.sample(range(9), 2)))  # type: ignore[call-overload]
-    axis = generator.choice([0, 1, -1])
-
-    def function(x: torch.Tensor) -> Any:
-        pieces = [x.narrow(axis, first, last - first) for first, last in bounds]
-        negative = x[tuple([slice(None)] * (axis % 2) + [slice(-3, None)])]
-        return torch.cat([piece * (index + 1) for index, piece in enumerate(pieces)], axis), negative
-
-    fxonnx.export(Function(function), (torch.randn(8, 8),), verify=True)
-
-
-class Turned(nn.Module):
-    """Rotary embeddings, one layer for each tensor."""
-
-    def forward(self, tensors: list[torch.Tensor], positions: torch.Tensor) -> list[torch.Tensor]:
-        angles = positions[:, None].float() * torch.tensor([1.0, 0.1])
-        both = torch.cat((angles, angles), dim=-1)
-        cosine, sine = both.cos(), both.sin()
-        return [x * cosine + torch.cat((-x[..., 2:], x[..., :2]), dim=-1) * sine for x in tensors]
-
-
-@pytest.mark.parametrize("count", [2, 5])
-def test_sine_table_is_negated_once(count: int) -> None:
-    args = ([torch.randn(2, 1, 3, 4) for _ in range(count)], torch.arange(3))
-    program = fxonnx.export(Turned(), args, verify=True)
-    assert kinds(program).count("Neg") == (1 if count == 5 else 2)
-    assert program.record.patterns["rotary_sign"] == (5 if count == 5 else 0)
 
 
 def test_identity_operators_are_eliminated() -> None:

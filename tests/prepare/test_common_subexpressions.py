@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fxonnx
-from fxonnx._prepare.common_subexpressions import eliminate_common_subexpressions
+from fxonnx._prepare.redundant_nodes import eliminate_common_subexpressions
 
 from ..functions import Function
 

@@ -168,7 +168,7 @@ class Lists(nn.Module):
 
 def test_a_wrong_form_of_a_script_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     # As in an export, torch itself calls the Python function in place of the script.
-    monkeypatch.setattr(modules, "received", lambda argument, value: value)
+    monkeypatch.setattr(modules, "_received", lambda argument, value: value)
     with pytest.raises(fxonnx.CaptureError, match="does not compute what the model computes, at the example"):
         fxonnx.export(Lists().eval(), (torch.rand(2, 3),))
 

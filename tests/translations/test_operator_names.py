@@ -9,7 +9,7 @@ import torch
 import torch.nn.modules.linear_cross_entropy  # defines operators, and torch imports it for the first call only
 import torchao.quantization.quant_primitives  # noqa: F401
 
-import fxonnx.quantization.low_precision.operator  # noqa: F401
+import fxonnx.quantization.low_precision.activations  # noqa: F401
 from fxonnx_translations._builder.op import Op
 from fxonnx_translations._builtin import default_registry
 from fxonnx_translations._registry import build_registry, translates

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from .contents import UnsafeContentError, read_program, refuse_compiled_code
-from .sizes import check_archive_size
+from .contents import UnsafeContentError, check_archive_size, read_program, refuse_compiled_code
 
 __all__ = ["UnsafeContentError", "check_archive_size", "read_program", "refuse_compiled_code"]

@@ -1,4 +1,4 @@
-"""Texts of a serialized program that torch evaluates, compiles, imports or looks up when it loads or runs it."""
+"""Contents and sizes of archives, checked before torch reads them: torch.export.load evaluates texts of the file."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import math
 import operator
 import re
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from enum import EnumMeta
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import IO, Any, NoReturn
 
 import torch
 
@@ -17,7 +19,7 @@ from fxonnx_translations._torch_compat import HigherOrderOperator, OpOverload
 
 from .expressions import check_guard, check_size
 
-__all__ = ["UnsafeContentError", "read_program", "refuse_compiled_code"]
+__all__ = ["UnsafeContentError", "check_archive_size", "read_program", "refuse_compiled_code"]
 
 _Path = tuple[str | int, ...]
 
@@ -103,11 +105,7 @@ _LARGE_SYMBOL = re.compile(r"[a-z]+\d{7,}")
 
 
 def _check(path: _Path, text: str) -> None:
-    """Check a text.
-
-    Raises:
-        ValueError: If it is none that torch.export writes.
-    """
+    """Check a text."""
     names = [part for part in path if isinstance(part, str)]
     key = names[-1]
     if key == "(key)":
@@ -244,3 +242,42 @@ def _check_classes(value: dict[str, Any]) -> None:
             found = getattr(found, "__dict__", {}).get(name)
         if not isinstance(found, EnumMeta):
             raise ValueError(f"{value.get('fqn')} is not an enum of a module that is imported")
+
+
+_BYTES = 2**30
+_RATIO = 8
+"""torch stores entries without compression; compressed again, weights become a little smaller."""
+_ZIP = b"PK\x03\x04"
+
+
+def check_archive_size(path: Path) -> None:
+    """Check that a file does not decompress to more than 1 GiB and 8 times its size; others than archives may be any.
+
+    Args:
+        path: The file.
+
+    Raises:
+        UnsafeContentError: If it does, or an archive in it does.
+    """
+    try:
+        with path.open("rb") as file:
+            _check_entries(file, path.stat().st_size, "archive", may_nest=True)
+    except (OSError, RuntimeError, NotImplementedError, zipfile.BadZipFile):
+        return  # which its reader reports
+
+
+def _check_entries(file: IO[bytes], size: int, name: str, *, may_nest: bool) -> None:
+    """Check an archive, and those in it, of which torch writes one for weights that are no plain tensors."""
+    is_archive = file.read(len(_ZIP)) == _ZIP
+    file.seek(0)
+    if not is_archive:
+        return
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        total, limit = sum(entry.file_size for entry in entries), max(_BYTES, _RATIO * size)
+        if total > limit:
+            problem = f"{size:,} bytes that decompress to {total:,}, which is more than {limit:,}"
+            raise UnsafeContentError(name, problem)
+        for entry in entries if may_nest else ():
+            with archive.open(entry) as content:
+                _check_entries(content, entry.file_size, entry.filename, may_nest=False)

@@ -11,9 +11,9 @@ from typing import Any
 import onnx_ir as ir
 
 from .._display import printable
-from .._json_text import parse_json
 from .._lower.guards import GUARDS_KEY
 from .._model_files import load_model
+from .._paths import parse_json
 from .._program.proof import PROOF_KEY, Proof
 from .._targets import PROFILES
 from .._targets.check import TargetFinding, check

@@ -505,7 +505,7 @@ def report_command(
     Exit code 0 if the page is written, 1 after an error, 2 for a wrong argument.
     """
     with readable_messages(debug, as_json=as_json):
-        from ..diagnostics.report import report  # imports torch
+        from ..diagnostics.reporting import report  # imports torch
 
         path = report(model, output or model.with_suffix(".html"), profile_runtime=profile_runtime)
     print_answer(as_json, {"output": path}, f"wrote {path}")

@@ -9,10 +9,10 @@ from typing import Any
 from rich.table import Table
 
 from .._analysis import typed_name
-from .._documentation import page_address
 from .._program import ONNXProgram
 from .._program.references import reference_of
 from .._program.saving import check_destination
+from .._public import page_address
 from ..errors import SaveError
 from .messages import size_text
 

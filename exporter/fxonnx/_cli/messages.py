@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 from .._display import printable
-from .._documentation import page_address
+from .._public import page_address
 from .progress import showing_progress
 
 if TYPE_CHECKING:

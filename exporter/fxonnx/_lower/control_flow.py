@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from fxonnx_translations._builder.op import Op, ResultSpec, Unsupported
 from fxonnx_translations._builder.symbolic_dims import Dim
 
-__all__ = ["CONTROL_FLOW", "LowerSubgraph", "bound_symbols"]
+__all__ = ["CONTROL_FLOW", "LowerSubgraph", "bound_symbols", "is_nested", "leaves_of", "nest_like", "nesting"]
 
 LowerSubgraph: TypeAlias = "Callable[[Op, torch.fx.Node, Sequence[Any]], list[Any]]"
 """Lowers a subgraph, given by its ``get_attr`` node, with values or sizes for its placeholders; returns its outputs."""
@@ -149,3 +149,25 @@ CONTROL_FLOW: Mapping[Any, Callable[..., Sequence[ir.Value]]] = MappingProxyType
     }
 )
 """Higher-order operators with subgraphs, each mapped to the function that lowers it."""
+
+
+def nest_like(val: Any, values: Iterator[ir.Value]) -> Any:
+    """Nest the values, one for each tensor, like torch's results."""
+    if isinstance(val, (list, tuple)):
+        return [nest_like(item, values) for item in val]
+    return next(values) if isinstance(val, torch.Tensor) else None
+
+
+def leaves_of(val: Any) -> list[Any]:
+    """The values of a result, in the order of its schema."""
+    return [leaf for item in val for leaf in leaves_of(item)] if isinstance(val, (list, tuple)) else [val]
+
+
+def is_nested(returned: Any) -> bool:
+    """Whether it is a list that has lists."""
+    return isinstance(returned, (list, tuple)) and any(isinstance(item, (list, tuple)) for item in returned)
+
+
+def nesting(returned: Any) -> str:
+    """The lists of a result, for messages: ``[value, [value, value]]``."""
+    return f"[{', '.join(map(nesting, returned))}]" if isinstance(returned, (list, tuple)) else "value"

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from fxonnx_translations._builder.builder import Builder
 from fxonnx_translations._builder.op_schema import schema_info
 
-from .dead_nodes import subgraphs
+from .finalize import subgraphs
 from .regions import REGIONS, SCOPES
 
 __all__ = ["GuardPlace", "ancestors", "can_expand", "find_places"]

@@ -8,6 +8,7 @@ Runtime replaces one element of a concatenated shape by -1, and OpenVINO trusts 
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,18 +30,10 @@ from .._capture.data_dependence.assumption import AssumptionKind
 from .._prepare import Prepared
 from .._prepare.assumption_checks import Check
 from .._warnings import warn_user
-from .dead_nodes import subgraphs
-from .enforced_limits import is_enforced
+from .finalize import subgraphs
 from .guard_places import ancestors, can_expand, find_places
 
-__all__ = [
-    "GUARDS_KEY",
-    "Guards",
-    "insert_guards",
-    "keep_checks",
-    "name_of_constraint",
-    "renamed",
-]
+__all__ = ["GUARDS_KEY", "Guards", "insert_guards", "keep_checks", "name_of_constraint", "renamed"]
 
 GUARDS_KEY = "pkg.fxonnx.guards"
 """Metadata key of the model: JSON, the names of the nodes that check the limits of the inputs."""
@@ -189,7 +182,7 @@ class _Insertion:
 
     def add_sizes(self, limits: SizeLimits) -> None:
         """Add the guards of constraints on sizes."""
-        constraints = [one for one in _guarded(limits) if not is_enforced(one, self._builder)]
+        constraints = [one for one in _guarded(limits) if not _is_enforced(one, self._builder)]
         if not constraints:
             return
         builder, outside = self._builder, self._builder.symbols
@@ -248,11 +241,7 @@ class _Insertion:
         return self.passed or self._one
 
     def attach(self, sizes: Mapping[str, int]) -> None:
-        """Make every output depend on the guards.
-
-        Args:
-            sizes: Name of a dim in the graph to its size in the example.
-        """
+        """Make every output depend on the guards."""
 
         def bytes_of(value: ir.Value) -> int | None:
             return _bytes_of(self._builder, value, sizes)
@@ -453,3 +442,43 @@ def _bytes_of(builder: Builder, value: ir.Value, sizes: Mapping[str, int]) -> in
         size = dim.xreplace(known)
         count *= max(int(size), 0) if size.is_Integer else _UNKNOWN_SIZE
     return int(count * (value.dtype.itemsize if value.dtype is not None else _BYTES_OF_UNKNOWN))
+
+
+# ---- limits that operators enforce
+
+
+_SIZE_READERS = frozenset({"Shape", "Size"})
+_WITHOUT_CHECKS = frozenset({"Attention", "GRU", "LSTM", "RNN", "If", "Loop", "Scan", "Resize"})
+"""Operators whose kernels do not check all sizes of their inputs, or whose body may be one that was not captured."""
+_DECISIONS = (ast.Compare, ast.IfExp, ast.BoolOp, ast.If, ast.While, ast.Assert)
+_CHOOSING = frozenset({"all", "any", "bool", "max", "min", "sorted"})
+
+
+def _is_enforced(constraint: Constraint, builder: Builder) -> bool:
+    """Whether the operators of a graph require two dims to be equal as those of the model do.
+
+    That is the case for sums of tensors, for example: ONNX broadcasts a size of 1 as torch does, and any other size is
+    an error. It is not if the model itself compares the sizes, or if the graph computes with a size.
+    """
+    expression = constraint.expression
+    if not isinstance(expression, sympy.Eq) or not all(side.is_Symbol for side in expression.args):
+        return False
+    return not _decides(constraint.code) and not _computes_with_sizes(builder)
+
+
+def _decides(code: str | None) -> bool:
+    """Whether a line of code may compare sizes; True if it is not known."""
+    try:
+        tree = ast.parse(code or "?")
+    except SyntaxError:
+        return True
+    return any(
+        isinstance(node, _DECISIONS) or (isinstance(node, ast.Name) and node.id in _CHOOSING) for node in ast.walk(tree)
+    )
+
+
+def _computes_with_sizes(builder: Builder) -> bool:
+    return any(
+        node.op_type in _SIZE_READERS or node.op_type in _WITHOUT_CHECKS or node.domain not in ("", "ai.onnx")
+        for node in ir.traversal.RecursiveGraphIterator(builder.graph)
+    )

@@ -35,11 +35,10 @@ from .._prepare import REASON_KEY, Prepared, Update, find_attribute
 from .._provenance import REGIONS_KEY, source_line
 from .._request import Request
 from ..errors import TranslationError, UnsupportedOperator, UnsupportedOperatorError, kind_of
-from .control_flow import CONTROL_FLOW, bound_symbols
+from .control_flow import CONTROL_FLOW, bound_symbols, is_nested, leaves_of, nest_like, nesting
 from .dispatch import arguments_by_name, find_translation
 from .finalize import finalize
 from .guards import Guards, insert_guards, keep_checks
-from .lowest_opset import lowest_opset
 from .metadata import SCOPE, NodeMetadata, class_scopes_of, scopes_of, target_name
 from .model import (
     NO_ELEMENT_TYPE_HINT,
@@ -53,10 +52,9 @@ from .model import (
     new_model,
     report_renamed_parameters,
 )
-from .nested_results import is_nested, leaves_of, nest_like, nesting
 from .outlining import outline
 from .regions import REGIONS, SCOPES, Scope
-from .versions import NEWEST_OPSET, ir_versions
+from .versions import NEWEST_OPSET, ir_versions, lowest_opset
 
 __all__ = ["Lowered", "lower"]
 
@@ -180,13 +178,7 @@ class _GraphLowering:
         constants: Mapping[str, torch.Tensor],
         skipped: Collection[torch.fx.Node] = (),
     ) -> None:
-        """Lower the nodes of a graph.
-
-        Args:
-            graph: The FX graph; its placeholders already have values.
-            constants: Tensors of its ``get_attr`` nodes.
-            skipped: Further nodes that already have values.
-        """
+        """Lower the nodes of a graph."""
         for node in graph.nodes:
             interruption_point()
             if node.op == "call_function" and node not in skipped:
@@ -414,11 +406,7 @@ class _GraphLowering:
         )
 
     def _complex_values(self, node: torch.fx.Node) -> frozenset[ir.Value]:
-        """The complex operands of a call.
-
-        Raises:
-            Unsupported: If one value is both a complex and a real operand, as a complex tensor with its real view.
-        """
+        """The complex operands of a call."""
         values: tuple[set[ir.Value], set[ir.Value]] = (set(), set())
         for argument in node.all_input_nodes:
             value, val = self.env[argument], argument.meta.get("val")

@@ -264,12 +264,7 @@ def _stacked_input(node: torch.fx.Node, sequence: ir.Value, builder: Builder) ->
 
 
 def _element_type(what: str, dtype: torch.dtype, opset: int) -> ir.DataType:
-    """The element type of an input or weight.
-
-    Raises:
-        TranslationError: If ONNX has none.
-        ArgumentError: If the opset is older than the element type.
-    """
+    """The element type of an input or weight."""
     try:
         found = dtypes.from_torch(dtype)
     except dtypes.NoElementTypeError as error:

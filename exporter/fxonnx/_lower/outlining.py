@@ -123,17 +123,7 @@ class _Outliner:
             body.remove([node for node in body if node.op_type == "Constant" and not node.outputs[0].uses()])
 
     def _replace(self, graph: ir.Graph, kind: Sequence[Interface], domain: str, *, is_wanted: bool) -> ir.Graph | None:
-        """Replace isomorphic regions by calls of one function.
-
-        Args:
-            graph: The graph of the regions.
-            kind: The regions.
-            domain: Domain of the function.
-            is_wanted: Whether to create a function if there is none.
-
-        Returns:
-            The body of a new function, or None.
-        """
+        """Replace isomorphic regions by calls of one function; return the body of a new function, or None."""
         nodes = list(graph)
         members = [member for member in kind if nodes_after(nodes, member.region.nodes) is not None]
         outputs = sorted({index for member in members for index in member.used_outside()})
@@ -300,11 +290,7 @@ def _common_shape(values: Sequence[ir.Value]) -> ir.Shape | None:
 
 
 def _replace_by_call(graph: ir.Graph, member: Interface, function: _Function) -> bool:
-    """Move the nodes of a region out of the graph and insert a call in their place.
-
-    Returns:
-        False if this is not possible, since other calls now depend on the region and the region on them.
-    """
+    """Replace the nodes of a region by a call; False if the call and the region would depend on each other."""
     following = nodes_after(list(graph), member.region.nodes)
     if following is None:
         return False

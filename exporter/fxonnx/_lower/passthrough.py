@@ -1,4 +1,4 @@
-"""Passthrough: emit operators as nodes of their own domain, for a runtime with kernels for them."""
+"""Operators of custom domains: passthrough, for a runtime with kernels for them, and those of user translations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fxonnx_translations._registry import Translation
 from fxonnx_translations._suggestions import did_you_mean
 from fxonnx_translations._torch_compat import OpOverload
 
-__all__ = ["Passthrough"]
+__all__ = ["Passthrough", "as_input", "emit_custom"]
 
 ATEN_DOMAIN = "org.pytorch.aten"
 
@@ -72,7 +72,7 @@ def _emit(op: Op, *, target: OpOverload, domain: str, version: int, as_aten: boo
     for parameter in target._schema.arguments:
         value = arguments.get(parameter.name, parameter.default_value)
         if _is_input(value, str(parameter.type)):
-            inputs += [_as_input(op, item) for item in (value if isinstance(value, list) else [value])]
+            inputs += [_as_operand(op, item) for item in (value if isinstance(value, list) else [value])]
         elif value is not None and value != []:
             attributes[parameter.name] = _as_attribute(value)
     while inputs and inputs[-1] is None:
@@ -95,7 +95,7 @@ def _is_input(value: Any, kind: str) -> bool:
 _CONSTANTS = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
-def _as_input(op: Op, value: Any) -> ir.Value | None:
+def _as_operand(op: Op, value: Any) -> ir.Value | None:
     if value is None or isinstance(value, ir.Value):
         return value
     if isinstance(value, int) or hasattr(value, "free_symbols"):
@@ -112,3 +112,45 @@ def _as_attribute(value: Any) -> Any:
         items = [_as_attribute(item) for item in value]
         return [float(item) for item in items] if any(isinstance(item, float) for item in items) else items
     return value if isinstance(value, int | float | str) else str(value).removeprefix("torch.")
+
+
+def as_input(op: Op, argument: Any) -> ir.Value | None:
+    """The graph value of a value, tensor, number, list of numbers or size; None for an absent input."""
+    if argument is None or isinstance(argument, ir.Value):
+        return argument
+    if isinstance(argument, (torch.Tensor, bool, int, float)):
+        return op.const(torch.as_tensor(argument))
+    if isinstance(argument, (list, tuple)) and all(isinstance(item, (int, float)) for item in argument):
+        return op.const(torch.tensor(argument))
+    return op.size(argument)
+
+
+def emit_custom(
+    op: Op,
+    opsets: Mapping[str, int],
+    operator: tuple[str, str],
+    inputs: Sequence[Any],
+    attributes: Mapping[str, Any],
+    outputs: Sequence[ir.DataType | int | None],
+) -> tuple[ir.Value, ...]:
+    """Emit a custom operator.
+
+    Args:
+        op: The op object of the node.
+        opsets: Opset versions of custom domains; 1 for domains that are not listed.
+        operator: Domain and name.
+        inputs: As for ``as_input``.
+        attributes: The attributes.
+        outputs: For each output its element type, or the position of the input whose type it has; None if neither is
+            known, which torch's type replaces if the output is a result of the node.
+    """
+    domain, name = operator
+    values = [as_input(op, value) for value in inputs]
+    made = op.builder.emit_verbatim(name, values, attributes, len(outputs), domain, opsets.get(domain, 1))
+    for value, rule in zip(made, outputs, strict=True):
+        source = values[rule] if isinstance(rule, int) and rule < len(values) else None
+        if isinstance(rule, ir.DataType):
+            value.type = ir.TensorType(rule)
+        elif source is not None:
+            value.type = source.type
+    return made

@@ -6,18 +6,20 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from functools import partialmethod
 from typing import Any
 
 import onnx_ir as ir
 import onnxscript
+import torch
 from onnxscript import evaluator, onnx_types, values
 
+from fxonnx_translations._builder.dtypes import from_torch
 from fxonnx_translations._builder.op import Op, Unsupported
 from fxonnx_translations._builder.op_schema import info_of
 
 from .._extensions import add_on
-from .custom_operators import emit_custom
-from .onnxscript_values import to_plain, to_script_value
+from .passthrough import emit_custom
 
 __all__ = ["call_user_translation"]
 
@@ -64,9 +66,10 @@ def call_user_translation(
         return function(op, *args, **kwargs)
     with evaluator.default_as(_EmittingEvaluator(op, opsets)):
         given = {
-            key: -1 if key == "dtype" and value is None else to_script_value(op, value) for key, value in kwargs.items()
+            key: -1 if key == "dtype" and value is None else _to_script_value(op, value)
+            for key, value in kwargs.items()
         }
-        return to_plain(function(*to_script_value(op, list(args)), **given))
+        return _to_plain(function(*_to_script_value(op, list(args)), **given))
 
 
 def _first_parameter(function: Callable[..., Any]) -> str:
@@ -136,8 +139,8 @@ class _EmittingEvaluator:
         schema = operator.op_schema
         if schema is None:
             raise Unsupported(f"{operator.domain or 'ONNX'} has no operator {operator.name}")
-        given = {key: to_plain(value) for key, value in kwargs.items()}
-        inputs = to_plain(list(args))
+        given = {key: _to_plain(value) for key, value in kwargs.items()}
+        inputs = _to_plain(list(args))
         inputs += [given.pop(declared.name, None) for declared in schema.inputs[len(inputs) :]]
         while inputs and inputs[-1] is None:
             inputs.pop()
@@ -151,12 +154,76 @@ class _EmittingEvaluator:
         return self._script_values(self._op.multi(operator.name, *inputs, outputs=count, **given))
 
     def _script_values(self, values: Sequence[ir.Value]) -> Any:
-        script_values = tuple(to_script_value(self._op, value) for value in values)
+        script_values = tuple(_to_script_value(self._op, value) for value in values)
         return script_values[0] if len(script_values) == 1 else script_values
 
     def eval_function(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Inline an onnxscript function."""
         made = self._op.call_inline(
-            function, *to_plain(list(args)), **{name: to_plain(kwargs[name]) for name in kwargs}
+            function, *_to_plain(list(args)), **{name: _to_plain(kwargs[name]) for name in kwargs}
         )
         return self._script_values([made] if isinstance(made, ir.Value) else made)
+
+
+class _ScriptOperand:
+    """A graph value with Python arithmetic and comparison operators, as in ``x * 2 > y``.
+
+    Args:
+        op: The op object of the node.
+        value: The graph value; other attributes are forwarded to it.
+    """
+
+    def __init__(self, op: Op, value: ir.Value) -> None:
+        self._op = op
+        self.value = value
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.value, name)
+
+    def _binary(self, op_type: str, other: Any, *, swapped: bool = False) -> _ScriptOperand:
+        plain = _to_plain(other)
+        # A number has the type of the value, also of one that an operator of another domain computes.
+        pair = [self.value, plain if self.value.dtype is None else self._op.operand(plain, self.value.dtype)]
+        return _ScriptOperand(self._op, getattr(self._op, op_type)(*(reversed(pair) if swapped else pair)))
+
+    def __neg__(self) -> _ScriptOperand:
+        return _ScriptOperand(self._op, self._op.Neg(self.value))
+
+    __add__ = partialmethod(_binary, "Add")
+    __sub__ = partialmethod(_binary, "Sub")
+    __mul__ = partialmethod(_binary, "Mul")
+    __truediv__ = partialmethod(_binary, "Div")
+    __pow__ = partialmethod(_binary, "Pow")
+    __mod__ = partialmethod(_binary, "Mod")
+    __matmul__ = partialmethod(_binary, "MatMul")
+    __lt__ = partialmethod(_binary, "Less")
+    __le__ = partialmethod(_binary, "LessOrEqual")
+    __gt__ = partialmethod(_binary, "Greater")
+    __ge__ = partialmethod(_binary, "GreaterOrEqual")
+    __radd__ = partialmethod(_binary, "Add", swapped=True)
+    __rsub__ = partialmethod(_binary, "Sub", swapped=True)
+    __rmul__ = partialmethod(_binary, "Mul", swapped=True)
+    __rtruediv__ = partialmethod(_binary, "Div", swapped=True)
+    __rpow__ = partialmethod(_binary, "Pow", swapped=True)
+    __rmod__ = partialmethod(_binary, "Mod", swapped=True)
+    __rmatmul__ = partialmethod(_binary, "MatMul", swapped=True)
+
+
+def _to_script_value(op: Op, argument: Any) -> Any:
+    """Convert an argument to the form in which torch.onnx passes it to onnxscript functions."""
+    if isinstance(argument, ir.Value):
+        return _ScriptOperand(op, argument)
+    if isinstance(argument, list):
+        return [_to_script_value(op, item) for item in argument]
+    if isinstance(argument, torch.dtype):
+        return int(from_torch(argument))
+    if isinstance(argument, (torch.device, torch.memory_format, torch.layout)):
+        return str(argument)
+    return argument
+
+
+def _to_plain(returned: Any) -> Any:
+    """Unwrap operands, also in lists, to the graph values they hold."""
+    if isinstance(returned, (list, tuple)):
+        return [_to_plain(item) for item in returned]
+    return returned.value if isinstance(returned, _ScriptOperand) else returned

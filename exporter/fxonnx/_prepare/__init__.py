@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from .decompose import REASON_KEY
-from .default_opset import has_operators, least_default_opset, least_opset_of_program
 from .graph_utils import find_attribute
 from .mutations import LOST_UPDATES_KEY, Update, find_updates, report_changes, report_updates
 from .patterns import PATTERNS, PatternContext, pattern_context
-from .pipeline import Prepared, prepare
+from .pipeline import Prepared, has_operators, least_default_opset, least_opset_of_program, prepare
 from .sizes import same_shape, same_size
 from .tensor_subclasses import unwrap_subclasses
 from .weight_folding import DerivedWeight

@@ -13,7 +13,7 @@ from torch.fx.node import map_arg
 from fxonnx_translations._torch_compat import OpOverload
 
 from .._provenance import VALUE_KEY
-from .graph_utils import fake_mode_of, find_attribute
+from .graph_utils import fake_mode_of, subgraphs_of
 from .inline import inline_subgraphs
 
 __all__ = ["Workspace", "copy_program", "mark_captured_values", "mark_replacements", "runnable_program"]
@@ -75,13 +75,11 @@ def mark_captured_values(module: torch.fx.GraphModule, path: str = "", scopes: A
         path: Prefix of the names.
         scopes: For a subgraph, the ``nn_module_stack`` of its operator: nodes without one belong to the same module.
     """
+    for node, body in subgraphs_of(module):
+        call = next(iter(node.users), node)
+        mark_captured_values(body, f"{path}{node.target}.", call.meta.get("nn_module_stack") or scopes)
     for node in module.graph.nodes:
-        if node.op == "get_attr":
-            body = find_attribute(module, str(node.target))
-            if isinstance(body, torch.fx.GraphModule):
-                call = next(iter(node.users), node)
-                mark_captured_values(body, f"{path}{node.target}.", call.meta.get("nn_module_stack") or scopes)
-        elif node.op == "call_function":
+        if node.op == "call_function":
             node.meta[VALUE_KEY] = f"{path}{node.name}"
             if scopes:
                 node.meta["nn_module_stack"] = _within(scopes, node.meta.get("nn_module_stack") or {})
@@ -98,12 +96,10 @@ def _within(scopes: Mapping[str, tuple[str, Any]], own: Mapping[str, tuple[str, 
 def mark_replacements(module: torch.fx.GraphModule) -> None:
     """Name the nodes that passes have inserted in place of captured ones, in the graph and its subgraphs."""
     replacements = module.replacements if isinstance(module, Workspace) else {}
+    for _, body in subgraphs_of(module):
+        mark_replacements(body)
     for node in module.graph.nodes:
-        if node.op == "get_attr":
-            body = find_attribute(module, str(node.target))
-            if isinstance(body, torch.fx.GraphModule):
-                mark_replacements(body)
-        elif VALUE_KEY not in node.meta and node.name in replacements:
+        if node.op != "get_attr" and VALUE_KEY not in node.meta and node.name in replacements:
             node.meta[VALUE_KEY] = replacements[node.name]
 
 

@@ -13,14 +13,15 @@ from fxonnx_translations._builder.sub_byte import contiguous
 from fxonnx_translations._torch_compat import OpOverload
 
 from .._nodes import function_of
-from .graph_utils import STORAGE_DTYPES, find_attribute
+from .graph_utils import STORAGE_DTYPES, find_attribute, store_attribute
 
 __all__ = ["MAX_ELEMENTS", "fold_constants"]
+
+aten = torch.ops.aten
 
 MAX_ELEMENTS = 512 * 512
 """Maximum number of elements of a result that is larger than its inputs together."""
 
-aten = torch.ops.aten
 
 _IDENTITIES = frozenset(
     {
@@ -143,10 +144,9 @@ class _Folder:
         for node in boundary:
             # Values that are views of constants must not share memory with the user's tensors.
             value = contiguous(self._values[node].detach(), copy=True)
-            name = _unused_attribute(self._gm, node.name)
+            name = store_attribute(self._gm, node.name, value)
             node.args, node.kwargs = (), {}
             node.op, node.target = "get_attr", name
-            self._gm.register_buffer(name, value, persistent=False)
             made[name] = value
         kept = set(boundary)
         for node in reversed(self._foldable):
@@ -274,11 +274,3 @@ def _matches(expected: Any, found: Any) -> bool:
     if isinstance(expected, (list, tuple)):
         return isinstance(found, (list, tuple)) and all(map(_matches, expected, found))
     return isinstance(found, torch.Tensor) and found.dtype == expected.dtype and found.shape == expected.shape
-
-
-def _unused_attribute(module: torch.nn.Module, name: str) -> str:
-    candidate, count = name, 0
-    while hasattr(module, candidate):
-        count += 1
-        candidate = f"{name}_{count}"
-    return candidate

@@ -9,7 +9,7 @@ from torch.fx.node import map_aggregate
 
 from fxonnx_translations._torch_compat import FakeTensor, pytree
 
-from .graph_utils import find_attribute, store_attribute
+from .graph_utils import find_attribute, store_attribute, subgraphs_of
 
 __all__ = ["move_to_cpu"]
 
@@ -26,10 +26,8 @@ def move_to_cpu(owner: torch.fx.GraphModule) -> None:
     """
     if any(map(_is_elsewhere, owner.graph.nodes)):
         _move(owner, {})
-    for node in owner.graph.find_nodes(op="get_attr"):
-        body = find_attribute(owner, str(node.target))
-        if isinstance(body, torch.fx.GraphModule):
-            move_to_cpu(body)
+    for _, body in subgraphs_of(owner):
+        move_to_cpu(body)
 
 
 def _is_elsewhere(node: torch.fx.Node) -> bool:

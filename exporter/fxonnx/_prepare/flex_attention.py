@@ -340,14 +340,7 @@ def _run(
     result: torch.fx.Node,
     constant: Callable[[torch.Tensor], torch.Tensor],
 ) -> torch.Tensor:
-    """Run the nodes of a graph up to ``result``.
-
-    Args:
-        module: The graph module.
-        env: The values of its placeholders.
-        result: The node whose value is returned.
-        constant: Converts the tensors of ``get_attr`` nodes.
-    """
+    """Run the nodes of a graph up to ``result``."""
     for node in module.graph.nodes:
         if node.op == "get_attr":
             value = module_attribute(module, node)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from .._provenance import module_path, source_line
 from .._public import public
-from .patterns.matches import Matches
+from .patterns.formula import Matches
 
 __all__ = ["Fusion", "FusionRecord", "NearMiss", "record_fusions"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,12 +21,14 @@ __all__ = [
     "fake_mode_of",
     "find_attribute",
     "getitem_nodes",
+    "insert_call",
     "is_impure",
     "module_attribute",
     "nodes_between",
     "replace_node",
     "splice",
     "store_attribute",
+    "subgraphs_of",
     "uncomputed",
 ]
 
@@ -58,6 +60,15 @@ def find_attribute(module: torch.nn.Module, path: str) -> Any:
     for name in path.split("."):
         found = getattr(found, name, None)
     return found
+
+
+def subgraphs_of(owner: torch.nn.Module) -> Iterator[tuple[torch.fx.Node, torch.fx.GraphModule]]:
+    """The graph modules that ``get_attr`` nodes of a graph module refer to, such as the branches of ``cond``."""
+    graph: Any = owner.graph
+    for node in graph.find_nodes(op="get_attr"):
+        body = find_attribute(owner, str(node.target))
+        if isinstance(body, torch.fx.GraphModule):
+            yield node, body
 
 
 def store_attribute(owner: torch.fx.GraphModule, stem: str, value: Any) -> str:
@@ -100,6 +111,23 @@ def getitem_nodes(node: torch.fx.Node) -> list[torch.fx.Node]:
             node.append(item)
         result.append(item)
     return result
+
+
+def insert_call(
+    before: torch.fx.Node,
+    target: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+    *,
+    val: Any,
+    origin: torch.fx.Node | None = None,
+) -> torch.fx.Node:
+    """Insert a call with its fake value before a node; it has the provenance of ``origin``, by default the node."""
+    with before.graph.inserting_before(before):
+        node = before.graph.call_function(target, args, kwargs)
+    node.meta["val"] = val
+    copy_provenance(node, before if origin is None else origin)
+    return node
 
 
 def splice(

@@ -11,32 +11,31 @@ import torch
 from torch.export.graph_signature import InputKind
 
 from fxonnx_translations._builder.initializers import has_content
-from fxonnx_translations._torch_compat import FakeTensor
+from fxonnx_translations._torch_compat import FakeTensor, OpOverload
 
 from .._capture.data_dependence.weight_reads import WeightReads
 from .._export_signature import InputRecord, Signature, read_signature
-from .._extensions import PassContext, run_graph_passes
+from .._extensions import PassContext, extensions_of_graph, run_graph_passes
+from .._inner_tensors import has_wrapped_weights
 from ..errors import PrepareError
 from .adapters import find_adapters
 from .assumption_checks import Check, insert_checks, replaced_check
-from .batch_norm_statistics import expose_running_statistics
 from .captured_values import Workspace, copy_program, mark_captured_values, mark_replacements
-from .common_subexpressions import eliminate_common_subexpressions
 from .constant_folding import fold_constants
 from .decompose import decompose
 from .devices import move_to_cpu
 from .functionalize import Mutation, functionalize
 from .fusions import FusionRecord, record_fusions
-from .graph_utils import eliminate_dead_code, find_attribute
-from .identity_elimination import eliminate_identities
+from .graph_utils import eliminate_dead_code, find_attribute, subgraphs_of
 from .inline import inline_subgraphs
-from .observers import replace_disabled_observers
 from .patterns import PatternContext, apply_patterns
+from .redundant_nodes import eliminate_common_subexpressions, eliminate_identities
 from .sparse_tensors import is_sparse, make_dense
 from .storage_views import rebase_storage_views
+from .training_nodes import expose_running_statistics, replace_disabled_observers
 from .weight_folding import DerivedWeight, find_derived_weights, fold_batch_norm
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["Prepared", "has_operators", "least_default_opset", "least_opset_of_program", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -213,15 +212,13 @@ def _move_and_make_dense(
 
 def _copy_subgraphs(owner: torch.fx.GraphModule) -> None:
     """Replace the subgraphs of control flow operators by copies, which the passes may rewrite."""
-    for node in owner.graph.find_nodes(op="get_attr"):
-        body = find_attribute(owner, str(node.target))
-        if isinstance(body, torch.fx.GraphModule):
-            graph = torch.fx.Graph()
-            graph.output(graph.graph_copy(body.graph, {}))
-            copy = Workspace(body, graph)
-            _copy_subgraphs(copy)
-            node.target = str(node.target).replace(".", "_")
-            setattr(owner, node.target, copy)
+    for node, body in subgraphs_of(owner):
+        graph = torch.fx.Graph()
+        graph.output(graph.graph_copy(body.graph, {}))
+        copy = Workspace(body, graph)
+        _copy_subgraphs(copy)
+        node.target = str(node.target).replace(".", "_")
+        setattr(owner, node.target, copy)
 
 
 def _optimize_subgraphs(
@@ -229,15 +226,13 @@ def _optimize_subgraphs(
 ) -> list[FusionRecord]:
     """Optimize the subgraphs of control flow operators and fold their constants; return the fusions of each."""
     found: list[FusionRecord] = []
-    for target in dict.fromkeys(str(node.target) for node in owner.graph.find_nodes(op="get_attr")):
-        body = find_attribute(owner, target)
-        if isinstance(body, torch.fx.GraphModule):
-            eliminate_identities(body.graph)
-            eliminate_common_subexpressions(body.graph)
-            found.append(record_fusions(apply_patterns(body.graph, patterns, context)))
-            found += _optimize_subgraphs(body, patterns, context)
-            fold_constants(body, {})
-            eliminate_dead_code(body.graph)
+    for body in {id(body): body for _, body in subgraphs_of(owner)}.values():
+        eliminate_identities(body.graph)
+        eliminate_common_subexpressions(body.graph)
+        found.append(record_fusions(apply_patterns(body.graph, patterns, context)))
+        found += _optimize_subgraphs(body, patterns, context)
+        fold_constants(body, {})
+        eliminate_dead_code(body.graph)
     return found
 
 
@@ -246,3 +241,28 @@ def _eliminate_dead_code(graph: torch.fx.Graph, keep: Mapping[torch.fx.Node, Der
     for node in keep:
         node.args, node.kwargs = (), {}
     eliminate_dead_code(graph)
+
+
+_STORED_WEIGHTS_OPSET = 21
+"""The first opset with DequantizeLinear of 4-bit integers, and of blocks."""
+
+
+def least_default_opset(model: Any) -> int:
+    """The lowest opset to export a model in unless the user specifies one; 0 without weights that are subclasses."""
+    return _STORED_WEIGHTS_OPSET if has_wrapped_weights(model) else 0
+
+
+def least_opset_of_program(program: torch.export.ExportedProgram) -> int:
+    """The lowest opset for a captured program unless the user specifies one; 0 if it does not unpack weights."""
+    placeholders = program.graph.find_nodes(op="placeholder")
+    records = zip(placeholders, read_signature(program).inputs, strict=True)
+    weights = {node for node, record in records if record.is_weight}
+    least = (one.least_opset for one in extensions_of_graph(program.graph, weights) if one.least_opset is not None)
+    return max((opset(program.graph, weights) for opset in least), default=0)
+
+
+def has_operators(program: torch.export.ExportedProgram, names: Collection[str]) -> bool:
+    """Whether a captured program calls one of these operators, in any overload and in any subgraph."""
+    modules = (module for module in program.graph_module.modules() if isinstance(module, torch.fx.GraphModule))
+    nodes = (node for module in modules for node in module.graph.nodes) if names else ()
+    return any(isinstance(node.target, OpOverload) and node.target._schema.name in names for node in nodes)

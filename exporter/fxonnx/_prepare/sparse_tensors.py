@@ -18,7 +18,15 @@ from fxonnx_translations._torch_compat import OpOverload, pytree
 from .._provenance import copy_provenance
 from .._warnings import warn_user
 from .functionalize.emit import refuse
-from .graph_utils import erase_unused, fake_mode_of, find_attribute, is_impure, module_attribute, store_attribute
+from .graph_utils import (
+    erase_unused,
+    fake_mode_of,
+    find_attribute,
+    is_impure,
+    module_attribute,
+    store_attribute,
+    subgraphs_of,
+)
 from .tracing import TraceError, splice_trace, trace_call
 
 __all__ = ["is_sparse", "make_dense"]
@@ -58,10 +66,8 @@ def make_dense(
                 + "\n  ".join(densifier.stored)
                 + "\nproducts with infinite or NaN elements differ: in a dense product, 0 times infinity is NaN"
             )
-        for node in owner.graph.find_nodes(op="get_attr"):
-            body = find_attribute(owner, str(node.target))
-            if isinstance(body, GraphModule):
-                make_dense(body, lambda _: None)
+        for _, body in subgraphs_of(owner):
+            make_dense(body, lambda _: None)
 
 
 class _Densifier:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .functionalize.alias_analysis import storage_id
+from .functionalize.aliases import storage_id
 from .sizes import is_known
 
 __all__ = ["rebase_storage_views"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 from torch.export.graph_signature import (
     ExportGraphSignature,
     InputKind,
@@ -16,21 +17,44 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
+from fxonnx_translations._library_ops.float4 import E2M1, block_scales, unpacked_codes
 from fxonnx_translations._torch_compat import FakeTensor
 
 from .._inner_tensors import is_wrapper, unwrapped
 from .._nodes import input_of, item_index
+from .._own_operators import define_operator
 from .._provenance import copy_provenance, source_line
 from ..errors import CaptureError
-from .float4_weights import float4_arguments
-from .graph_utils import module_attribute, nodes_between, replace_node, splice, store_attribute
+from .graph_utils import insert_call, module_attribute, nodes_between, replace_node, splice, store_attribute
 from .inline import inline_subgraphs
 from .tracing import TraceError, trace_call
 
 __all__ = ["unwrap_subclasses"]
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+def _dequantize(
+    packed: Tensor, scale: Tensor, tensor_scale: Tensor | None, block_size: int, is_swizzled: bool, dtype: torch.dtype
+) -> Tensor:
+    rows, columns = packed.shape[0], 2 * packed.shape[1]
+    scales = block_scales(scale, tensor_scale, shape=(rows, columns // block_size), is_swizzled=is_swizzled)
+    numbers = torch.tensor(E2M1, device=packed.device)[unpacked_codes(packed).long()]
+    return (numbers * scales.repeat_interleave(block_size, 1)).to(dtype)
+
+
+def _dequantized_shape(
+    packed: Tensor, scale: Tensor, tensor_scale: Tensor | None, block_size: int, is_swizzled: bool, dtype: torch.dtype
+) -> Tensor:
+    return packed.new_empty((packed.shape[0], 2 * packed.shape[1]), dtype=dtype)
+
+
+_OPERATOR = define_operator(
+    "fxonnx::dequantize_float4(Tensor packed, Tensor scale, Tensor? tensor_scale, int block_size, bool is_swizzled, "
+    "ScalarType dtype) -> Tensor",
+    _dequantize,
+    _dequantized_shape,
+)
 _DEQUANTIZE = torch.ops.fxonnx.dequantize_float4.default
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _ACCESS = torch.ops.export.access_subclass_inner_tensor.default
 
 
@@ -199,15 +223,14 @@ class _Unwrapping:
     def _dequantize(self, node: torch.fx.Node) -> None:
         """Replace a weight of 4-bit numbers, unless the model reads its inner tensors, by its values."""
         wrapped = self._wrapped[node]
-        arguments = float4_arguments(wrapped.example)
+        arguments = _float4_arguments(wrapped.example)
         if arguments is None or any(user.target is _ACCESS for user in node.users):
             return
         inner = {id(inner.meta["val"]): inner for inner in wrapped.nodes()}
         call = next(other for other in self._graph.nodes if other.op != "placeholder")
-        with self._graph.inserting_before(call):
-            values = self._graph.call_function(_DEQUANTIZE, tuple(inner.get(id(one), one) for one in arguments))
-        values.meta["val"] = _DEQUANTIZE(*arguments)
-        copy_provenance(values, next(iter(node.users), node))
+        operands = tuple(inner.get(id(one), one) for one in arguments)
+        origin = next(iter(node.users), node)
+        values = insert_call(call, _DEQUANTIZE, operands, val=_DEQUANTIZE(*arguments), origin=origin)
         node.replace_all_uses_with(values)
         del self._wrapped[node]
 
@@ -324,3 +347,19 @@ def _flattened(value: Any, flat: list[Any]) -> Callable[[Iterator[torch.fx.Node]
         return lambda nodes: [item(nodes) for item in items]
     flat.append(value)
     return next
+
+
+def _float4_arguments(tensor: Any) -> Sequence[Any] | None:
+    """Return the arguments of ``fxonnx::dequantize_float4`` for a weight of torchao's NVFP4, else None.
+
+    Weights with dynamically quantized activations are not dequantized.
+    """
+    kind = type(tensor)
+    if kind.__name__ != "NVFP4Tensor" or not kind.__module__.startswith("torchao.") or tensor.dim() != 2:
+        return None
+    if tensor.act_quant_kwargs is not None or not tensor.qdata.is_contiguous():
+        return None
+    factor = tensor.per_tensor_scale
+    if factor is not None and factor.dim():
+        return None
+    return tensor.qdata, tensor.scale, factor, tensor.block_size, tensor.is_swizzled_scales, tensor.orig_dtype

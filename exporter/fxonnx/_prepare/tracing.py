@@ -22,7 +22,7 @@ from fxonnx_translations._torch_compat import (
 )
 
 from .._provenance import copy_provenance
-from ..errors import PrepareError
+from ..errors import PrepareError, one_line
 from .functionalize import functionalize
 from .graph_utils import (
     erase_unused,
@@ -194,7 +194,7 @@ def trace_call(
             # Transposed strides make torch guard on sizes of 1; ONNX has no memory layout, so contiguous is equivalent.
             traced = _traced(run, plain, fake_mode, pre_dispatch)
         if isinstance(traced, Exception):
-            raise TraceError(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error
+            raise TraceError(one_line(error)) from error
     _restore_constants(traced)
     _remove_side_effects(traced.graph)
     if check:

@@ -1,4 +1,4 @@
-"""Whether ONNX Runtime rounds activations before it multiplies them by quantized weights."""
+"""The precision of references and of ONNX Runtime: the rounding of activations, and float32 products of GPUs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import onnx_ir as ir
+import torch
 
-__all__ = ["ROUNDED", "UNROUNDED", "always_rounds", "multiplies_stored_weights", "products_in_float"]
+__all__ = [
+    "ROUNDED",
+    "UNROUNDED",
+    "always_rounds",
+    "full_float32_products",
+    "multiplies_stored_weights",
+    "products_in_float",
+]
 
 ROUNDED = 0.05
 """Tolerance, times the largest absolute value of an output, for models that round activations to int8."""
@@ -49,3 +57,24 @@ def products_in_float(model: ir.Model) -> Iterator[None]:
     finally:
         for node, attribute in before:
             node.attributes["accuracy_level"] = attribute
+
+
+@contextmanager
+def full_float32_products() -> Iterator[None]:
+    """Context in which GPUs do not round the factors of float32 products to TF32, as torch does in convolutions.
+
+    The settings of the process are as before after it. They are read and written by operator, since torch refuses to
+    read the older ones, for all operators, where a user has set one of these.
+    """
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        yield
+        return
+    settings: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)  # type: ignore[attr-defined]
+    before = [setting.fp32_precision for setting in settings]
+    try:
+        for setting in settings:
+            setting.fp32_precision = "ieee"
+        yield
+    finally:
+        for setting, precision in zip(settings, before, strict=True):
+            setting.fp32_precision = precision

@@ -18,8 +18,7 @@ import torch
 from fxonnx_translations._builder.dtypes import to_torch_dtype
 from fxonnx_translations._builder.initializers import TorchTensor, has_content
 
-from .._json_text import parse_json
-from .._paths import not_written, path_of
+from .._paths import not_written, parse_json, path_of
 from ..errors import ArgumentError, SaveError, did_you_mean, kind_of
 from .atomic_file import AtomicFile
 from .checkpoints import StoredTensor, Weights, read_weight_sources

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .._json_text import parse_json
+from .._paths import parse_json
 from ..errors import ArgumentError
 
 __all__ = ["check_links", "check_places", "read_json", "relative_place"]

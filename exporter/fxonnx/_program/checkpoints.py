@@ -19,8 +19,7 @@ from fxonnx_translations._builder.initializers import DerivedTensor, derive
 
 from .._extensions import add_on
 from .._inner_tensors import unwrapped
-from .._json_text import parse_json
-from .._paths import is_file, path_of
+from .._paths import is_file, parse_json, path_of
 from ..errors import ArgumentError, did_you_mean, kind_of
 from .checkpoint_files import check_places, relative_place
 

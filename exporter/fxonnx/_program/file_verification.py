@@ -17,15 +17,13 @@ from fxonnx_translations._torch_compat import pytree
 from .._capture.eager_runs import copies_of_inputs, preserved_random_states, preserved_state
 from .._capture.inputs.pytree_objects import flatten_objects
 from .._comparison import REFERENCE_TEXTS, OutputComparison, OutputRows, ReferenceName, Tolerance, compare, format_rows
-from .._model_files import check_external_data, load_model
-from .._sequence_types import is_sequence
-from ..errors import ArgumentError, ExportError, VerificationError
-from .calls_in_a_row import Calls, has_state_inputs, run_in_a_row, session_outputs
+from .._model_files import check_external_data, is_sequence, load_model
+from ..errors import ArgumentError, ExportError, VerificationError, one_line
 from .proof.variations import changed_inputs
 from .random_outputs import reruns_of, without_random_outputs
 from .sequence_verification import HINT, rows_in_a_row
 from .session import Session
-from .stateful import final_states, read_states
+from .stateful import Calls, final_states, has_state_inputs, read_states, run_in_a_row, session_outputs
 
 __all__ = ["verify_file"]
 
@@ -92,20 +90,14 @@ def _sequences(loaded: ir.Model, model: Any, args: Any, kwargs: Any) -> Iterator
 
 
 def _first_run(run: Callable[[], list[Any]], reference: ReferenceName) -> list[Any]:
-    """Run the model.
-
-    Raises:
-        ArgumentError: If it fails.
-    """
+    """Run the model."""
     try:
         return run()
     except ExportError:
         raise
     except Exception as error:  # a model may raise anything
-        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        raise ArgumentError(
-            "args", f"{REFERENCE_TEXTS[reference]} failed: {reason}", hint="call the model with these inputs"
-        ) from error
+        problem = f"{REFERENCE_TEXTS[reference]} failed: {one_line(error)}"
+        raise ArgumentError("args", problem, hint="call the model with these inputs") from error
 
 
 def _run_model(loaded: ir.Model, model: Any, calls: Calls) -> list[list[Any]]:
@@ -132,11 +124,7 @@ def _run_model(loaded: ir.Model, model: Any, calls: Calls) -> list[list[Any]]:
 
 
 def _graph_inputs(loaded: ir.Model, model: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> list[Any]:
-    """Assign the arguments to the graph inputs: by the names of parameters, or in order.
-
-    Raises:
-        ArgumentError: If their numbers differ.
-    """
+    """Assign the arguments to the graph inputs: by the names of parameters, or in order."""
     graph = loaded.graph
     wanted = [value for value in graph.inputs if value.name not in graph.initializers]
     named = _by_parameter(model, args, kwargs)

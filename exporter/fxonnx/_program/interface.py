@@ -1,7 +1,9 @@
-"""``GraphInterface``: the graph inputs and outputs of a program, and the sessions that run it."""
+"""``GraphInterface``: the graph inputs and outputs of a program, the sessions that run it, and its summary."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,16 +11,20 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from .._capture import Capture
+from .._capture.shapes.data_dependent_dims import data_dependent_lines
+from .._display import html_table
+from .._model_files import type_text
 from .._public import public
-from .._sequence_types import type_text
 from .adapters import adapter_names
 from .assumption_checks import check_assumptions
 from .call_binding import bind_call
+from .protobuf_layout import tensor_bytes
 from .record import ExportRecord
 from .session import Session, SessionFactory
 from .stateful import StatePair, read_states
 
-__all__ = ["GraphInterface", "Sessions", "described"]
+__all__ = ["GraphInterface", "Sessions", "data_dependent_dims", "described", "html_summary"]
 
 _SHOWN_VALUES = 40
 """Number of inputs or outputs up to which texts list them."""
@@ -121,3 +127,39 @@ def _described(value: ir.Value) -> str:
         return f"{value.name}: {type_text(value, dtype)}"
     dims = ", ".join(str(dim) if isinstance(dim, int) else str(dim.value) for dim in value.shape)
     return f"{value.name}: {type_text(value, f'{dtype}[{dims}]')}"
+
+
+_SHOWN_OPERATORS = 8
+
+
+def html_summary(model: ir.Model, capture: Capture) -> str:
+    """An HTML table of the model: size, inputs and outputs with their dims, operators, constraints.
+
+    Args:
+        model: The model.
+        capture: Its captured program.
+    """
+    graph = model.graph
+    counts = Counter(node.op_type for node in ir.traversal.RecursiveGraphIterator(graph))
+    operators = [f"{name} {count}" for name, count in counts.most_common(_SHOWN_OPERATORS)]
+    if len(counts) > _SHOWN_OPERATORS:
+        operators.append(f"{len(counts) - _SHOWN_OPERATORS} more")
+    weights = f"{len(graph.initializers)} initializers, {tensor_bytes(model) / 2**20:.2f} MiB"
+    rows: list[tuple[str, Sequence[str]]] = [
+        ("graph", [f"opset {model.opset_imports.get('')}, {sum(counts.values())} nodes"]),
+        ("weights", [weights]),
+        ("inputs", list(map(_described, graph.inputs))),
+        ("outputs", list(map(_described, graph.outputs))),
+        ("data-dependent dims", [f"{dim}: {line}" for dim, line in data_dependent_dims(graph, capture).items()]),
+        ("operators", [", ".join(operators)]),
+        ("constraints", list(map(str, capture.limits.constraints))),
+        ("assumptions", list(map(str, capture.assumptions))),
+    ]
+    return html_table("ONNXProgram", [(name, "\n".join(values)) for name, values in rows if values])
+
+
+def data_dependent_dims(graph: ir.Graph, capture: Capture) -> dict[str, str]:
+    """Name of each data-dependent dim of the outputs to the operator and the line that determine it."""
+    shown = {name for output in graph.outputs for dim in output.shape or () for name in re.findall(r"\w+", str(dim))}
+    lines = data_dependent_lines(capture.exported_program)
+    return {name: line for name, line in lines.items() if name in shown}

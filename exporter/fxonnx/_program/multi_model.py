@@ -20,10 +20,10 @@ from .._public import public
 from ..errors import ArgumentError
 from .atomic_file import AtomicFile, remove_leftovers
 from .external_data import lay_out_external_data
-from .metadata_level import check_level
 from .onnx_program import ONNXProgram
 from .protobuf_layout import (
     ModelLayout,
+    check_level,
     external_tensors,
     lay_out_model,
     tensor_bytes,

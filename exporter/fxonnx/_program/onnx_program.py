@@ -24,48 +24,30 @@ from ..errors import SaveError
 from . import saving, verification
 from .adapters import AdapterSource, adapter_names, adapter_values, write_adapter
 from .call_binding import unflatten_outputs
+from .changes import optimize_model, rename_dims
 from .checkpoints import Weights
-from .external_data import REFERENCE, ExternalData
-from .external_references import with_external_references
-from .inspection import compute_values, run_reference
-from .interface import GraphInterface, Sessions, described
-from .metadata_level import check_level
-from .notebook import html_summary
-from .onnxscript_optimizer import optimize_model
-from .protobuf_layout import PROTOBUF_LIMIT, serialize, tensor_bytes
+from .external_data import REFERENCE, ExternalData, with_external_references
+from .interface import GraphInterface, Sessions, described, html_summary
+from .protobuf_layout import PROTOBUF_LIMIT, check_level, serialize, tensor_bytes
 from .quantization import ProgramQuantization
-from .read_weights import check_weight_reads
 from .record import ExportRecord
 from .references import Model
-from .rename_dims import rename_dims
-from .session import Session, SessionFactory
+from .session import Session, SessionFactory, compute_values, run_reference
 from .stateful import StatefulSession
 from .value_comparison import Comparison
-from .weights import WeightMap, build_weight_map, replace_weights, temporary_weights
+from .weights import WeightMap, build_weight_map, check_weight_reads, replace_weights, temporary_weights
 
 __all__ = ["ONNXProgram", "weights_of"]
 
 
-_PLACES = MappingProxyType(
+_INSTEAD = MappingProxyType(
     {
         **dict.fromkeys(("run", "predict", "infer", "forward"), "program(*args, **kwargs)"),
         "check": "fxonnx.check(program.model)",
         **dict.fromkeys(("onnx_model", "graph", "proto", "to_proto"), "program.model, or program.model_proto of onnx"),
-        **{
-            name: f"program.record.{name}"
-            for name in (
-                *("assumptions", "capture", "constraints", "example_inputs", "frozen_arguments", "fusions"),
-                *("near_misses", "options", "patterns", "proof", "rewrites", "timings"),
-            )
-        },
-        **{name: f"program.interface.{name}" for name in ("adapters", "applied_weights", "session_factory", "states")},
-        "graph_inputs": "program.interface.bind",
-        "call_in_float": "program.quantization.call_in_float",
-        "float_model": "program.quantization.float_model",
-        "quantization_report": "program.quantization.report",
     }
 )
-"""Members that users look for to their places."""
+"""Members of other libraries' models to what an ONNXProgram has."""
 
 
 @public
@@ -92,7 +74,7 @@ class ONNXProgram:
 
         def __getattr__(self, name: str) -> Any:
             """Raise an AttributeError that says where the member is."""
-            hint = f"; it is {_PLACES[name]}" if name in _PLACES else ""
+            hint = f"; it is {_INSTEAD[name]}" if name in _INSTEAD else ""
             raise AttributeError(f"'ONNXProgram' object has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __copy__(self) -> ONNXProgram:

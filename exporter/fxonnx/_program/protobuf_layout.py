@@ -7,27 +7,27 @@ equivalent to the message that ``onnx.save`` writes, without a second copy of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeGuard
+from typing import Any, BinaryIO, TypeGuard
 
 import onnx
 import onnx_ir as ir
 
 from fxonnx_translations._builder.initializers import DerivedTensor
 
-from .._lower.metadata import MetadataLevel
+from .._lower.metadata import FX_VALUE_KEY, LEVELS, PROVENANCE_KEYS, TRACE_KEYS, MetadataLevel
 from .._progress import Counter
-from ..errors import SaveError
+from ..errors import ArgumentError, SaveError, did_you_mean
 from .checkpoints import FileTensor
 from .external_data import ExternalDataFile, ExternalDataFormat, lay_out_external_data
-from .metadata_level import reduce_metadata
 
 __all__ = [
     "INLINE_BYTES",
     "PROTOBUF_LIMIT",
     "ModelLayout",
+    "check_level",
     "external_tensors",
     "is_weight",
     "lay_out_model",
@@ -164,7 +164,7 @@ def lay_out_model(
     ]
     tensors = {name: value.const_value for name, value in graph.initializers.items() if name in stored}
     proto = serialize(_shallow_copy(model, inputs, list(stand_ins.values())))
-    reduce_metadata(proto, metadata or "full")
+    _reduce_metadata(proto, metadata or "full")
     headers = [header for header in proto.graph.initializer if header.name in tensors]
     pieces = _pieces(proto, headers, tensors)
     referenced = frozenset(stored.path.resolve() for stored in references.values())
@@ -177,11 +177,7 @@ def _is_referenceable(tensor: ir.TensorProtocol) -> TypeGuard[FileTensor]:
 
 
 def _relative_path(base: Path, path: Path) -> str:
-    """Return the path of a file relative to the directory of the model; runtimes reject other paths and symlinks.
-
-    Raises:
-        SaveError: If the file is not in the directory or below.
-    """
+    """Return the path of a file relative to the directory of the model; runtimes reject other paths and symlinks."""
     try:
         return path.resolve().relative_to(base.resolve()).as_posix()
     except ValueError:
@@ -376,3 +372,55 @@ def write_tensor(file: BinaryIO, tensor: ir.TensorProtocol) -> None:
         raise SaveError(
             f"initializer {tensor.name!r} has {written} bytes, but its dtype and shape require {tensor.nbytes}"
         )
+
+
+def check_level(level: Any, exported: MetadataLevel) -> None:
+    """Check a level of metadata for a file.
+
+    Args:
+        level: The level; None for the model's.
+        exported: The level of the export.
+
+    Raises:
+        ArgumentError: If it is not a level, or the model does not have the metadata.
+    """
+    if level is None:
+        return
+    if level not in LEVELS:
+        expected = ", ".join(map(repr, LEVELS))
+        raise ArgumentError("metadata", f"expected {expected}, got {level!r}", hint=did_you_mean(level, LEVELS))
+    if LEVELS.index(level) > LEVELS.index(exported):
+        hint = f"export with metadata={level!r}"
+        raise ArgumentError("metadata", f"the program was exported with metadata={exported!r}", hint=hint)
+
+
+def _reduce_metadata(proto: onnx.ModelProto, level: MetadataLevel) -> None:
+    """Remove metadata of nodes and values in place, in functions and subgraphs as well."""
+    if level == "full":
+        return
+    keys = TRACE_KEYS if level == "names" else PROVENANCE_KEYS
+    _reduce(proto.graph, keys.__contains__)
+    for function in proto.functions:
+        _reduce(function, keys.__contains__)
+
+
+def _reduce(owner: Any, is_removed: Callable[[str], bool]) -> None:
+    """Remove entries from the nodes and values of a graph or function."""
+    for node in owner.node:
+        _remove(node.metadata_props, is_removed)
+        for attribute in node.attribute:
+            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                _reduce(body, is_removed)
+    if is_removed(FX_VALUE_KEY):
+        values: Iterable[Any] = owner.value_info
+        if isinstance(owner, onnx.GraphProto):
+            values = (*values, *owner.input, *owner.output, *owner.initializer)
+        for value in values:
+            _remove(value.metadata_props, is_removed)
+
+
+def _remove(entries: Any, is_removed: Callable[[str], bool]) -> None:
+    kept = [entry for entry in entries if not is_removed(entry.key)]
+    if len(kept) < len(entries):
+        del entries[:]
+        entries.extend(kept)

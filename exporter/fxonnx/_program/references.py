@@ -33,14 +33,12 @@ from .._interrupts import interruptible
 from .._written_parameters import written_parameters
 from ..errors import ArgumentError, SaveError, kind_of
 from . import saving
-from .accuracy_level import multiplies_stored_weights
+from .accuracy_level import full_float32_products, multiplies_stored_weights
 from .call_binding import BoundCall, bind_call
-from .calls_in_a_row import Calls, run_in_a_row
-from .float32_products import full_float32_products
 from .interface import GraphInterface
 from .quantization import ProgramQuantization
 from .record import ExportRecord
-from .stateful import final_states, read_states
+from .stateful import Calls, final_states, read_states, run_in_a_row
 from .weights import WeightMap
 
 __all__ = [
@@ -48,6 +46,7 @@ __all__ = [
     "Reference",
     "VerifiableProgram",
     "captured_reference",
+    "copies",
     "dequantized",
     "reference_of",
     "runs_in_float",
@@ -237,7 +236,7 @@ def _run_captured_program(program: VerifiableProgram, calls: Calls) -> list[list
     def call(args: Any, kwargs: Any) -> list[Any]:
         args, kwargs = copies_of_inputs((tuple(args), dict(kwargs)))
         result = torch.func.functional_call(module, weights, args, kwargs, tie_weights=False)
-        leaves: list[Any] = _copies(_output_leaves(program, result))
+        leaves: list[Any] = copies(_output_leaves(program, result))
         return leaves + _final_states(program, module, weights, args, kwargs)
 
     functions = recorded_function_calls(program.record.capture.functions)
@@ -258,10 +257,7 @@ def _run_model(
         with interruptible():
             result = call_with_weights(model, replaced, capture.inputs.for_model((args, kwargs)))
         # Results may be buffers, whose values are restored.
-        leaves = [
-            copy_of(leaf) if isinstance(leaf, torch.Tensor) else _copies(leaf)
-            for leaf in _output_leaves(program, flatten_objects(result))
-        ]
+        leaves: list[Any] = copies(_output_leaves(program, flatten_objects(result)))
         values: dict[str, Any] = {}
         if isinstance(model, torch.nn.Module):
             values = dict(model.named_parameters(remove_duplicate=False))
@@ -299,11 +295,12 @@ def _final_states(program: VerifiableProgram, module: Any, weights: Any, args: A
         return []
     record = program.record
     call = bind_call(program.exported_program, args, kwargs, record.forward, record.capture.inputs.frozen)
-    states: list[Any] = _copies(final_states(program.model, module, weights, call.inputs))
+    states: list[Any] = copies(final_states(program.model, module, weights, call.inputs))
     return states
 
 
-def _copies(tree: Any) -> Any:
+def copies(tree: Any) -> Any:
+    """Copies of the tensors in a pytree."""
     return pytree.tree_map_only(torch.Tensor, copy_of, tree)
 
 

@@ -117,11 +117,7 @@ def save(
 
 
 def _target(link: Path, external_data: ExternalData) -> Path:
-    """The file that a link leads to, which is replaced, as by ``open(link, "wb")``.
-
-    Raises:
-        SaveError: If it cannot be written, or external data would be looked for next to the link.
-    """
+    """The file that a link leads to, which is replaced, as by ``open(link, "wb")``."""
     target = Path(os.path.realpath(link))
     if target.is_symlink():
         raise SaveError(f"{link} cannot be written: it is a link that leads to itself")

@@ -11,20 +11,16 @@ from typing import Any, TypeAlias
 
 import torch
 
-from fxonnx_translations._builder.sub_byte import copy_of
-from fxonnx_translations._torch_compat import pytree
-
 from .._capture import AssumptionKind
 from .._capture.inputs.example_inputs import with_lists
 from .._comparison import REFERENCE_TEXTS, OutputComparison, ReferenceName
 from ..errors import ArgumentError, ExportError, RuntimeSessionError, VerificationError
 from .call_binding import BoundCall
-from .calls_in_a_row import Calls, has_state_inputs, session_outputs
 from .proof.variations import sequences
 from .random_outputs import reruns_of, without_random_outputs
-from .references import Reference, VerifiableProgram, runs_in_float
+from .references import Reference, VerifiableProgram, copies, runs_in_float
 from .session import Session, session_in_float
-from .stateful import StatefulSession, read_states
+from .stateful import Calls, StatefulSession, has_state_inputs, read_states, session_outputs
 
 __all__ = ["HINT", "program_in_a_row", "rows_in_a_row"]
 
@@ -80,7 +76,7 @@ def _accepted(program: VerifiableProgram, calls: Calls) -> Calls:
 def _outputs(program: VerifiableProgram, calls: Calls) -> Iterator[Sequence[Any]]:
     """The graph outputs of calls, in the session that users have: the stateful one, or one of their own."""
     lists = program.record.capture.inputs.lists
-    given = [with_lists(_copies(call), lists) for call in calls]
+    given = [with_lists(copies(call), lists) for call in calls]
     factory = program.interface.session_factory
     if factory is not None or runs_in_float(program):
         model = program.quantization.float_model or program.model
@@ -186,7 +182,3 @@ def _rows(
     reruns = reruns_of(rerun, calls[: len(expected)], {}, weights, kind)
     rows = without_random_outputs(compared(theirs, ours), theirs, reruns, compared)
     return [replace(row, index=row.index % len(names)) for row in rows[len(names) :]]
-
-
-def _copies(tree: Any) -> Any:
-    return pytree.tree_map_only(torch.Tensor, copy_of, tree)

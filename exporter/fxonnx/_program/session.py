@@ -1,4 +1,4 @@
-"""ONNX Runtime sessions with torch tensors as inputs and outputs."""
+"""ONNX Runtime sessions with torch tensors as inputs and outputs, intermediate values, and onnx's reference."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ import torch
 
 from fxonnx_translations._builder.default_device import cpu_by_default
 from fxonnx_translations._builder.dtypes import from_torch, to_torch_dtype
-from fxonnx_translations._builder.initializers import has_content
+from fxonnx_translations._builder.initializers import TorchTensor, has_content
 from fxonnx_translations._builder.sub_byte import FLOAT4_PAIRS, PER_BYTE, contiguous, onnx_sizes, pack, unpack
+from fxonnx_translations._torch_compat import pytree
 
 from .._interrupts import interruption_point
-from .._sequence_types import is_sequence
-from ..errors import ArgumentError, RuntimeSessionError
+from .._model_files import is_sequence
+from ..errors import ArgumentError, RuntimeSessionError, did_you_mean
 from .accuracy_level import UNROUNDED
-from .protobuf_layout import tensor_bytes
+from .protobuf_layout import serialize, tensor_bytes
 from .saving import SINGLE_FILE_BYTES, save
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ __all__ = [
     "SessionFactory",
     "as_graph_input",
     "as_tensor",
+    "compute_values",
     "from_numpy",
+    "run_reference",
     "session_in_float",
     "to_ort_value",
 ]
@@ -227,11 +230,7 @@ def _dynamic(name: str, expected: Sequence[int | str], sizes: Sequence[int]) -> 
 
 
 def _with_values(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """Return a tensor whose values can be read.
-
-    Raises:
-        ArgumentError: If it has none, or is not strided.
-    """
+    """Return a tensor whose values can be read."""
     if not has_content(tensor):
         problem = "expected a tensor with values, got one without, on the meta device or fake"
         raise ArgumentError(name, problem, hint="pass a tensor on the CPU, such as torch.rand(shape)")
@@ -305,3 +304,74 @@ def _ort_value_to_torch(value: onnxruntime.OrtValue) -> torch.Tensor:
         packed = torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
         return unpack(packed, dtype, value.shape())
     return (torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)).reshape(value.shape())
+
+
+def compute_values(
+    model: ir.Model, names: Sequence[str], inputs: Sequence[Any], session_factory: SessionFactory | None
+) -> tuple[Any, ...]:
+    """Evaluate values of the main graph in ONNX Runtime.
+
+    Args:
+        model: The model; its outputs are restored afterwards.
+        names: Names of graph inputs, initializers or node outputs.
+        inputs: A value for each graph input.
+        session_factory: Creates the session.
+
+    Raises:
+        ArgumentError: If a name is not that of a value of the main graph.
+    """
+    graph = model.graph
+    values = {str(value.name): value for node in graph for value in node.outputs}
+    given = {str(value.name): index for index, value in enumerate(graph.inputs)}
+    known = [*given, *graph.initializers, *values]
+    if isinstance(names, str):
+        raise ArgumentError("value_names", f"expected a list of names, got {names!r}", hint=f"write [{names!r}]")
+    for name in names:
+        if name not in known:
+            raise ArgumentError(
+                "value_names",
+                f"{name!r} is not a value of the main graph",
+                hint=did_you_mean(name, known, "program.model.graph lists its values"),
+            )
+    found: dict[str, Any] = {}
+    for name in names:
+        if name in given and given[name] < len(inputs):
+            found[name] = as_graph_input(inputs[given[name]], graph.inputs[given[name]])
+        elif name in graph.initializers and (constant := graph.initializers[name].const_value) is not None:
+            found[name] = from_numpy(constant.numpy().copy(), name)
+    wanted = [values[name] for name in dict.fromkeys(names) if name not in found]
+    if wanted:
+        outputs = list(graph.outputs)
+        try:
+            graph.outputs[:] = wanted
+            session = Session(model, session_factory)
+            try:
+                computed = session.run(inputs)
+            finally:
+                session.close()
+        finally:
+            graph.outputs[:] = outputs
+        found |= {str(value.name): tensor for value, tensor in zip(wanted, computed, strict=True)}
+    return tuple(found[name] for name in names)
+
+
+def run_reference(model: ir.Model, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Run a model in onnx's reference implementation.
+
+    Raises:
+        RuntimeSessionError: If the reference implementation fails.
+    """
+    from onnx.reference import ReferenceEvaluator
+
+    graph_inputs = model.graph.inputs
+    feeds = {
+        str(graph_input.name): pytree.tree_map(
+            lambda tensor: TorchTensor(tensor).numpy(), as_graph_input(value, graph_input)
+        )
+        for value, graph_input in zip(inputs, graph_inputs, strict=False)
+    }
+    try:
+        outputs: Any = ReferenceEvaluator(serialize(model)).run(None, feeds)
+    except Exception as error:
+        raise RuntimeSessionError(f"onnx's reference implementation cannot run the model: {error}") from error
+    return tuple(pytree.tree_map(lambda output: from_numpy(output.copy(), "outputs"), output) for output in outputs)

@@ -3,41 +3,43 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
 
 import torch
 
-from fxonnx_translations._builder.sub_byte import copy_of
 from fxonnx_translations._torch_compat import pytree
 
 from .._capture.autograd_functions import recorded_function_calls
+from .._capture.constraints.constraint import Constraint, SizeLimits
+from .._capture.constraints.constraint_solver import Bounds
 from .._capture.eager_runs import preserved_random_states
 from .._capture.inputs.example_inputs import with_lists
 from .._comparison import NEGATIVE_ZERO, OutputComparison, OutputRows, ReferenceName, Tolerance, compare, format_rows
 from .._extensions import add_on
+from .._lower.guards import name_of_constraint
 from .._progress import Counter
 from .._public import public
-from ..errors import ArgumentError, ExportError, VerificationError, did_you_mean, kind_of
+from ..errors import ArgumentError, ExportError, RuntimeSessionError, VerificationError, did_you_mean, kind_of, one_line
 from .accuracy_level import ROUNDED, always_rounds, products_in_float
 from .call_binding import BoundCall, bind_call
 from .file_verification import verify_file
-from .guard_verification import verify_guards
 from .random_outputs import as_runtime_outputs, reruns_of, without_random_outputs
 from .references import (
     Model,
     Reference,
     VerifiableProgram,
     captured_reference,
+    copies,
     dequantized,
     reference_of,
     runs_in_float,
 )
 from .sequence_verification import HINT, program_in_a_row
-from .session import session_in_float
+from .session import Session, session_in_float
 from .value_comparison import Comparison
-from .verification_inputs import auto_sizes, check_sizes, resize_inputs
+from .verification_inputs import auto_sizes, check_sizes, may_index_on_gpu, resize_inputs
 
 __all__ = ["compare_with_model", "verify"]
 
@@ -155,7 +157,7 @@ def verify(
         if are_equal:
             rows += program_in_a_row(run.reference, call, run.compare_named, other_sizes=sizes == "auto")
         if sizes == "auto":
-            verify_guards(program, call)
+            _verify_guards(program, call)
     if any(row.status == "mismatch" for row in rows):
         if are_equal:
             raise run.error(rows, hint=HINT)
@@ -294,8 +296,7 @@ class _Run:
         except ExportError:
             raise
         except Exception as error:  # a model may raise anything
-            reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-            skipped = self._skipped(trial, f"{self.reference.text} failed: {reason}")
+            skipped = self._skipped(trial, f"{self.reference.text} failed: {one_line(error)}")
             if trial.may_fail:
                 return [skipped]
             if trial.sizes is None:
@@ -357,13 +358,7 @@ class _Run:
     def located(
         self, call: BoundCall, rows: Sequence[OutputComparison], outputs: Sequence[OutputComparison]
     ) -> Comparison:
-        """Find where a difference begins: in the capture, or at a value of the captured program.
-
-        Args:
-            call: The inputs.
-            rows: The comparison of their outputs.
-            outputs: The comparison of all outputs so far.
-        """
+        """Find where a difference begins: in the capture, or at a value of the captured program."""
         wrong = {row.name: row.index for row in rows if row.status == "mismatch"}
         sizes = dict(rows[0].sizes)
         in_capture: tuple[OutputComparison, ...] = ()
@@ -378,23 +373,14 @@ class _Run:
             quantized = dequantized(program)
             weights = {**program.interface.applied_weights, **(quantized.products if quantized is not None else {})}
             diagnostics, chosen = add_on("diagnostics"), program.interface.session_factory or factory
-            runtime = diagnostics.RuntimeValues(model, _copies(call.inputs), chosen)
+            runtime = diagnostics.RuntimeValues(model, copies(call.inputs), chosen)
             located = diagnostics.compare_values(runtime, program.exported_program, one, weights, self.tolerance, wrong)
         return Comparison(tuple(outputs), located.values, located.paths, sizes, in_capture)
 
     def _differences_of_capture(
         self, call: BoundCall, wrong: Mapping[str, int]
     ) -> tuple[tuple[OutputComparison, ...], dict[str, int]]:
-        """Compare the captured program, run in PyTorch, with the model and with ONNX Runtime.
-
-        Args:
-            call: The inputs.
-            wrong: Names of the outputs that differ, with their positions.
-
-        Returns:
-            The comparison with the model of the outputs in which the captured program differs from it, and the outputs
-            in which ONNX Runtime differs from the captured program.
-        """
+        """The rows in which the captured program differs from the model, and the outputs that translations change."""
         captured = captured_reference(self.program)
         expected = self.reference.run(call.args, call.kwargs)
         values = captured.run(call.args, call.kwargs)
@@ -409,18 +395,14 @@ def _run_program(program: VerifiableProgram, call: BoundCall) -> tuple[Any, ...]
     run = program.quantization.call_in_float if runs_in_float(program) else program
     args, kwargs = with_lists((call.args, call.kwargs), program.record.capture.inputs.lists)
     # Each run gets copies of the inputs: the session may share their memory.
-    outputs = run(*_copies(args), **_copies(kwargs))
+    outputs = run(*copies(args), **copies(kwargs))
     if program.quantization.float_model is not None:
-        _check_quantized(program, outputs, program(*_copies(args), **_copies(kwargs)))
+        _check_quantized(program, outputs, program(*copies(args), **copies(kwargs)))
     return outputs
 
 
 def _check_quantized(program: VerifiableProgram, expected: Sequence[Any], actual: Sequence[Any]) -> None:
-    """Check that a quantized model differs from the model before the quantization only in the values of elements.
-
-    Raises:
-        VerificationError: If it does not.
-    """
+    """Check that a quantized model differs from the model before the quantization only in the values of elements."""
     names = [str(value.name) for value in program.model.graph.outputs]
     pairs = [
         (index, before, after)
@@ -442,5 +424,56 @@ def _check_quantized(program: VerifiableProgram, expected: Sequence[Any], actual
         raise VerificationError(f"the quantization is wrong:\n{format_rows(rows)}", rows=rows)
 
 
-def _copies(tree: Any) -> Any:
-    return pytree.tree_map_only(torch.Tensor, copy_of, tree)
+# ---- sizes outside of the limits
+
+
+_MAX_DISTANCE = 64
+
+
+def _verify_guards(program: VerifiableProgram, call: BoundCall) -> None:
+    """Run a model at sizes that each of its limits excludes."""
+    capture = program.record.capture
+    limits = capture.limits
+    outside = list(_sizes_outside(limits, program.record.guards, call.inputs))
+    if not outside or may_index_on_gpu(call.inputs):
+        return
+    session = Session(program.model, program.interface.session_factory)
+    try:
+        for constraint, sizes in outside:
+            resized = resize_inputs(program.exported_program, limits, call, sizes)
+            bound = bind_call(program.exported_program, *resized, program.record.forward, capture.inputs.frozen)
+            try:
+                session.run(bound.inputs)
+            except (RuntimeSessionError, ArgumentError):
+                continue
+            shown = ", ".join(f"{name} = {sizes[name]}" for name in constraint.dims)
+            raise VerificationError(
+                f"the model requires {constraint}, but it computes outputs for {shown}",
+                hint="the file has to fail outside of its limits: please report this",
+            )
+    finally:
+        session.close()
+
+
+def _sizes_outside(
+    limits: SizeLimits, guards: Sequence[str], inputs: Sequence[Any]
+) -> Iterator[tuple[Constraint, Mapping[str, int]]]:
+    """The nearest sizes to the inputs' that violate each guarded constraint, if some are near."""
+    given = limits.sizes(inputs)
+    for constraint in limits.constraints:
+        if name_of_constraint(constraint) in guards and all(name in given for name in constraint.dims):
+            near = (sizes for sizes in _near(limits, constraint, given) if not constraint.holds(sizes))
+            found = next(near, None)
+            if found is not None:
+                yield constraint, found
+
+
+def _near(limits: SizeLimits, constraint: Constraint, given: Mapping[str, int]) -> Iterator[Mapping[str, int]]:
+    """Sizes that differ from the given ones in one dim of a constraint, the nearest first."""
+    for distance in range(1, _MAX_DISTANCE):
+        for name in constraint.dims:
+            bounds = limits.user_bounds.get(name, Bounds())
+            for size in (given[name] + distance, given[name] - distance):
+                if size >= max(bounds.low or 1, 1) and (bounds.high is None or size <= bounds.high):
+                    equal = {other: size for other, first in limits.shared_names.items() if first == name}
+                    yield {**given, **equal, name: size}

@@ -10,8 +10,7 @@ from typing import Literal, TypeAlias
 import onnx_ir as ir
 
 from .kernel_table import KernelTable
-from .profile import CPU_KERNELS, QuantizedForm, TargetProfile
-from .restriction import Restriction
+from .profile import CPU_KERNELS, QuantizedForm, Restriction, TargetProfile
 
 __all__ = ["DEFAULT_PROFILE", "PROFILES", "Target", "profile_of"]
 

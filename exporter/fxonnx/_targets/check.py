@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import onnx_ir as ir
 
@@ -14,10 +14,8 @@ from .._model_files import load_model, origin_of
 from .._public import public
 from ..errors import ArgumentError, did_you_mean
 from .builtin import PROFILES, Target
-from .function_body import runs_expanded
-from .kernel_table import Kernel, formal_parameters
-from .profile import TargetProfile
-from .restriction import Restriction, constant_of
+from .kernel_table import Kernel, KernelTable, formal_parameters
+from .profile import Restriction, TargetProfile, constant_of
 
 if TYPE_CHECKING:
     import onnx
@@ -226,7 +224,7 @@ class _Checker:
         types = [None if value is None else value.dtype for value in node.inputs]
         tables = (self._profile.kernels, *((self._profile.cpu_kernels,) if self._profile.falls_back_to_cpu else ()))
         proto = ir.serde.serialize_node(node)
-        return not node.domain and runs_expanded(proto, types, opset, tables, self._profile.computes_in)
+        return not node.domain and _runs_expanded(proto, types, opset, tables, self._profile.computes_in)
 
     def _layout_problems(self, node: ir.Node) -> Iterator[_Problem]:
         value = node.inputs[0] if node.inputs else None
@@ -283,3 +281,112 @@ def _remedy(runs: Callable[[int], bool], opset: int, newest: int, supported: Seq
             return f"export with opset_version={other}"
     types = " or ".join(dtype.name.lower() for dtype in supported)
     return f"compute it in {types}" if types else "replace the operator in the model"
+
+
+_Types: TypeAlias = "dict[str, ir.DataType]"
+
+
+def _runs_expanded(
+    node: onnx.NodeProto,
+    types: Sequence[ir.DataType | None],
+    opset: int,
+    tables: Sequence[KernelTable],
+    converted: Collection[ir.DataType],
+) -> bool:
+    """Whether every operator of a node's function body has a kernel, or a function body that runs."""
+    body = _body(node, types, opset)
+    if body is None:
+        return False
+    known: _Types = {name: dtype for name, dtype in zip(body.input, types, strict=False) if dtype is not None}
+    for inner in body.node:
+        inputs = [known.get(name) for name in inner.input]
+        bound = _bound(inner, inputs, opset)
+        _record_outputs(inner, inputs, bound, opset, known)
+        if inner.op_type == "Constant" or any(_has_kernel(inner, bound, opset, table, converted) for table in tables):
+            continue
+        if not _runs_expanded(inner, inputs, opset, tables, converted):
+            return False
+    return True
+
+
+def _body(node: onnx.NodeProto, types: Sequence[ir.DataType | None], opset: int) -> onnx.FunctionProto | None:
+    """The function body that ONNX Runtime uses at an opset, or None if it uses none."""
+    import onnx
+
+    try:
+        schema: Any = onnx.defs.get_schema(node.op_type, opset, node.domain)
+    except onnx.defs.SchemaError:
+        return None
+    fixed = [version for version in schema.function_opset_versions if version <= opset]
+    built = [version for version in schema.context_dependent_function_opset_versions if version <= opset]
+    if fixed:
+        body = _parsed(schema.get_function_with_opset_version(max(fixed)))
+        # A body of fixed text is not used if operators in it have changed since its opset.
+        changed = (
+            formal_parameters(inner.op_type, max(fixed)).since != formal_parameters(inner.op_type, opset).since
+            for inner in body.node
+        )
+        return None if any(changed) else body
+    if not built or None in types:
+        return None
+    inputs = [_type_proto(dtype) for dtype in types]
+    text = schema.get_context_dependent_function_with_opset_version(max(built), node.SerializeToString(), inputs)
+    return _parsed(text) if text else None
+
+
+def _parsed(text: bytes) -> onnx.FunctionProto:
+    import onnx
+
+    body = onnx.FunctionProto()
+    body.ParseFromString(text)
+    return body
+
+
+def _type_proto(dtype: ir.DataType | None) -> bytes:
+    import onnx
+
+    return bytes(onnx.helper.make_tensor_type_proto(int(dtype or 0), None).SerializeToString())
+
+
+def _bound(node: onnx.NodeProto, inputs: Sequence[ir.DataType | None], opset: int) -> _Types:
+    """Type variables of the operator to the element types of a node's inputs."""
+    formals = formal_parameters(node.op_type, opset).inputs
+    bound: _Types = {}
+    for index, dtype in enumerate(inputs):
+        if dtype is not None and formals:
+            bound.setdefault(formals[min(index, len(formals) - 1)].variable, dtype)
+    return bound
+
+
+def _record_outputs(
+    node: onnx.NodeProto, inputs: Sequence[ir.DataType | None], bound: _Types, opset: int, known: _Types
+) -> None:
+    """Record the element types of a node's outputs, as far as they follow from its inputs."""
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    if node.op_type == "Cast" and "to" in attributes:
+        known[node.output[0]] = bound["T2"] = ir.DataType(attributes["to"].i)
+    elif node.op_type == "CastLike" and inputs[1] is not None:
+        known[node.output[0]] = inputs[1]
+    elif node.op_type == "Constant":
+        tensor = attributes.get("value")
+        is_float = any(name.startswith("value_float") for name in attributes)
+        dtype = ir.DataType.FLOAT if is_float else ir.DataType.INT64
+        known[node.output[0]] = dtype if tensor is None else ir.DataType(tensor.t.data_type)
+    else:
+        for name, formal in zip(node.output, formal_parameters(node.op_type, opset).outputs, strict=False):
+            dtype_or_none = bound.get(formal.variable, formal.only_type)
+            if dtype_or_none is not None:
+                known[name] = dtype_or_none
+
+
+def _has_kernel(
+    node: onnx.NodeProto,
+    bound: Mapping[str, ir.DataType],
+    opset: int,
+    table: KernelTable,
+    converted: Collection[ir.DataType],
+) -> bool:
+    kernel = table.find(node.op_type, opset)
+    return kernel is not None and all(
+        dtype in converted or dtype in kernel.types.get(name, (dtype,)) for name, dtype in bound.items()
+    )

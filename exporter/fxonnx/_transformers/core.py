@@ -16,11 +16,10 @@ from .._program.checkpoints import StoredTensor, read_weight_sources
 from .._program.saving import may_reference
 from .._turns import one_at_a_time
 from .._warnings import ignoring_warnings, warn_user
-from ..quantization.coded_weights import CodedWeight
 from ..quantization.dequantized_weights import dequantized_weights
 from ..quantization.packed_weights import PackedTensor, PackedWeight, parts_of, read_packed_format
 from ..quantization.quantized_weight import QuantizedWeight
-from ..quantization.scaled_weights import ScaledWeight, scales_of_weights
+from ..quantization.scaled_weights import CodedWeight, ScaledWeight, scales_of_weights
 from ..quantization.stored_forms import StoredForm, StoredForms
 
 __all__ = [

@@ -57,7 +57,7 @@ class ModelCosts:
     """The costs of the graph and the functions of a model.
 
     Attributes:
-        sizes: Name of a dim of the inputs to the size for which the costs hold: that of the program's example inputs, 2
+        sizes: Name of a dim of the inputs to the size for which the costs hold: of the program's example inputs, 2
             for files.
     """
 
@@ -68,7 +68,7 @@ class ModelCosts:
         self._known: dict[ir.OperatorIdentifier, GraphCosts] = {}
 
     def of(self, graph: ir.Graph | ir.Function) -> GraphCosts:
-        """The costs of a graph or function; a call of a function has those of the function."""
+        """The costs of a graph or function; a call of a function has the function's."""
         flops, activations, unknown = Counter[str](), Counter[str](), 0
         for node, _ in nested_nodes(graph):
             path, _ = origin_of(node)

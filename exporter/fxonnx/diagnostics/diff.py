@@ -13,9 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from .._display import Displayed, html_table, printable
-from .._model_files import load_model, origin_of, weight_values
+from .._model_files import load_model, origin_of, type_text, weight_values
 from .._public import public
-from .._sequence_types import type_text
 
 if TYPE_CHECKING:
     import onnx

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from .artifacts import save_exported_program
 from .differences import RuntimeValues, compare_values
-from .printing import graph_text, timing_table
+from .printing import graph_text, save_exported_program, timing_table
 from .reporting import reporting
 
 __all__ = ["RuntimeValues", "compare_values", "graph_text", "reporting", "save_exported_program", "timing_table"]

@@ -16,16 +16,14 @@ import torch
 from .._capture.attempts import Attempt
 from .._capture.patches import missing_targets
 from .._capture.suspicions.departures import DepartureKind
-from .._documentation import documentation_address
+from .._model_files import type_text
 from .._program import ONNXProgram
 from .._program.value_comparison import Comparison
-from .._sequence_types import type_text
+from .._public import documentation_address
 from ..errors import ExportError
 from .costs import GraphCosts, ModelCosts
-from .example_inputs import ExampleInputs
 from .module_tree import module_tree
-from .page_data import page_data
-from .partial_graph import partial_graph
+from .page_data import ExampleInputs, page_data
 from .runtime_profile import RuntimeProfile
 
 __all__ = ["PageSubject", "render_page"]
@@ -230,7 +228,7 @@ def _captured(subject: PageSubject) -> str:
     program = subject.exported_program if subject.program is None else subject.program.exported_program
     if program is not None:
         return str(program.graph)
-    return "" if subject.error is None else partial_graph(subject.error)
+    return "" if subject.error is None else _partial_graph(subject.error)
 
 
 def _operations(count: int) -> str:
@@ -245,3 +243,22 @@ def _size(count: int) -> str:
         if count >= factor:
             return f"{count / factor:.1f} {unit}"
     return f"{count} bytes"
+
+
+def _partial_graph(error: BaseException) -> str:
+    """The text of the graph that torch.export had traced when an error was raised, "" if tracing had not begun.
+
+    torch.export drops its graph when it fails, but the frames of the traceback still refer to the tracer.
+    """
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in chain:
+        chain.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    for one in reversed(chain):
+        for frame, _ in traceback.walk_tb(one.__traceback__):
+            for value in frame.f_locals.values():
+                graph = getattr(value, "graph", None) if isinstance(value, torch.fx.Tracer) else None
+                if isinstance(graph, torch.fx.Graph) and len(graph.nodes):
+                    return str(graph)
+    return ""

@@ -10,11 +10,11 @@ import onnx_ir as ir
 
 from .._capture.attempts import Attempt
 from .._capture.patches import missing_targets
+from .._model_files import type_text
 from .._program import ONNXProgram
-from .._program.notebook import data_dependent_dims
-from .._sequence_types import type_text
+from .._program.interface import data_dependent_dims
 from ..errors import ExportError
-from .example_inputs import ExampleInputs
+from .page_data import ExampleInputs
 
 __all__ = ["markdown_page"]
 

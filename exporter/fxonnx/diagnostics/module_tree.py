@@ -10,8 +10,7 @@ from itertools import count
 
 import onnx_ir as ir
 
-from .._model_files import origin_of, text_list, weight_values
-from .._sequence_types import type_text
+from .._model_files import origin_of, text_list, type_text, weight_values
 
 __all__ = ["GraphNode", "ModuleTree", "Weight", "elements_of", "module_tree", "nested_nodes", "type_of"]
 

@@ -1,19 +1,23 @@
-"""Text output: the graph with types, module scopes and source locations, and the stage timings."""
+"""Text output: the graph with types, scopes and source lines, the stage timings, and files of ``artifacts_dir``."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 
 import onnx_ir as ir
+import torch
 
 from .._display import printable
-from .._sequence_types import type_text
+from .._model_files import type_text
+from .._paths import not_written
 from .._user_files import is_user_file
 
-__all__ = ["graph_text", "timing_table"]
+__all__ = ["artifact_path", "graph_text", "save_exported_program", "timing_table"]
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _STACK = "pkg.torch.onnx.stack_trace"
@@ -91,3 +95,23 @@ def timing_table(timings: Mapping[str, float]) -> str:
     rows = [*timings.items(), ("total", sum(timings.values()))]
     width = max(len(stage) for stage, _ in rows)
     return "\n".join(f"{stage.ljust(width)}  {seconds:.3f} s" for stage, seconds in rows)
+
+
+def artifact_path(directory: str | os.PathLike[str], suffix: str) -> Path:
+    """A new path ``onnx_export_<time><suffix>`` in the directory, which is created if it does not exist.
+
+    Raises:
+        SaveError: If the directory cannot be created.
+    """
+    moment = datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S-%f")
+    path = Path(directory, f"onnx_export_{moment}{suffix}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise not_written(f"artifacts_dir {path.parent} cannot be created", path.parent, error) from error
+    return path
+
+
+def save_exported_program(exported_program: torch.export.ExportedProgram, directory: str | os.PathLike[str]) -> None:
+    """Save the captured program as ``onnx_export_<time>.pt2``."""
+    torch.export.save(exported_program, artifact_path(directory, ".pt2"))

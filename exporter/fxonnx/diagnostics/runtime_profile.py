@@ -20,10 +20,9 @@ import torch
 from fxonnx_translations._builder.dtypes import to_torch_dtype
 
 from .._lower.inlining import inlined
-from .._model_files import origin_of
+from .._model_files import is_sequence, origin_of
 from .._program import ONNXProgram
 from .._program.session import Session
-from .._sequence_types import is_sequence
 from ..errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class RuntimeProfile:
     """The time of one run in ONNX Runtime, in microseconds: for each node, the median of several runs.
 
     Attributes:
-        modules: Path of each module, "" for the model, to the time of its own nodes, without those of its submodules;
+        modules: Path of each module, "" for the model, to the time of its own nodes, without its submodules';
             in graph order.
         operators: Operator of the graph that ONNX Runtime runs, after its optimizations, to time; the slowest first.
         not_attributed: The time of nodes that ONNX Runtime inserted between modules.

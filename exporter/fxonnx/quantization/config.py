@@ -152,11 +152,7 @@ def _check(config: QuantizeConfig) -> None:
 
 
 def _check_activations(config: QuantizeConfig) -> None:
-    """Reject weights that integer products cannot read, and a missing calibration.
-
-    Raises:
-        ArgumentError: If an attribute does not fit 8-bit activations.
-    """
+    """Reject weights that integer products cannot read, and a missing calibration."""
     subject = "calibration" if config.activation_mode == "static" else 'activations="dynamic"'
     for name, value in (("dtype", config.dtype), ("embeddings", config.embeddings), ("lm_head", config.lm_head)):
         if value == "int4":

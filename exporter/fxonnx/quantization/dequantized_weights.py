@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -11,10 +12,12 @@ import torch
 from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor, sources_of, values_of
 
 from .._program.weights import WeightMap
+from .._warnings import warn_user
 from ..errors import ArgumentError
+from .packed_weights import PackedTensor
 from .quantized_tensor import QuantizedTensor
 
-__all__ = ["DequantizedWeights", "dequantized_weights"]
+__all__ = ["DequantizedWeights", "dequantized_weights", "warn_of_rounding"]
 
 aten = torch.ops.aten
 
@@ -108,12 +111,7 @@ def _parameters(tensor: QuantizedTensor) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _positions(source: DerivedTensor, contents: Mapping[int, torch.Tensor]) -> torch.Tensor | None:
-    """The elements of parameters, in the order of a tensor that only rearranges them; None for other tensors.
-
-    Args:
-        source: The tensor.
-        contents: Id of each stored tensor that it is computed from to its values.
-    """
+    """The elements of parameters, in the order of a tensor that only rearranges them; None for other tensors."""
     numbered, start = {}, 0
     for key, content in contents.items():
         numbered[key] = torch.arange(start, start + content.numel()).reshape(content.shape)
@@ -127,3 +125,19 @@ def _positions(source: DerivedTensor, contents: Mapping[int, torch.Tensor]) -> t
     positions = rearranged(source).flatten()
     is_rearranged = positions.dtype == torch.int64 and torch.equal(positions.sort().values, torch.arange(start))
     return positions if is_rearranged else None
+
+
+def warn_of_rounding(tensors: Iterable[Any], new: Mapping[str, TorchTensor | DerivedTensor]) -> None:
+    """Warn of linear layers that are rounded although the weights come from a quantized checkpoint."""
+    rounded = [
+        str(source.name)
+        for tensor in tensors
+        if isinstance(tensor, QuantizedTensor)
+        and tensor.part == "codes"
+        and tensor.layout in ("columns", "matmul_nbits")
+        for source in sources_of(tensor)
+        if not isinstance(new.get(str(source.name)), PackedTensor)
+    ]
+    if rounded:
+        names = ", ".join(map(repr, rounded[:3])) + (", ..." if len(rounded) > 3 else "")
+        warn_user(f"{names}: rounded to nearest, since the checkpoint has no integers for these weights")

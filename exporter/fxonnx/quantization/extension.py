@@ -5,14 +5,13 @@ from __future__ import annotations
 from .._capture.patches.patch import Patch
 from .._extensions import Extension
 from .config import config_of_checkpoint, read_quantize
-from .dequantized_weights import dequantized_weights
+from .dequantized_weights import dequantized_weights, warn_of_rounding
+from .integer_products import write_quantized_form
 from .low_precision import least_opset, store_codes
 from .quantization_report import quantization_report
 from .quantize import quantize
-from .quantized_form import write_quantized_form
 from .quantized_modules import check_outputs, unpacked_parameters
 from .quantized_modules.tensor_functions import CREATE, quantize_tensor
-from .rounded_weights import warn_of_rounding
 from .scaled_weights import read_quantized_weights
 
 __all__ = [

@@ -15,9 +15,10 @@ from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor
 from fxonnx_translations._builder.stored_codes import derive_stored, is_stored
 from fxonnx_translations._builder.symbolic_dims import is_static
 
-from .insertion import insert_before
+from .._targets.profile import QuantizedForm
+from .insertion import insert, use_unsigned_activations
 
-__all__ = ["use_explicit_zero_points", "use_integer_biases", "use_integer_products"]
+__all__ = ["use_explicit_zero_points", "use_integer_biases", "use_integer_products", "write_quantized_form"]
 
 INT8, INT32 = ir.DataType.INT8, ir.DataType.INT32
 _LARGEST_BIAS = 2**30
@@ -147,7 +148,7 @@ def use_integer_biases(builder: Builder) -> int:
         if integers is not None:
             dims = builder.dims(bias)
             inputs, attributes = integers, {} if not builder.dims(integers[1]) else {"axis": 0}
-            dequantized = insert_before(builder, reader, "DequantizeLinear", inputs, attributes, FLOAT, dims)
+            dequantized = insert(builder, reader, "DequantizeLinear", inputs, attributes, FLOAT, dims)
             reader.replace_input_with(position, dequantized)
             count += 1
     return count
@@ -250,17 +251,41 @@ def _write_integer_product(builder: Builder, product: _Product) -> None:
     if product.is_transposed:
         codes = derive_stored(builder, [codes], "transposed", torch.t)
     inputs = [integers, codes, *(zero_point or [None] * bool(weight_zero_point)), *weight_zero_point]
-    sums = insert_before(builder, node, "MatMulInteger", inputs, {}, INT32, dims)
-    numbers = insert_before(builder, node, "Cast", [sums], {"to": FLOAT}, FLOAT, dims)
+    sums = insert(builder, node, "MatMulInteger", inputs, {}, INT32, dims)
+    numbers = insert(builder, node, "Cast", [sums], {"to": FLOAT}, FLOAT, dims)
     scale_dims = builder.dims(weight_scale) or builder.dims(scale)
-    step = insert_before(builder, node, "Mul", [scale, weight_scale], {}, FLOAT, scale_dims)
+    step = insert(builder, node, "Mul", [scale, weight_scale], {}, FLOAT, scale_dims)
     bias = node.inputs[2] if node.op_type == "Gemm" and len(node.inputs) > 2 else None
     node.attributes.clear()
     node.resize_inputs(2)
     if bias is None:
         node.op_type, operands = "Mul", (numbers, step)
     else:
-        scaled = insert_before(builder, node, "Mul", [numbers, step], {}, FLOAT, dims)
+        scaled = insert(builder, node, "Mul", [numbers, step], {}, FLOAT, dims)
         node.op_type, operands = "Add", (scaled, bias)
     for position, value in enumerate(operands):
         node.replace_input_with(position, value)
+
+
+def write_quantized_form(builder: Builder, form: QuantizedForm) -> bool:
+    """Rewrite quantized operators to the form that a target fuses, in place.
+
+    Results are the same, but for the rounding of biases, which ``numerics="exact"`` disables.
+
+    Args:
+        builder: The builder of the complete graph.
+        form: The form.
+
+    Returns:
+        Whether the graph has changed.
+    """
+    changed = False
+    if UINT8 in form.activations and ir.DataType.INT8 not in form.activations:
+        changed |= bool(use_unsigned_activations(builder))
+    if form.explicit_zero_points:
+        changed |= bool(use_explicit_zero_points(builder))
+    if form.integer_products:
+        changed |= bool(use_integer_products(builder))
+        if not builder.exact_numerics:
+            changed |= bool(use_integer_biases(builder))
+    return changed

@@ -14,7 +14,7 @@ import torch
 from fxonnx_translations._builder.dtypes import from_torch, to_torch_dtype
 from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor, values_of
 
-from .._json_text import parse_json
+from .._paths import parse_json
 from ..errors import ArgumentError, kind_of
 from .quantized_weight import QuantizedWeight, WeightScheme, blocks_of
 

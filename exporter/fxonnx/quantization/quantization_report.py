@@ -1,8 +1,9 @@
-"""The effect of a quantization: bytes and difference of each layer."""
+"""Records of a quantization, for verification, and its report."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -12,9 +13,8 @@ from .._lower.inlining import inlined
 from .._program.protobuf_layout import tensor_bytes
 from .._program.quantization import LayerReport, QuantizationReport
 from .._program.session import Session, SessionFactory
-from .quantized_layer import Quantization
 
-__all__ = ["quantization_report"]
+__all__ = ["Quantization", "QuantizedLayer", "quantization_report"]
 
 _GROUP = 16
 """The number of layers whose outputs are in memory at once."""
@@ -86,3 +86,46 @@ def _relative_error(expected: torch.Tensor, actual: torch.Tensor) -> float:
     norm = float(expected.double().norm())
     difference = float((actual.double() - expected.double()).norm())
     return difference / norm if norm else float(difference > 0)
+
+
+@dataclass(frozen=True)
+class QuantizedLayer:
+    """A quantized operator with weights.
+
+    Attributes:
+        name: FQN of the module, or of a parameter without one.
+        op_type: The operator before the quantization.
+        dtype: "int4" or "int8", the element type of the weight.
+        output: Its output.
+        float_output: Name of its output in the model before the quantization.
+        float_bytes: Bytes of the weight before the quantization.
+        initializers: The initializers that replace the weight; tied layers share them.
+        output_name: Name of its output in the complete flat graph.
+    """
+
+    name: str
+    op_type: str
+    dtype: str
+    output: ir.Value
+    float_output: str
+    float_bytes: int
+    initializers: tuple[ir.Value, ...]
+    output_name: str = ""
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """The quantization of a model.
+
+    Attributes:
+        float_model: The model before the quantization.
+        layers: The quantized layers, in the order of the graph.
+    """
+
+    float_model: ir.Model
+    layers: Sequence[QuantizedLayer]
+
+    def named(self) -> Quantization:
+        """Return the quantization with the current names of the outputs, which functions would hide."""
+        layers = [replace(layer, output_name=str(layer.output.name)) for layer in self.layers]
+        return Quantization(self.float_model, layers)

@@ -14,11 +14,10 @@ from .._quantize_config import QuantizeConfig
 from .._targets import TargetProfile
 from .._warnings import warn_user
 from ..errors import ArgumentError
-from .calibration import ranges_of
 from .dynamic import DynamicQuantizer
-from .quantized_layer import Quantization
+from .quantization_report import Quantization
 from .rewrite import WeightQuantizer
-from .static import Range, StaticQuantizer
+from .static import Range, StaticQuantizer, ranges_of
 from .stored_forms import StoredFormQuantizer, StoredForms
 from .weights import parameter_names
 

@@ -122,11 +122,7 @@ class QuantizedTensor(DerivedTensor):
             return self._assembled(self.groups(codes=self.part == "codes"))
 
     def _order(self) -> Tensor:
-        """The input features in the order of the blocks.
-
-        Raises:
-            ValueError: If it is another one in a part of a joined weight.
-        """
+        """The input features in the order of the blocks."""
         (source,) = self.sources
         orders = [rows.packed.order() for rows in packed_rows(source, is_transposed=self.is_transposed)]
         if not orders:

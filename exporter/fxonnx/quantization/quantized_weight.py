@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-
-from .scale_search import searched_scales
+from torch import Tensor
 
 __all__ = ["QuantizedWeight", "WeightScheme", "blocks_of", "quantize_rows"]
 
@@ -143,7 +142,7 @@ def _quantize(
     if scheme.searches_scales and scheme.bits == 4:
         points = torch.tensor(middle, dtype=torch.uint8) if zero_points is None else zero_points
         factors = None if importance is None else _in_blocks(importance[None], size)[0]
-        scales = searched_scales(blocks, scales, points, scheme.bits, factors)
+        scales = _searched_scales(blocks, scales, points, scheme.bits, factors)
     exact = scales.to(blocks.dtype)
     codes = torch.empty(0, dtype=torch.uint8)
     if wants_codes:
@@ -160,3 +159,56 @@ def _in_blocks(matrix: torch.Tensor, size: int) -> torch.Tensor:
     if missing:
         matrix = torch.nn.functional.pad(matrix, (0, missing))
     return matrix.reshape(rows, -1, size)
+
+
+_SHARES = (1.1, 0.9, 0.8, 0.7)
+"""Scales that are tried, as shares of the one whose codes represent the whole range of a block."""
+_PIECE_ELEMENTS = 2**17
+"""Number of weights that are searched at once: what the cache of a core holds."""
+
+
+def _searched_scales(
+    blocks: Tensor, scales: Tensor, zero_points: Tensor, bits: int, importance: Tensor | None = None
+) -> Tensor:
+    """Search the scale of each block with the least sum of squared errors.
+
+    A scale is tried by rounding all weights ``w`` to codes, of which ``q`` is the distance from the zero point. With
+    these codes the best scale ``s`` is ``sum(w q) / sum(q q)``, by least squares, and the error is
+    ``sum(w w) - 2 s sum(w q) + s s sum(q q)``. The best scale of all is tried again: a step of Lloyd's algorithm (IEEE
+    Transactions on Information Theory 28, 1982, page 129). No error is larger than with the given scale, up to the
+    rounding of sums. Zero points remain: searched ones reduce errors by less than 1 percent more.
+    """
+    rows, count, size = blocks.shape
+    step = max(1, _PIECE_ELEMENTS // max(count * size, 1))
+    points = zero_points.to(blocks.dtype).expand(scales.shape)
+    factors = None if importance is None else importance.to(blocks.dtype)
+    pieces = zip(torch.split(blocks, step), torch.split(scales, step), torch.split(points, step), strict=True)
+    return torch.cat([_searched(*piece, 2**bits - 1, factors) for piece in pieces]) if rows else scales
+
+
+def _searched(blocks: Tensor, scales: Tensor, points: Tensor, largest: int, factors: Tensor | None) -> Tensor:
+    least_codes, largest_codes = -points[..., None], (largest - points)[..., None]
+    weighted = blocks if factors is None else blocks * factors
+
+    def sums(scale: Tensor) -> tuple[Tensor, Tensor]:
+        codes = (blocks * (1 / scale)[..., None]).round_().clamp_(least_codes, largest_codes)
+        products = (weighted * codes).sum(-1)
+        codes.square_()
+        return products, (codes if factors is None else codes.mul_(factors)).sum(-1)
+
+    def error(scale: Tensor, products: Tensor, squares: Tensor) -> Tensor:
+        """The error without ``sum(w w)``."""
+        return scale * (scale * squares - 2 * products)
+
+    def better(best: Tensor, least: Tensor, products: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
+        # A scale that is zero or infinite in its dtype gives NaN, with which comparisons are false.
+        fit = (products / squares).to(scales.dtype).to(blocks.dtype)
+        new = error(fit, products, squares)
+        return torch.where(new < least, fit, best), torch.where(new < least, new, least)
+
+    whole = scales.to(blocks.dtype)
+    found = sums(whole)
+    best, least = better(whole, error(whole, *found), *found)
+    for share in _SHARES:
+        best, least = better(best, least, *sums(share * whole))
+    return better(best, least, *sums(best))[0].to(scales.dtype)

@@ -19,7 +19,7 @@ from ..errors import ArgumentError, did_you_mean
 from .channel_weights import ChannelWeight
 from .config import HALF_SCALES_OPSET, has_blocks
 from .experts import EXPERT_WEIGHTS, expert_attributes, expert_block_size, expert_weights, inputs_of_qmoe, routers
-from .quantized_layer import QuantizedLayer
+from .quantization_report import QuantizedLayer
 from .quantized_tensor import Layout, Part, QuantizedTensor
 from .quantized_weight import WeightScheme, blocks_of
 from .weights import HEAD_NAMES, Weight, has_name_of_head, keys_of_sources, matches, matches_any, stored_value
@@ -241,12 +241,7 @@ class WeightQuantizer:
         return None if None in names else tuple(dict.fromkeys(found for found in names if found is not None))
 
     def _stored(self, value: ir.Value, rows_are_outputs: bool) -> Weight | None:
-        """Find the parameters that a value consists of, through transposes and Casts.
-
-        Args:
-            value: The value.
-            rows_are_outputs: Whether its rows are the output features of the product.
-        """
+        """Find the parameters that a value consists of, through transposes and Casts."""
         stored, is_transposed = stored_value(value)
         rows_are_outputs ^= is_transposed
         tensor: Any = stored.const_value

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from .._capture.patches.patch import Patch
 from .._extensions import Extension
-from .legacy_names import rename_by_scope
 from .script import builtins, interpret_function, interpreter, scripted_as_python
-from .symbolic_registry import registered_symbolics
-from .user_symbolics import CalledFunctions, translate_symbolically
+from .user_symbolics import CalledFunctions, registered_symbolics, rename_by_scope, translate_symbolically
 
 __all__ = ["EXTENSION", "CalledFunctions", "rename_by_scope", "translate_symbolically"]
 

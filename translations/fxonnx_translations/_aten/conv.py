@@ -56,16 +56,7 @@ def _needs_matmul(op: Op, value: ir.Value) -> bool:
 def _conv_as_matmul(
     op: Op, value: ir.Value, weight: ir.Value, bias: ir.Value | None, groups: Dim, rows: Sequence[AxisWindows]
 ) -> ir.Value:
-    """A convolution as a matrix product.
-
-    Args:
-        op: The op object.
-        value: The padded input.
-        weight: [groups, output channels of a group, channels of a group * kernel elements].
-        bias: [output channels], or None.
-        groups: Number of groups.
-        rows: The windows along each spatial axis.
-    """
+    """A convolution as a matrix product."""
     windows, rank = windowed(op, value, rows), len(rows)
     perm = [0, 1, *range(3, 3 + 2 * rank, 2), *range(2, 2 + 2 * rank, 2)]
     spots = math.prod(row.count for row in rows)
@@ -143,41 +134,30 @@ def _conv(
     return _result(op, result, count + 2)
 
 
-@translates("aten::conv1d", "aten::conv2d", "aten::conv3d")
+CONVOLUTIONS = tuple(f"aten::conv{rank}d{overload}" for overload in ("", ".padding") for rank in (1, 2, 3))
+
+
+@translates(*CONVOLUTIONS)
 def conv(
     op: Op,
     input: ir.Value,
     weight: ir.Value,
     bias: ir.Value | None = None,
     stride: Sequence[Dim] = (1,),
-    padding: Sequence[Dim] = (0,),
+    padding: Sequence[Dim] | str = (0,),
     dilation: Sequence[Dim] = (1,),
     groups: Dim = 1,
 ) -> ir.Value:
     """aten::conv1d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=[1], SymInt[1] padding=[0], SymInt[1] dilation=[1], SymInt groups=1) -> Tensor
     aten::conv2d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0], SymInt[2] dilation=[1, 1], SymInt groups=1) -> Tensor
     aten::conv3d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[3] stride=[1, 1, 1], SymInt[3] padding=[0, 0, 0], SymInt[3] dilation=[1, 1, 1], SymInt groups=1) -> Tensor
-    """
-    pads = spatial(padding, op.rank_of(weight) - 2)
-    return _conv(op, input, weight, bias, stride, pads * 2, dilation, groups)
-
-
-@translates("aten::conv1d.padding", "aten::conv2d.padding", "aten::conv3d.padding")
-def conv_padding(
-    op: Op,
-    input: ir.Value,
-    weight: ir.Value,
-    bias: ir.Value | None = None,
-    stride: Sequence[Dim] = (1,),
-    padding: str = "valid",
-    dilation: Sequence[Dim] = (1,),
-    groups: Dim = 1,
-) -> ir.Value:
-    """aten::conv1d.padding(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=[1], str padding="valid", SymInt[1] dilation=[1], SymInt groups=1) -> Tensor
+    aten::conv1d.padding(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=[1], str padding="valid", SymInt[1] dilation=[1], SymInt groups=1) -> Tensor
     aten::conv2d.padding(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=[1, 1], str padding="valid", SymInt[2] dilation=[1, 1], SymInt groups=1) -> Tensor
     aten::conv3d.padding(Tensor input, Tensor weight, Tensor? bias=None, SymInt[3] stride=[1, 1, 1], str padding="valid", SymInt[3] dilation=[1, 1, 1], SymInt groups=1) -> Tensor
     """
     kernel = op.dims(weight)[2:]
+    if not isinstance(padding, str):
+        return _conv(op, input, weight, bias, stride, spatial(padding, len(kernel)) * 2, dilation, groups)
     begin, end = [0] * len(kernel), [0] * len(kernel)
     if padding == "same":
         for axis, (size, step) in enumerate(zip(kernel, spatial(dilation, len(kernel)), strict=True)):

@@ -133,7 +133,7 @@ def bincount(op: Op, self: ir.Value, weights: ir.Value | None = None, minlength:
 
 
 def _edges_of_points(op: Op, points: ir.Value, bins: Sequence[int], limits: Sequence[float] | None) -> list[ir.Value]:
-    """Return the edges of the bins of each coordinate; by default, their range is that of the points [n, d]."""
+    """Return the edges of the bins of each coordinate; by default, they cover the points [n, d]."""
     dtype = op.dtype_of(points)
     edges = []
     for axis, count in enumerate(bins):

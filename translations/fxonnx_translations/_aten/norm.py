@@ -368,12 +368,7 @@ def _fitted(op: Op, values: list[ir.Value]) -> list[ir.Value]:
 def _with_batch_statistics(
     op: Op, input: ir.Value, weight: ir.Value | None, bias: ir.Value | None, momentum: float, eps: float
 ) -> tuple[list[ir.Value], list[ir.Value]]:
-    """Normalize with the statistics of the batch, and compute the update of the running statistics.
-
-    Returns:
-        The normalized input, the mean and the reciprocal standard deviation of the batch, and the terms that are added
-        to the running mean and variance after they are multiplied by ``1 - momentum``.
-    """
+    """The normalized input, mean and reciprocal deviation of the batch, and the terms of the running statistics."""
     normalized = batch_norm(op, input, weight, bias, None, None, True, momentum, eps, False)
     dtype = DOUBLE if op.dtype_of(input) == DOUBLE else FLOAT
     value = op.cast(input, dtype)

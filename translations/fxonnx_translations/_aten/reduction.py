@@ -122,11 +122,7 @@ def prod(
 
 
 def _wrapping_product(op: Op, value: ir.Value, dim: int | None) -> ir.Value:
-    """A product of integers modulo 2**64 (or 2**32): ONNX Runtime's ReduceProd saturates.
-
-    Returns:
-        The value with the axis ``dim`` of size 1; with one axis if ``dim`` is None.
-    """
+    """A product of integers modulo 2**64 (or 2**32): ONNX Runtime's ReduceProd saturates."""
     if dim is None:
         value, dim = op.reshape(value, [_count(op.dims(value))]), 0
     axis = op.axis(dim, op.rank_of(value))

@@ -114,11 +114,7 @@ def _is_wrong(limits: Sequence[Dim], length: Dim, sizes: Mapping[sympy.Symbol, i
 
 
 def _evaluated(dim: Dim, sizes: Mapping[sympy.Symbol, int]) -> int:
-    """Return the value of an expression at these sizes.
-
-    Raises:
-        TypeError: If the expression does not evaluate to a number.
-    """
+    """Return the value of an expression at these sizes."""
     if isinstance(dim, int):
         return dim
     return int(dim.xreplace({symbol: sympy.Integer(number) for symbol, number in sizes.items()}))

@@ -145,7 +145,7 @@ def _reshape(builder: BuilderProtocol, inputs: list[ir.Value], attributes: dict[
 
 
 def _copies_same_sizes(source: Sequence[Dim], dims: Sequence[Dim], target: Sequence[int]) -> bool:
-    """Whether the sizes 0 of a Reshape, which copy those of its input, are the same for the input's own input."""
+    """Whether the sizes 0 of a Reshape, which copy its input's, are the same for the input's own input."""
     copied = [axis for axis, size in enumerate(target) if size == 0]
     return all(axis < min(len(source), len(dims)) and source[axis] == dims[axis] for axis in copied)
 

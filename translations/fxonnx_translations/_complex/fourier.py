@@ -67,16 +67,7 @@ def _transform(
     onesided: bool = False,
     length: Dim | None = None,
 ) -> ir.Value:
-    """Transform one axis of a tensor whose last axis holds one or two parts; the inverse divides by the length.
-
-    Args:
-        op: The ``op`` of the FX node.
-        value: The tensor.
-        axis: The axis.
-        inverse: Whether to apply the inverse transform.
-        onesided: Whether to return the first half of the spectrum of a real signal.
-        length: The number of elements to transform, if it differs from the axis's: zeros are appended.
-    """
+    """Transform one axis of a tensor whose last axis holds one or two parts; the inverse divides by the length."""
     if length in (None, op.dims(value)[axis]) and not _has_dft(op, op.dims(value)[axis]):
         return _by_matrix(op, value, axis, inverse, onesided)
     dims, dtype = list(op.dims(value)), op.dtype_of(value)

@@ -166,7 +166,7 @@ def outer(op: Op, self: ir.Value, vec2: ir.Value) -> ir.Value:
     return join(op, *multiply(op, columns, right))
 
 
-@translates("aten::conv1d", "aten::conv2d", "aten::conv3d", complex=True)
+@translates(*real_conv.CONVOLUTIONS, complex=True)
 def conv(
     op: Op,
     input: ir.Value,
@@ -180,36 +180,14 @@ def conv(
     """aten::conv1d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=[1], SymInt[1] padding=[0], SymInt[1] dilation=[1], SymInt groups=1) -> Tensor
     aten::conv2d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0], SymInt[2] dilation=[1, 1], SymInt groups=1) -> Tensor
     aten::conv3d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[3] stride=[1, 1, 1], SymInt[3] padding=[0, 0, 0], SymInt[3] dilation=[1, 1, 1], SymInt groups=1) -> Tensor
-    """
-    part = op.for_parts()
-
-    def product(left: ir.Value, right: ir.Value) -> ir.Value:
-        return op.shaped(real_conv.conv(part, left, right, None, stride, padding, dilation, groups), op.result.shape)
-
-    return _with_bias(op, bilinear(op, product, input, weight), bias, _spatial_rank(op, weight))
-
-
-@translates("aten::conv1d.padding", "aten::conv2d.padding", "aten::conv3d.padding", complex=True)
-def conv_padding(
-    op: Op,
-    input: ir.Value,
-    weight: ir.Value,
-    bias: ir.Value | None = None,
-    stride: Any = 1,
-    padding: str = "valid",
-    dilation: Any = 1,
-    groups: int = 1,
-) -> ir.Value:
-    """aten::conv1d.padding(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=[1], str padding="valid", SymInt[1] dilation=[1], SymInt groups=1) -> Tensor
+    aten::conv1d.padding(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=[1], str padding="valid", SymInt[1] dilation=[1], SymInt groups=1) -> Tensor
     aten::conv2d.padding(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=[1, 1], str padding="valid", SymInt[2] dilation=[1, 1], SymInt groups=1) -> Tensor
     aten::conv3d.padding(Tensor input, Tensor weight, Tensor? bias=None, SymInt[3] stride=[1, 1, 1], str padding="valid", SymInt[3] dilation=[1, 1, 1], SymInt groups=1) -> Tensor
     """
     part = op.for_parts()
 
     def product(left: ir.Value, right: ir.Value) -> ir.Value:
-        return op.shaped(
-            real_conv.conv_padding(part, left, right, None, stride, padding, dilation, groups), op.result.shape
-        )
+        return op.shaped(real_conv.conv(part, left, right, None, stride, padding, dilation, groups), op.result.shape)
 
     return _with_bias(op, bilinear(op, product, input, weight), bias, _spatial_rank(op, weight))
 

@@ -6,7 +6,8 @@ are decomposed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -14,7 +15,7 @@ import onnx_ir as ir
 from .._aten.join_split import resized
 from .._builder.op import Op
 from .._builder.symbolic_dims import Dim
-from .._registry import Accepts, OpCall, translates
+from .._registry import Accepts, OpCall, Translation
 from .._torch_compat import FloorDiv
 from .fourier import fft_of_complex, fft_of_real, fft_to_real
 from .parts import is_complex
@@ -43,11 +44,7 @@ def _axes_and_lengths(rank: int, lengths: Any, axes: Any) -> list[tuple[int, Any
 
 
 def _resizes(*, halved: bool = False) -> Accepts:
-    """Return a condition that accepts the calls with a length that may differ from the size of its axis.
-
-    Args:
-        halved: Whether the last axis has the first half of the spectrum of a real signal.
-    """
+    """Return a condition that accepts the calls with a length that may differ from the size of its axis."""
 
     def accepts(call: OpCall) -> str | None:
         arguments = call.arguments
@@ -119,95 +116,88 @@ def _conjugate(op: Op, value: ir.Value) -> ir.Value:
     return op.join(real, op.Neg(imaginary))
 
 
-@translates("aten::fft_fft", accepts=_resizes(), complex=True)
-def fft_fft(op: Op, self: ir.Value, n: Dim | None = None, dim: int = -1, norm: str | None = None) -> ir.Value:
-    """aten::fft_fft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor"""
-    return _transformed(op, self, n, dim, norm, forward=True)
+def _conjugate_spectrum(
+    op: Op, value: ir.Value, lengths: Lengths, axes: Axes, norm: str | None, *, forward: bool
+) -> ir.Value:
+    """The conjugate of the forward transform of real numbers is their inverse one."""
+    return _conjugate(op, _spectrum(op, value, lengths, axes, norm, forward=forward))
 
 
-@translates("aten::fft_ifft", accepts=_resizes(), complex=True)
-def fft_ifft(op: Op, self: ir.Value, n: Dim | None = None, dim: int = -1, norm: str | None = None) -> ir.Value:
-    """aten::fft_ifft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor"""
-    return _transformed(op, self, n, dim, norm, forward=False)
+def _signal_of_conjugate(
+    op: Op, value: ir.Value, lengths: Lengths, axes: Axes, norm: str | None, *, forward: bool
+) -> ir.Value:
+    """The inverse of the conjugate spectrum is the forward transform."""
+    return _signal_of_pair(op, _conjugate(op, _as_pair(op, value)), lengths, axes, norm, forward=forward)
 
 
-@translates("aten::fft_fft2", "aten::fft_fftn", accepts=_resizes(), complex=True)
-def fft_fftn(op: Op, self: ir.Value, s: Lengths = None, dim: Axes = None, norm: str | None = None) -> ir.Value:
+def _along_axis(
+    op: Op,
+    self: ir.Value,
+    n: Dim | None = None,
+    dim: int = -1,
+    norm: str | None = None,
+    *,
+    transform: Any,
+    forward: bool,
+) -> ir.Value:
+    """aten::fft_fft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor
+    aten::fft_ifft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor
+    aten::fft_rfft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor
+    aten::fft_ihfft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor
+    aten::fft_irfft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor
+    aten::fft_hfft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor
+    """
+    value: ir.Value = transform(op, self, n, dim, norm, forward=forward)
+    return value
+
+
+def _along_axes(
+    op: Op,
+    self: ir.Value,
+    s: Lengths = None,
+    dim: Axes = None,
+    norm: str | None = None,
+    *,
+    transform: Any,
+    forward: bool,
+) -> ir.Value:
     """aten::fft_fft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor
     aten::fft_fftn(Tensor self, SymInt[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor
-    """
-    return _transformed(op, self, s, dim, norm, forward=True)
-
-
-@translates("aten::fft_ifft2", "aten::fft_ifftn", accepts=_resizes(), complex=True)
-def fft_ifftn(op: Op, self: ir.Value, s: Lengths = None, dim: Axes = None, norm: str | None = None) -> ir.Value:
-    """aten::fft_ifft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor
+    aten::fft_ifft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor
     aten::fft_ifftn(Tensor self, SymInt[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor
-    """
-    return _transformed(op, self, s, dim, norm, forward=False)
-
-
-@translates("aten::fft_rfft", accepts=_resizes(), complex=True)
-def fft_rfft(op: Op, self: ir.Value, n: Dim | None = None, dim: int = -1, norm: str | None = None) -> ir.Value:
-    """aten::fft_rfft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor"""
-    return _spectrum(op, self, n, dim, norm, forward=True)
-
-
-@translates("aten::fft_ihfft", accepts=_resizes(), complex=True)
-def fft_ihfft(op: Op, self: ir.Value, n: Dim | None = None, dim: int = -1, norm: str | None = None) -> ir.Value:
-    """aten::fft_ihfft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor
-
-    The conjugate of the forward transform of real numbers is their inverse one.
-    """
-    return _conjugate(op, _spectrum(op, self, n, dim, norm, forward=False))
-
-
-@translates("aten::fft_ihfft2", "aten::fft_ihfftn", accepts=_resizes(), complex=True)
-def fft_ihfftn(op: Op, self: ir.Value, s: Lengths = None, dim: Axes = None, norm: str | None = None) -> ir.Value:
-    """aten::fft_ihfft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor
-    aten::fft_ihfftn(Tensor self, SymInt[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor
-    """
-    return _conjugate(op, _spectrum(op, self, s, dim, norm, forward=False))
-
-
-@translates("aten::fft_rfft2", "aten::fft_rfftn", accepts=_resizes(), complex=True)
-def fft_rfftn(op: Op, self: ir.Value, s: Lengths = None, dim: Axes = None, norm: str | None = None) -> ir.Value:
-    """aten::fft_rfft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor
+    aten::fft_rfft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor
     aten::fft_rfftn(Tensor self, SymInt[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor
-    """
-    return _spectrum(op, self, s, dim, norm, forward=True)
-
-
-@translates("aten::fft_irfft", accepts=_resizes(halved=True))
-@translates("aten::fft_irfft", accepts=_resizes(halved=True), complex=True)
-def fft_irfft(op: Op, self: ir.Value, n: Dim | None = None, dim: int = -1, norm: str | None = None) -> ir.Value:
-    """aten::fft_irfft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor"""
-    return _signal(op, self, n, dim, norm, forward=False)
-
-
-@translates("aten::fft_hfft", accepts=_resizes(halved=True))
-@translates("aten::fft_hfft", accepts=_resizes(halved=True), complex=True)
-def fft_hfft(op: Op, self: ir.Value, n: Dim | None = None, dim: int = -1, norm: str | None = None) -> ir.Value:
-    """aten::fft_hfft(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor
-
-    The inverse of the conjugate spectrum is the forward transform.
-    """
-    return _signal_of_pair(op, _conjugate(op, _as_pair(op, self)), n, dim, norm, forward=True)
-
-
-@translates("aten::fft_irfft2", "aten::fft_irfftn", accepts=_resizes(halved=True))
-@translates("aten::fft_irfft2", "aten::fft_irfftn", accepts=_resizes(halved=True), complex=True)
-def fft_irfftn(op: Op, self: ir.Value, s: Lengths = None, dim: Axes = None, norm: str | None = None) -> ir.Value:
-    """aten::fft_irfft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor
+    aten::fft_ihfft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor
+    aten::fft_ihfftn(Tensor self, SymInt[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor
+    aten::fft_irfft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor
     aten::fft_irfftn(Tensor self, SymInt[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor
-    """
-    return _signal(op, self, s, dim, norm, forward=False)
-
-
-@translates("aten::fft_hfft2", "aten::fft_hfftn", accepts=_resizes(halved=True))
-@translates("aten::fft_hfft2", "aten::fft_hfftn", accepts=_resizes(halved=True), complex=True)
-def fft_hfftn(op: Op, self: ir.Value, s: Lengths = None, dim: Axes = None, norm: str | None = None) -> ir.Value:
-    """aten::fft_hfft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor
+    aten::fft_hfft2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2, -1], str? norm=None) -> Tensor
     aten::fft_hfftn(Tensor self, SymInt[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor
     """
-    return _signal_of_pair(op, _conjugate(op, _as_pair(op, self)), s, dim, norm, forward=True)
+    value: ir.Value = transform(op, self, s, dim, norm, forward=forward)
+    return value
+
+
+_TRANSFORMS = (
+    ("fft", _transformed, True),
+    ("ifft", _transformed, False),
+    ("rfft", _spectrum, True),
+    ("ihfft", _conjugate_spectrum, False),
+    ("irfft", _signal, False),
+    ("hfft", _signal_of_conjugate, True),
+)
+"""The stem of the operators, their function, and whether it transforms forwards."""
+
+
+def _translations() -> Iterator[Translation]:
+    for stem, transform, forward in _TRANSFORMS:
+        is_real = stem in ("irfft", "hfft")
+        for function, names in ((_along_axis, (stem,)), (_along_axes, (f"{stem}2", f"{stem}n"))):
+            row = partial(function, transform=transform, forward=forward)
+            targets = tuple(f"aten::fft_{name}" for name in names)
+            # Of a real result, the spectrum may be real too.
+            for complex in (False, True) if is_real else (True,):
+                yield Translation(row, targets, _resizes(halved=is_real), complex=complex)
+
+
+TRANSLATIONS = tuple(_translations())

@@ -25,6 +25,7 @@ __all__ = [
     "can_quantize",
     "cast_parameter",
     "dequantize",
+    "of_whole_tensor",
     "quantize",
     "zero_dim",
 ]
@@ -76,6 +77,12 @@ def cast_parameter(op: Op, parameter: ir.Value, dtype: ir.DataType) -> ir.Value:
     to = dtypes.to_torch_dtype(dtype)
     stored = op.derived(parameter, dtype.name.lower(), lambda tensor: tensor.to(to), force=True)
     return op.cast(parameter, dtype) if stored is None else stored
+
+
+def of_whole_tensor(op: Op, scale: float | ir.Value, zero_point: int | ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Scale and zero point of a whole tensor, numbers or tensors of one element, as 0-dim values."""
+    first = zero_dim(op, scale) if isinstance(scale, ir.Value) else op.scalar(scale, FLOAT)
+    return first, zero_dim(op, zero_point) if isinstance(zero_point, ir.Value) else op.scalar(zero_point)
 
 
 def zero_dim(op: Op, value: ir.Value) -> ir.Value:

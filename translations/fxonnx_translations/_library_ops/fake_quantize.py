@@ -9,7 +9,7 @@ from .._aten.indexing.axes import axis_of
 from .._builder.dtypes import FLOAT
 from .._builder.op import Op, Unsupported
 from .._registry import translates
-from .affine import RANGES, broadcast_parameter, can_quantize, dequantize, quantize, zero_dim
+from .affine import RANGES, broadcast_parameter, can_quantize, dequantize, of_whole_tensor, quantize, zero_dim
 from .stored_weights import quantize_stored
 
 aten = torch.ops.aten
@@ -66,12 +66,14 @@ def _inside(
     return op.And(op.GreaterOrEqual(integers, float(quant_min)), op.LessOrEqual(integers, float(quant_max)))
 
 
-@translates("aten::fake_quantize_per_tensor_affine")
+@translates("aten::fake_quantize_per_tensor_affine", "aten::fake_quantize_per_tensor_affine.tensor_qparams")
 def fake_quantize_per_tensor_affine(
-    op: Op, self: ir.Value, scale: float, zero_point: int, quant_min: int, quant_max: int
+    op: Op, self: ir.Value, scale: float | ir.Value, zero_point: int | ir.Value, quant_min: int, quant_max: int
 ) -> ir.Value:
-    """aten::fake_quantize_per_tensor_affine(Tensor self, float scale, int zero_point, int quant_min, int quant_max) -> Tensor"""
-    return _fake_quantized(op, self, op.scalar(scale, FLOAT), op.scalar(zero_point), quant_min, quant_max)
+    """aten::fake_quantize_per_tensor_affine(Tensor self, float scale, int zero_point, int quant_min, int quant_max) -> Tensor
+    aten::fake_quantize_per_tensor_affine.tensor_qparams(Tensor self, Tensor scale, Tensor zero_point, int quant_min, int quant_max) -> Tensor
+    """
+    return _fake_quantized(op, self, *of_whole_tensor(op, scale, zero_point), quant_min, quant_max)
 
 
 @translates("aten::fake_quantize_per_tensor_affine_cachemask")
@@ -79,16 +81,8 @@ def fake_quantize_per_tensor_affine_cachemask(
     op: Op, self: ir.Value, scale: float, zero_point: int, quant_min: int, quant_max: int
 ) -> tuple[ir.Value, ir.Value]:
     """aten::fake_quantize_per_tensor_affine_cachemask(Tensor self, float scale, int zero_point, int quant_min, int quant_max) -> (Tensor output, Tensor mask)"""
-    parameters = (op.scalar(scale, FLOAT), op.scalar(zero_point), quant_min, quant_max)
+    parameters = (*of_whole_tensor(op, scale, zero_point), quant_min, quant_max)
     return _fake_quantized(op, self, *parameters), _inside(op, self, *parameters)
-
-
-@translates("aten::fake_quantize_per_tensor_affine.tensor_qparams")
-def fake_quantize_per_tensor_affine_tensor_qparams(
-    op: Op, self: ir.Value, scale: ir.Value, zero_point: ir.Value, quant_min: int, quant_max: int
-) -> ir.Value:
-    """aten::fake_quantize_per_tensor_affine.tensor_qparams(Tensor self, Tensor scale, Tensor zero_point, int quant_min, int quant_max) -> Tensor"""
-    return _fake_quantized(op, self, zero_dim(op, scale), zero_dim(op, zero_point), quant_min, quant_max)
 
 
 @translates("aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
@@ -102,7 +96,7 @@ def fake_quantize_per_tensor_affine_cachemask_tensor_qparams(
     quant_max: int,
 ) -> tuple[ir.Value, ir.Value]:
     """aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams(Tensor self, Tensor scale, Tensor zero_point, Tensor fake_quant_enabled, int quant_min, int quant_max) -> (Tensor output, Tensor mask)"""
-    parameters = (zero_dim(op, scale), zero_dim(op, zero_point), quant_min, quant_max)
+    parameters = (*of_whole_tensor(op, scale, zero_point), quant_min, quant_max)
     enabled = op.cast(zero_dim(op, fake_quant_enabled), ir.DataType.BOOL)
     output = op.Where(enabled, _fake_quantized(op, self, *parameters), self)
     return output, op.Or(_inside(op, self, *parameters), op.Not(enabled))
@@ -140,18 +134,14 @@ _EXACT_ON_QUANTIZED = frozenset(
 """Operators whose results need not be rounded if their first input is a dequantized tensor."""
 
 
-@translates("aten::quantize_per_tensor")
-def quantize_per_tensor(op: Op, self: ir.Value, scale: float, zero_point: int, dtype: torch.dtype) -> ir.Value:
-    """aten::quantize_per_tensor(Tensor self, float scale, int zero_point, ScalarType dtype) -> Tensor"""
-    return _fake_quantized(op, self, op.scalar(scale, FLOAT), op.scalar(zero_point), *_limits(dtype))
-
-
-@translates("aten::quantize_per_tensor.tensor_qparams")
-def quantize_per_tensor_tensor_qparams(
-    op: Op, self: ir.Value, scale: ir.Value, zero_point: ir.Value, dtype: torch.dtype
+@translates("aten::quantize_per_tensor", "aten::quantize_per_tensor.tensor_qparams")
+def quantize_per_tensor(
+    op: Op, self: ir.Value, scale: float | ir.Value, zero_point: int | ir.Value, dtype: torch.dtype
 ) -> ir.Value:
-    """aten::quantize_per_tensor.tensor_qparams(Tensor self, Tensor scale, Tensor zero_point, ScalarType dtype) -> Tensor"""
-    return _fake_quantized(op, self, zero_dim(op, scale), zero_dim(op, zero_point), *_limits(dtype))
+    """aten::quantize_per_tensor(Tensor self, float scale, int zero_point, ScalarType dtype) -> Tensor
+    aten::quantize_per_tensor.tensor_qparams(Tensor self, Tensor scale, Tensor zero_point, ScalarType dtype) -> Tensor
+    """
+    return _fake_quantized(op, self, *of_whole_tensor(op, scale, zero_point), *_limits(dtype))
 
 
 @translates("aten::dequantize.self")

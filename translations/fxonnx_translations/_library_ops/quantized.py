@@ -14,7 +14,7 @@ from .._builder import dtypes
 from .._builder.dtypes import BFLOAT16, DOUBLE, FLOAT, INT64, UINT8
 from .._builder.op import Op, Unsupported
 from .._registry import translates
-from .affine import broadcast_parameter, can_dequantize, cast_parameter, dequantize, quantize, zero_dim
+from .affine import broadcast_parameter, can_dequantize, cast_parameter, dequantize, of_whole_tensor, quantize, zero_dim
 from .stored_weights import dequantize_stored, is_code, storable_dtype
 
 _LARGEST_BYTE = 255
@@ -22,65 +22,50 @@ _LARGEST_BYTE = 255
 # ---- per tensor
 
 
-@translates("quantized_decomposed::quantize_per_tensor")
+@translates(
+    "quantized_decomposed::quantize_per_tensor",
+    "quantized_decomposed::quantize_per_tensor.tensor",
+    "quantized_decomposed::quantize_per_tensor.tensor2",
+)
 def quantize_per_tensor(
-    op: Op, input: ir.Value, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: torch.dtype
-) -> ir.Value:
-    """quantized_decomposed::quantize_per_tensor(Tensor input, float scale, int zero_point, int quant_min, int quant_max, ScalarType dtype) -> Tensor"""
-    parameters = (op.scalar(scale, FLOAT), op.scalar(zero_point), (quant_min, quant_max))
-    return quantize(op, op.cast(input, FLOAT), *parameters, op.result.dtype)
-
-
-@translates("quantized_decomposed::quantize_per_tensor.tensor", "quantized_decomposed::quantize_per_tensor.tensor2")
-def quantize_per_tensor_tensor(
     op: Op,
     input: ir.Value,
-    scale: ir.Value,
-    zero_point: ir.Value,
+    scale: float | ir.Value,
+    zero_point: int | ir.Value,
     quant_min: int | ir.Value,
     quant_max: int | ir.Value,
     dtype: torch.dtype,
 ) -> ir.Value:
-    """quantized_decomposed::quantize_per_tensor.tensor(Tensor input, Tensor scale, Tensor zero_point, int quant_min, int quant_max, ScalarType dtype) -> Tensor
+    """quantized_decomposed::quantize_per_tensor(Tensor input, float scale, int zero_point, int quant_min, int quant_max, ScalarType dtype) -> Tensor
+    quantized_decomposed::quantize_per_tensor.tensor(Tensor input, Tensor scale, Tensor zero_point, int quant_min, int quant_max, ScalarType dtype) -> Tensor
     quantized_decomposed::quantize_per_tensor.tensor2(Tensor input, Tensor scale, Tensor zero_point, Tensor quant_min, Tensor quant_max, ScalarType dtype) -> Tensor
     """
     low, high = (zero_dim(op, limit) if isinstance(limit, ir.Value) else limit for limit in (quant_min, quant_max))
-    parameters = (zero_dim(op, scale), zero_dim(op, zero_point), (low, high))
-    return quantize(op, op.cast(input, FLOAT), *parameters, op.result.dtype)
+    parameters = of_whole_tensor(op, scale, zero_point)
+    return quantize(op, op.cast(input, FLOAT), *parameters, (low, high), op.result.dtype)
 
 
-@translates("quantized_decomposed::dequantize_per_tensor")
+@translates(
+    "quantized_decomposed::dequantize_per_tensor",
+    "quantized_decomposed::dequantize_per_tensor.tensor",
+    "quantized_decomposed::dequantize_per_tensor.tensor2",
+)
 def dequantize_per_tensor(
     op: Op,
     input: ir.Value,
-    scale: float,
-    zero_point: int,
-    quant_min: int,
-    quant_max: int,
-    dtype: torch.dtype,
-    *,
-    out_dtype: torch.dtype | None = None,
-) -> ir.Value:
-    """quantized_decomposed::dequantize_per_tensor(Tensor input, float scale, int zero_point, int quant_min, int quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor"""
-    return _dequantized(op, input, op.scalar(scale, FLOAT), op.scalar(zero_point))
-
-
-@translates("quantized_decomposed::dequantize_per_tensor.tensor", "quantized_decomposed::dequantize_per_tensor.tensor2")
-def dequantize_per_tensor_tensor(
-    op: Op,
-    input: ir.Value,
-    scale: ir.Value,
-    zero_point: ir.Value,
+    scale: float | ir.Value,
+    zero_point: int | ir.Value,
     quant_min: int | ir.Value,
     quant_max: int | ir.Value,
     dtype: torch.dtype,
     *,
     out_dtype: torch.dtype | None = None,
 ) -> ir.Value:
-    """quantized_decomposed::dequantize_per_tensor.tensor(Tensor input, Tensor scale, Tensor zero_point, int quant_min, int quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor
+    """quantized_decomposed::dequantize_per_tensor(Tensor input, float scale, int zero_point, int quant_min, int quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor
+    quantized_decomposed::dequantize_per_tensor.tensor(Tensor input, Tensor scale, Tensor zero_point, int quant_min, int quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor
     quantized_decomposed::dequantize_per_tensor.tensor2(Tensor input, Tensor scale, Tensor zero_point, Tensor quant_min, Tensor quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor
     """
-    return _dequantized(op, input, zero_dim(op, scale), zero_dim(op, zero_point))
+    return _dequantized(op, input, *of_whole_tensor(op, scale, zero_point))
 
 
 def _dequantized(op: Op, input: ir.Value, scale: ir.Value, zero_point: ir.Value) -> ir.Value:

@@ -300,11 +300,7 @@ def _fits(op: Op, zero_point: ir.Value, dtype: ir.DataType) -> bool:
 
 
 def _narrowed(tensor: torch.Tensor, dtype: ir.DataType) -> torch.Tensor:
-    """Convert codes or zero points to an element type that must hold them.
-
-    Raises:
-        ValueError: If it does not hold all of them.
-    """
+    """Convert codes or zero points to an element type that must hold them."""
     if dtype in _LIMITS and tensor.numel() and not tensor.is_meta:
         low, high = _LIMITS[dtype]
         least, most = (end.item() for end in tensor.aminmax())
@@ -329,16 +325,7 @@ def _unpacked(dtype: ir.DataType) -> torch.dtype:
 def _parameter(
     op: Op, value: ir.Value, suffix: str, layout: _Layout, shape: Sequence[int], dtype: ir.DataType
 ) -> ir.Value:
-    """Return scales or zero points in the layout and element type of DequantizeLinear's input.
-
-    Args:
-        op: The op object.
-        value: The scales or zero points.
-        suffix: Names the initializer.
-        layout: The layout.
-        shape: Shape of the values with the rank of the codes.
-        dtype: The element type.
-    """
+    """Return scales or zero points in the layout and element type of DequantizeLinear's input."""
     if op.dtype_of(value) == dtype and _sizes(op, value) == layout.shape:
         return value
 

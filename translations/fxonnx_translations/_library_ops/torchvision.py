@@ -146,19 +146,7 @@ def _sampled_axis(op: Op, start: ir.Value, extent: ir.Value, windows: int, ratio
 
 
 def _sum_of_samples(op: Op, rows: ir.Value, base: ir.Value, y: _SampledAxis, x: _SampledAxis, width: Dim) -> ir.Value:
-    """Return the sums of the bilinear samples of each window.
-
-    Args:
-        op: The op object.
-        rows: The values [positions, channels], where positions are of all feature maps, concatenated.
-        base: First position of the feature map of each window, broadcastable to [regions, windows, 1, windows, 1].
-        y: Samples along the vertical axis.
-        x: Samples along the horizontal axis.
-        width: Width of the feature maps.
-
-    Returns:
-        The sums [regions, windows, windows, channels].
-    """
+    """Return the sums of the bilinear samples of each window."""
     total: ir.Value | None = None
     for y_position, y_weight in y.corners():
         line = op.Add(base, op.Unsqueeze(op.Mul(y_position, op.scalar(width)), [3, 4]))
@@ -272,18 +260,7 @@ def _window_bounds(
     longer: float,
     shorter: float,
 ) -> tuple[ir.Value, ir.Value]:
-    """Return start and end (exclusive) of each window [regions, windows], for regions rounded to integers.
-
-    Args:
-        op: The op object.
-        rois: The regions.
-        columns: Columns of start and end.
-        scale: Scale of the regions.
-        windows: Number of windows.
-        length: Number of positions.
-        longer: Number added to the length of a region, end - start.
-        shorter: Number of positions at the end of the axis that are excluded.
-    """
+    """Return start and end (exclusive) of each window [regions, windows], for regions rounded to integers."""
     dtype = op.dtype_of(rois)
     start, end = (_rounded(op, op.Mul(_column(op, rois, column), float(scale))) for column in columns)
     window = op.Unsqueeze(op.Div(op.Max(op.Add(op.Sub(end, start), longer), 1.0), float(windows)), [1])

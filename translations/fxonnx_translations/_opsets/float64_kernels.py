@@ -1,7 +1,7 @@
 """Decompositions of operators without a float64 kernel in ONNX Runtime's CPU execution provider.
 
 A wider type to compute in does not exist, so the formulas have the precision of float64 themselves. Each function has the
-signature of its ONNX operator; the table is that of ONNX Runtime 1.31 (``python -m benchmarks.kernel_probe``).
+signature of its ONNX operator; the table is ONNX Runtime 1.31's (``python -m benchmarks.kernel_probe``).
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ import torch
 from torch.fx import Graph, Node
 
 from ..._nodes import schema_of
-from ..._provenance import copy_provenance, source_line
+from ..._provenance import source_line
 from ...errors import PrepareError
+from ..graph_utils import insert_call
 from ..sizes import expression
 
 __all__ = ["Emitter", "arguments_with_defaults", "refuse"]
@@ -64,10 +65,7 @@ class Emitter:
             origin: The node whose provenance the new node gets.
             kwargs: Keyword arguments.
         """
-        with self._graph.inserting_before(self.anchor):
-            node = self._graph.call_function(target, args, kwargs)
-        node.meta["val"] = val
-        copy_provenance(node, origin)
+        node = insert_call(self.anchor, target, args, kwargs, val=val, origin=origin)
         self.emitted.append(node)
         return node
 

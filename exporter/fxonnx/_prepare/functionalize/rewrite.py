@@ -12,8 +12,10 @@ from torch.fx import Graph, GraphModule, Node, map_arg
 
 from ..._nodes import input_of, item_index, operator_of, schema_of
 from ..sizes import same_size
-from .alias_analysis import (
+from .aliases import (
+    Alias,
     AliasInfo,
+    Memory,
     MemoryEffects,
     analyze_aliases,
     argument_at,
@@ -23,10 +25,8 @@ from .alias_analysis import (
     storage_id,
     view_overload,
 )
-from .aliases import Alias, Memory
 from .emit import Emitter, refuse
-from .inplace_ops import InplaceRewriter
-from .resized_tensors import replace_resized
+from .inplace_ops import InplaceRewriter, replace_resized
 from .view_inverses import MultiOutputView, OperatorView
 
 __all__ = ["Mutation", "functionalize"]
@@ -140,11 +140,7 @@ class _Functionalizer:
         self._inplace = InplaceRewriter(self._emitter, self._memory, self._resolve)
 
     def run(self, resized: Sequence[tuple[Node, Node]]) -> None:
-        """Rewrite the whole graph.
-
-        Args:
-            resized: The tensors that operators have resized, each with the node of its new content.
-        """
+        """Rewrite the whole graph."""
         for node in list(self._graph.nodes):
             self._emitter.anchor = node
             if node.op == "placeholder":

@@ -1,4 +1,4 @@
-"""Fusion patterns: replace decomposed subgraphs by one operator. One module for each pattern, all value-preserving."""
+"""Fusion patterns: replace decomposed subgraphs by one operator. All are value-preserving."""
 
 from __future__ import annotations
 
@@ -9,25 +9,17 @@ from types import MappingProxyType
 import torch
 
 from ..graph_utils import eliminate_dead_code
-from .attention import fuse_attention
+from .attention import fuse_attention, fuse_grouped_attention
 from .context import PatternContext, pattern_context
 from .flatten_token_matmuls import flatten_token_matmuls
-from .flattened_linear import unflatten_linears
-from .gelu import fuse_gelu
+from .formula import Matches
 from .group_query_attention import fuse_group_query_attention
-from .grouped_attention import fuse_grouped_attention
-from .layer_norm import fuse_layer_norm
-from .matches import Matches
 from .mixture_of_experts import fuse_mixture_of_experts
+from .norms import fuse_layer_norm, fuse_rms_norm, fuse_skip_norms, narrow_norms
 from .packed_attention import fuse_packed_attention
-from .rms_norm import fuse_rms_norm
-from .rotary import fuse_rotary, negate_rotary_tables, rotate_before_transpose
-from .rsqrt import replace_rsqrt
-from .skip_norms import fuse_skip_norms
-from .slices_to_split import fuse_slices
-from .softmax import fuse_softmax
+from .pointwise import fuse_gelu, fuse_softmax, replace_rsqrt, unflatten_linears
+from .rotary import fuse_rotary
 from .unsorted_sequences import pack_unsorted
-from .wide_norms import narrow_norms
 
 __all__ = ["PATTERNS", "Matches", "Pattern", "PatternContext", "apply_patterns", "pattern_context"]
 
@@ -69,12 +61,9 @@ PATTERNS: Mapping[str, Pattern] = MappingProxyType(
             since=23,
             for_all=False,
             reads_context=True,
-            supersedes=("attention", "grouped_attention", "rotary"),
+            supersedes=("attention", "grouped_attention"),
         ),
         "packed_attention": Pattern(fuse_packed_attention, since=23),
-        "rotary_layout": Pattern(rotate_before_transpose),
-        "rotary_sign": Pattern(negate_rotary_tables),
-        "slices": Pattern(fuse_slices),
         "unsorted_sequences": Pattern(pack_unsorted),
         "skip_norms": Pattern(fuse_skip_norms, for_all=False, reads_context=True),
         "flat_tokens": Pattern(flatten_token_matmuls, for_all=False),

@@ -14,8 +14,7 @@ import torch
 
 from fxonnx_translations._torch_compat import OpOverload
 
-from .formula import Formula
-from .matches import Matches
+from .formula import Formula, Matches
 from .matching import VIEWS, as_call, dims_of, has_one_user, insert_before
 from .terms import Match, Tensor, Term, op
 
@@ -55,7 +54,7 @@ def _adds_vector_to_matrix_product(match: Match) -> bool:
     return has_one_user(match.node("product")) and ranks == [2, 1]
 
 
-_AFFINE = Formula(_affine, (_adds_vector_to_matrix_product, "the weight is not a matrix, or the bias not a vector"))
+_AFFINE = Formula(_affine, _adds_vector_to_matrix_product)
 
 
 def _tokens(node: torch.fx.Node) -> list[torch.fx.Node]:

@@ -3,7 +3,7 @@
     def gelu(x: Tensor) -> Term:
         return product(0.5, x, 1.0 + op.erf(x / math.sqrt(2)).anchor())
 
-    GELU = Formula(gelu, (lambda match: dtype_of(match.node("x")) in FLOATS, "the operator does not accept the dtype"))
+    GELU = Formula(gelu, lambda match: dtype_of(match.node("x")) in FLOATS)
 
 A parameter stands for any value of its type: ``Tensor``, ``Number`` or ``Value``. ``op.name`` is a call of that ATen
 operator in any overload. Operands of sums and products may have either order, ``x ** 2`` is a square in any form, and
@@ -11,8 +11,9 @@ arguments that are not given have their defaults.
 
 The search begins at each call of the anchor, the rarest operator of the formula. Its operands are matched first, then
 its users one after the other up to the end of the formula; each node on this path has one user. If only a number, an
-option or a condition differs, the search goes on. An anchor whose operands have the form of the formula is a near miss
-if the whole does not match; the reason is the first difference, or else the first node of another form.
+option or a condition differs, the search goes on. In formulas with near misses, those of attention and norms, an anchor
+whose operands have the form of the formula is one if the whole does not match; the reason is the first difference, or
+else the first node of another form.
 """
 
 from __future__ import annotations
@@ -26,20 +27,39 @@ import torch
 
 from fxonnx_translations._torch_compat import OpOverloadPacket
 
-from .matches import Matches
 from .terms import Call, Match, Number, Tensor, Term, Value
 
-__all__ = ["Formula", "never"]
+__all__ = ["Formula", "Matches", "always"]
 
-_Condition = tuple[Callable[[Match], bool], str]
+
+class Matches:
+    """The result of applying a fusion pattern to a graph.
+
+    Attributes:
+        fused: The nodes that replaced a match, in order.
+        missed: Anchors of subgraphs that nearly match, with the reason why they do not.
+    """
+
+    def __init__(self) -> None:
+        self.fused: list[torch.fx.Node] = []
+        self.missed: dict[torch.fx.Node, str] = {}
+
+    def replace(self, end: torch.fx.Node, fused: torch.fx.Node) -> None:
+        """Replace the end of a match by an operator, which is recorded."""
+        end.replace_all_uses_with(fused)
+        self.fused.append(fused)
+
+
+_Condition = Callable[[Match], bool]
 _Path = tuple[Term, ...]
+_DIFFERS = "a condition does not hold"
 
 _PARAMETERS = {each.__name__: each for each in (Tensor, Number, Value)}
 
 
-def never(match: Match) -> bool:
-    """For formulas that have no near misses."""
-    return False
+def always(match: Match) -> bool:
+    """For formulas of which each match of the anchor's operands is a near miss."""
+    return True
 
 
 class Formula:
@@ -47,23 +67,23 @@ class Formula:
 
     Args:
         function: Returns the formula; its parameters are annotated as ``Tensor``, ``Number`` or ``Value``.
-        conditions: Conditions on a match, in order, each with the reason if it does not hold.
-        near: Whether a match of the anchor's operands only is a near miss.
+        conditions: Conditions on a match, in order, each with the reason for a near miss if there are near misses.
+        near: Whether a match of the anchor's operands only is a near miss; by default, there are none.
         passes: Whether a call, such as a cast, is ignored wherever it occurs.
     """
 
     def __init__(
         self,
         function: Callable[..., Term],
-        *conditions: _Condition,
-        near: Callable[[Match], bool] = lambda match: True,
+        *conditions: _Condition | tuple[_Condition, str],
+        near: _Condition | None = None,
         passes: Callable[[torch.fx.Node], bool] | None = None,
     ) -> None:
         parameters: list[Term] = []
         for name, parameter in inspect.signature(function).parameters.items():
             parameters.append(_PARAMETERS[parameter.annotation]().named(name))
         self._root = function(*parameters)
-        self._conditions = conditions
+        self._conditions = [one if isinstance(one, tuple) else (one, _DIFFERS) for one in conditions]
         self._near = near
         self._passes = passes
         self._names: dict[str, list[Term]] = {parameter.name: [parameter] for parameter in parameters}
@@ -118,16 +138,16 @@ class Formula:
         if not anchor.match(node, match):
             return None
         match.begin(node)
-        match.explains = True
+        match.explains = self._near is not None
         if self._follow(match, anchor):
             reason = self._difference(match)
+            if not reason:
+                return match if match.end.users else None
         elif all(path and path[-1].is_rejected for path in self._paths[anchor]):
             return None
         else:
             reason = next(iter(match.differences), match.reason)
-        if not reason:
-            return match if match.end.users else None
-        if self._near(match):
+        if self._near is not None and self._near(match):
             found.missed[node] = reason
         return None
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
+import torch.onnx.ops  # defines the operator that stands for any ONNX operator
 
+from fxonnx_translations._builder.dtypes import from_torch
 from fxonnx_translations._torch_compat import pytree
 
 from ..._provenance import copy_provenance
+from ..graph_utils import insert_call
 
 __all__ = [
     "CASTS",
@@ -26,6 +29,7 @@ __all__ = [
     "has_one_user",
     "insert_after",
     "insert_before",
+    "insert_onnx_op",
     "is_last_axis",
     "is_same_dtype_cast",
     "is_vector_of",
@@ -176,11 +180,7 @@ def insert_before(
         tensor = next(val for val in pytree.tree_leaves(vals) if isinstance(val, torch.Tensor))
         with tensor.fake_mode:  # type: ignore[attr-defined]
             val = _reshaped(*vals) if target is torch.ops.aten.reshape.default else target(*vals)
-    with before.graph.inserting_before(before):
-        node = before.graph.call_function(target, args)
-    node.meta["val"] = val
-    copy_provenance(node, before if origin is None else origin)
-    return node
+    return insert_call(before, target, args, val=val, origin=origin)
 
 
 def _reshaped(source: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
@@ -189,3 +189,53 @@ def _reshaped(source: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
     known = math.prod(size for size, unknown in zip(shape, is_open, strict=True) if not unknown)
     rest: Any = math.prod(source.shape) // known if any(is_open) else None
     return source.new_empty([rest if unknown else size for size, unknown in zip(shape, is_open, strict=True)])
+
+
+_KINDS = {int: "i", float: "f", str: "s"}
+
+
+def insert_onnx_op(
+    origin: torch.fx.Node,
+    op_type: str,
+    inputs: Sequence[torch.fx.Node | None],
+    attributes: Mapping[str, int | float | str],
+    results: Sequence[torch.Tensor],
+    domain: str = "com.microsoft",
+) -> list[torch.fx.Node]:
+    """Insert an operator before a node.
+
+    Args:
+        origin: The node, whose provenance the new ones get.
+        op_type: Name of the operator.
+        inputs: Its inputs; None for those that are omitted.
+        attributes: Its attributes.
+        results: Fake values of its outputs.
+        domain: Its domain.
+
+    Returns:
+        The nodes of the outputs.
+    """
+    values: dict[str, list[Any]] = {"i": [], "f": [], "s": []}
+    kinds, positions = [], []
+    for value in attributes.values():
+        kind = _KINDS[type(value)]
+        kinds.append(kind)
+        positions.append([len(values[kind]), len(values[kind]) + 1])
+        values[kind].append(value)
+    dtypes = [int(from_torch(result.dtype)) for result in results]
+    options = {
+        "shapes": [],
+        "attr_keys": list(attributes),
+        "attr_types": kinds,
+        "attr_pos": positions,
+        "attr_ints": values["i"],
+        "attr_floats": values["f"],
+        "attr_strs": values["s"],
+        "metadata_props_keys": [],
+        "metadata_props_values": [],
+        "domain": domain,
+        "version": 1 if domain else None,
+    }
+    target = torch.ops.onnx_symbolic._symbolic_multi_out.default
+    node = insert_call(origin, target, (list(inputs), op_type, dtypes), options, val=list(results))
+    return [insert_call(origin, operator.getitem, (node, index), val=val) for index, val in enumerate(results)]

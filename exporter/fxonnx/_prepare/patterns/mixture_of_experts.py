@@ -10,21 +10,85 @@ from __future__ import annotations
 import math
 import operator
 from functools import partial
+from typing import Any
 
 import torch
 
 from ..sizes import is_known, same_size
 from .context import PatternContext
-from .formula import Formula, never
-from .matches import Matches
-from .matching import CASTS, as_call, bounds_of, dims_of, dtype_of, insert_before, is_same_dtype_cast, operand, value_of
-from .onnx_nodes import insert_onnx_op
-from .signs import is_nonnegative
+from .formula import Formula, Matches
+from .matching import (
+    CASTS,
+    VIEWS,
+    as_call,
+    bounds_of,
+    dims_of,
+    dtype_of,
+    insert_before,
+    insert_onnx_op,
+    is_same_dtype_cast,
+    known_number,
+    operand,
+    value_of,
+)
 from .terms import Call, Match, Number, Tensor, Term, Value, cast_of, either, op, view_of
 
 __all__ = ["fuse_mixture_of_experts"]
 
 aten = torch.ops.aten
+
+_NONNEGATIVE = {aten.softmax, aten._softmax, aten.sigmoid, aten.exp, aten.relu, aten.softplus, aten.abs, aten.square}
+"""Operators whose results are at least zero."""
+_KEEPS = {
+    *(aten.gather, aten.index, aten.index_select, aten.select, aten.slice, aten.topk, aten.sort, aten.sum, aten.mean),
+    *(aten.unsqueeze, aten.squeeze, aten.expand, aten.permute, aten.transpose, aten.clone, aten.sqrt, aten.detach),
+}
+"""Operators whose results have no other sign than their first operand."""
+_COMBINES = {aten.add, aten.mul, aten.div}
+
+
+def _is_nonnegative(node: torch.fx.Node) -> bool:
+    """Whether the operators that compute a tensor show that none of its elements is below zero, or that it is NaN."""
+    pending: list[Any] = [node]
+    seen: set[torch.fx.Node] = set()
+    while pending:
+        value = pending.pop()
+        if isinstance(value, torch.fx.Node):
+            sources = () if value in seen else _sources(value)
+            if sources is None:
+                return False
+            seen.add(value)
+            pending.extend(sources)
+        else:
+            number = known_number(value)
+            if number is None or number < 0:
+                return False
+    return True
+
+
+def _sources(node: torch.fx.Node) -> tuple[Any, ...] | None:
+    """The operands that a value is nonnegative with; None if its sign is not known."""
+    target: Any = node.target
+    count = len(node.args)
+    family = getattr(target, "overloadpacket", target)
+    if family in _NONNEGATIVE:
+        return ()
+    if family in _KEEPS or target in (*CASTS, *VIEWS) or target is operator.getitem:
+        return node.args[:1]
+    if family in _COMBINES and count > 1:
+        return node.args[:2] if node.kwargs.get("alpha", 1) == 1 else None
+    if family in (aten.cat, aten.concat):
+        parts: Any = node.args[0]
+        return tuple(parts)
+    if family is aten.where and count == 3:
+        return node.args[1:]
+    if family is aten.masked_fill and count == 3:
+        return (node.args[0], node.args[2])
+    if family in (aten.clamp, aten.clamp_min) and count > 1:
+        least = known_number(node.args[1])
+        return () if least is not None and least >= 0 else None
+    return None
+
 
 _grouped_product = op("transformers::grouped_mm_fallback", "aten::_grouped_mm")
 _item = op(operator.getitem)
@@ -147,28 +211,17 @@ def _has_usable_scale(match: Match) -> bool:
     scale = match.node("scale")
     if dtype_of(scale) != torch.float32:  # logarithms in half precision would move the weights by more than rounding
         return False
-    return dims_of(scale) == dims_of(match.node("choice")) and is_nonnegative(scale)
+    return dims_of(scale) == dims_of(match.node("choice")) and _is_nonnegative(scale)
 
 
-_CONDITIONS = (
-    (_has_one_dtype, "tokens, scores and result have different dtypes"),
-    (_has_consistent_sizes, "the sizes differ from the experts'"),
-    (_is_gate, "the gate is bounded differently, or has an odd size"),
-)
-_ROUTED = Formula(_routed, *_CONDITIONS, near=never, passes=is_same_dtype_cast)
-_CHOSEN = Formula(
-    _chosen,
-    *_CONDITIONS,
-    (_has_usable_scale, "the experts' weights may be negative, or have half precision"),
-    near=never,
-    passes=is_same_dtype_cast,
-)
+_CONDITIONS = (_has_one_dtype, _has_consistent_sizes, _is_gate)
+_ROUTED = Formula(_routed, *_CONDITIONS, passes=is_same_dtype_cast)
+_CHOSEN = Formula(_chosen, *_CONDITIONS, _has_usable_scale, passes=is_same_dtype_cast)
 _SCALED = Formula(
     _scaled,
-    (_has_one_dtype, "tokens, scores and result have different dtypes"),
-    (_has_one_expert, "more than one expert is selected, or the sizes differ from the experts'"),
-    (_is_gate, "the gate has an odd size"),
-    near=never,
+    _has_one_dtype,
+    _has_one_expert,
+    _is_gate,
     passes=lambda node: as_call(node, *CASTS) is not None,
 )
 

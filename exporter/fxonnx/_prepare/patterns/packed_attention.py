@@ -10,10 +10,9 @@ import onnx
 import torch
 import torch.onnx.ops  # defines the operators
 
-from ..._provenance import copy_provenance
+from ..graph_utils import insert_call
 from .attention import ROUNDED_SCORES_KEY
-from .formula import Formula
-from .matches import Matches
+from .formula import Formula, Matches, always
 from .matching import HALF_FLOATS, VIEWS, as_call, dims_of, dtype_of, insert_before, same_dims
 from .terms import Match, Tensor, Term, Value, either, op, transposed, view_of
 
@@ -87,6 +86,7 @@ _FORMULA = Formula(
         _has_packed_operands,
         "query, key or value is not a transpose of a tensor whose last axis is split into heads",
     ),
+    near=always,
 )
 
 
@@ -122,8 +122,8 @@ def _keeps_shape(node: torch.fx.Node) -> bool:
     return changes_layout is not None and same_dims(node, dims_of(node.args[0]) or ())
 
 
-_TURNED = Formula(_source, (lambda match: len(dims_of(match.node("x")) or ()) == 4, "there are other axes"))
-_MERGED = Formula(_merged, (_joins_last_axes, "other axes are merged"), passes=_keeps_shape)
+_TURNED = Formula(_source, lambda match: len(dims_of(match.node("x")) or ()) == 4)
+_MERGED = Formula(_merged, _joins_last_axes, passes=_keeps_shape)
 
 
 def merged_heads(node: torch.fx.Node) -> torch.fx.Node | None:
@@ -155,7 +155,7 @@ def _splits_heads(match: Match) -> bool:
     return len(split) == 5 and len(whole) == 3 and same_dims(match.node("x"), (*split[:2], math.prod(split[2:])))
 
 
-_PART = Formula(_part, (_splits_heads, "the last axis is not split into parts and heads"))
+_PART = Formula(_part, _splits_heads)
 
 
 def _pack(node: torch.fx.Node, before: torch.fx.Node, packed: dict[torch.fx.Node, torch.fx.Node]) -> torch.fx.Node:
@@ -165,13 +165,9 @@ def _pack(node: torch.fx.Node, before: torch.fx.Node, packed: dict[torch.fx.Node
         part = _PART.at(node)
         if rotary is not None:
             source = _pack(rotary.args[0], before, packed)  # type: ignore[arg-type]
-            with before.graph.inserting_before(before):
-                new = before.graph.call_function(
-                    _ROTARY, (source, *rotary.args[1:]), {**rotary.kwargs, "num_heads": node.meta["val"].shape[1]}
-                )
-            new.meta["val"] = source.meta["val"]
-            copy_provenance(new, node)
-            packed[node] = new
+            options = {**rotary.kwargs, "num_heads": node.meta["val"].shape[1]}
+            args = (source, *rotary.args[1:])
+            packed[node] = insert_call(before, _ROTARY, args, options, val=source.meta["val"], origin=node)
         elif part is not None:
             whole, index = part.node("x"), part.value("index")
             width = node.meta["val"].shape[1] * node.meta["val"].shape[3]
@@ -205,15 +201,11 @@ def _rewrite(match: Match, packed: dict[torch.fx.Node, torch.fx.Node]) -> torch.
     if dtype_of(node) in HALF_FLOATS and not node.meta.get(ROUNDED_SCORES_KEY):
         # torch's kernels compute half-precision scores and their softmax in float32.
         options["softmax_precision"] = int(onnx.TensorProto.FLOAT)
-    with node.graph.inserting_before(node):
-        whole = node.graph.call_function(
-            torch.ops.onnx.Attention.opset23,
-            (*sources, match.value("mask"), *_pasts(match)),
-            {**options, "q_num_heads": heads, "kv_num_heads": groups},
-        )
-        scores = query.meta["val"].new_empty((*query.meta["val"].shape[:3], key.meta["val"].shape[2]))
-        whole.meta["val"] = (end.meta["val"], key.meta["val"], value.meta["val"], scores)
-        copy_provenance(whole, node)
+    options |= {"q_num_heads": heads, "kv_num_heads": groups}
+    scores = query.meta["val"].new_empty((*query.meta["val"].shape[:3], key.meta["val"].shape[2]))
+    vals = (end.meta["val"], key.meta["val"], value.meta["val"], scores)
+    args = (*sources, match.value("mask"), *_pasts(match))
+    whole = insert_call(node, torch.ops.onnx.Attention.opset23, args, options, val=vals)
     end.replace_all_uses_with(insert_before(node, operator.getitem, whole, 0, origin=node))
     for index, present in ((1, key), (2, value)):
         others = [user for user in present.users if user is not node and node < user]

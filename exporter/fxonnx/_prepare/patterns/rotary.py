@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from functools import partial
 from typing import Any
 
 import torch
 import torch.onnx.ops  # defines the operator
 
-from ..._provenance import VALUE_KEY
-from ..sizes import same_size
-from .formula import Formula, never
-from .matches import Matches
+from .formula import Formula, Matches
 from .matching import (
     CASTS,
     HALF_FLOATS,
@@ -27,28 +23,20 @@ from .matching import (
     operand,
     value_of,
 )
-from .terms import Match, Tensor, Term, either, op, transposed
+from .terms import Match, Tensor, Term, either, op
 
-__all__ = ["fuse_rotary", "negate_rotary_tables", "rotate_before_transpose"]
+__all__ = ["fuse_rotary"]
 
 aten = torch.ops.aten
 
 _VALUE_PRESERVING = (*CASTS, aten.clone.default)
 _DTYPES = (*HALF_FLOATS, torch.float32)
 """The dtypes that ONNX's RotaryEmbedding accepts."""
-_PARTS = "the parts are not the two slices of the last of four axes, of a static and even size"
-_SPLITS = (aten.chunk, aten.split, aten.split_with_sizes, aten.unbind)
 
 
 def _rotated_halves(x: Term) -> Term:
     """``cat([-x[..., n:], x[..., :n]], -1)`` with n half of the last axis."""
-    first, second = (
-        either(
-            op.slice(x).loose().where(partial(_is_half, index), _PARTS),
-            op(operator.getitem)(op(*_SPLITS)(x).loose(), index).rejected(_PARTS),
-        )
-        for index in (0, 1)
-    )
+    first, second = (op.slice(x).loose().when(partial(_is_half, index)) for index in (0, 1))
     return op.cat([-second, first], either(-1, 3)).named("the rotated tensor").anchor()
 
 
@@ -59,7 +47,7 @@ def _is_half(index: int, node: torch.fx.Node) -> bool:
 
 def _rotated_pairs(x: Term) -> Term:
     """``stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)``."""
-    even, odd = (op.slice(x).loose().where(partial(_is_every_second, index), _PARTS) for index in (0, 1))
+    even, odd = (op.slice(x).loose().when(partial(_is_every_second, index)) for index in (0, 1))
     pairs = op.stack([-odd, even], either(-1, 4)).named("the rotated pairs").anchor()
     return op(aten.flatten, *VIEWS)(pairs).loose().named("the rotated tensor")
 
@@ -102,26 +90,16 @@ def _have_three_axes(match: Match) -> bool:
     return all(len(dims_of(table) or ()) == 3 and dtype_of(table) == dtype for table in _tables(match))
 
 
-def _conditions(interleaved: bool) -> list[tuple[Any, str]]:
-    joining = "repeat_interleave(2)" if interleaved else "torch.cat((angles, angles), -1)"
-    return [
-        (_keeps_shape, _PARTS),
-        (lambda match: dtype_of(match.node("x")) in _DTYPES, "the operator does not accept the dtype of the tensor"),
-        (
-            lambda match: len(_tables(match)) == 2,
-            "cosine and sine are not tables of three axes that are unsqueezed at axis 1",
-        ),
-        (_have_three_axes, "cosine and sine do not have three axes and the dtype of the tensor"),
-        (_have_tensor_sizes, "cosine and sine do not have the sizes batch, length and width of the tensor"),
-        (
-            lambda match: all(_doubled_source(table, interleaved) is not None for table in _tables(match)),
-            f"cosine and sine are not computed from {joining}",
-        ),
-        (
-            lambda match: all(table < match.node("the rotated tensor") for table in _tables(match)),
-            "cosine and sine are computed after the rotation",
-        ),
-    ]
+def _has_tables(interleaved: bool, match: Match) -> bool:
+    """Whether the tables have the sizes of the tensor, are computed from halves or pairs, and before the rotation."""
+    tables = _tables(match)
+    return (
+        len(tables) == 2
+        and _have_three_axes(match)
+        and _have_tensor_sizes(match)
+        and all(_doubled_source(table, interleaved) is not None for table in tables)
+        and all(table < match.node("the rotated tensor") for table in tables)
+    )
 
 
 def _keeps_shape(match: Match) -> bool:
@@ -129,14 +107,13 @@ def _keeps_shape(match: Match) -> bool:
     return list(map(str, dims_of(rotated) or ())) == list(map(str, dims_of(x) or ()))
 
 
-def _is_multiplied(match: Match) -> bool:
-    nodes = [match.anchor, *match.anchor.users]
-    return any(as_call(user, aten.mul.Tensor) is not None for node in nodes for user in node.users)
+def _has_dtype_of_operator(match: Match) -> bool:
+    return dtype_of(match.node("x")) in _DTYPES
 
 
-_ROTARY = (
-    (Formula(_halves, *_conditions(False), near=_is_multiplied), False),
-    (Formula(_pairs, *_conditions(True), near=_is_multiplied), True),
+_ROTARY = tuple(
+    (Formula(form, _keeps_shape, _has_dtype_of_operator, partial(_has_tables, interleaved)), interleaved)
+    for form, interleaved in ((_halves, False), (_pairs, True))
 )
 """The formulas, and whether elements are interleaved."""
 
@@ -154,114 +131,6 @@ def fuse_rotary(graph: torch.fx.Graph) -> Matches:
             fused = insert_after(match.end, torch.ops.onnx.RotaryEmbedding.opset23, (x, *halves), **options)
             found.replace(match.end, fused)
     return found
-
-
-def _before_transpose(y: Tensor, cosine: Tensor, sine: Tensor) -> Term:
-    x = transposed(y, 1, 2).named("x")
-    cosines, sines = (op.unsqueeze(table, 1).named(f"{table.name}s") for table in (cosine, sine))
-    return x * cosines + _rotated_halves(x) * sines
-
-
-_LAYOUT = Formula(
-    _before_transpose,
-    # For another rank, axis 1 would not be the one before the length.
-    (lambda match: _has_rank_3(match.node("cosine")) and _has_rank_3(match.node("sine")), "the tables have other axes"),
-    (
-        lambda match: match.node("cosines") < match.anchor > match.node("sines"),
-        "the tables are computed after the rotation",
-    ),
-    near=never,
-)
-
-
-def _has_rank_3(table: torch.fx.Node) -> bool:
-    return len(dims_of(table) or ()) == 3
-
-
-def _kept_values(y: torch.Tensor, result: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The fake values of all elements and of half of them, if the embedding keeps the shape and dtype of its input."""
-    batch, heads, length, size = result.shape
-    if not all(map(same_size, (batch, length, heads, size), y.shape)) or result.dtype != y.dtype:
-        return None, None
-    return y, y.new_empty((*y.shape[:3], size // 2))
-
-
-def rotate_before_transpose(graph: torch.fx.Graph) -> Matches:
-    """Apply embeddings that are not fused to ``[batch, length, heads, size]``, before the heads are transposed.
-
-    This leaves one Transpose after the embedding; otherwise ONNX Runtime pushes several of them through it.
-    """
-    found = Matches()
-    tables: dict[Any, torch.fx.Node] = {}
-    for match in _LAYOUT.matches(graph, found):
-        joined, total, y = match.anchor, match.end, match.node("y")
-        half = value_of(y).shape[3] // 2
-        for name in ("cosine", "sine"):
-            if match.node(f"{name}s") not in tables:
-                tables[match.node(f"{name}s")] = insert_before(joined, aten.unsqueeze.default, match.node(name), 2)
-        cosine, sine = (tables[match.node(name)] for name in ("cosines", "sines"))
-        result = value_of(total)
-        kept, part = _kept_values(value_of(y), result)
-        first, second = (
-            insert_before(joined, aten.slice.Tensor, y, 3, *edges, value=part)
-            for edges in ((0, half), (half, 2 * half))
-        )
-        negative = insert_before(joined, aten.neg.default, second, value=part)
-        rotated = insert_before(joined, aten.cat.default, [negative, first], 3, value=kept)
-        products = [
-            insert_before(joined, aten.mul.Tensor, *pair, value=kept) for pair in ((y, cosine), (rotated, sine))
-        ]
-        whole = insert_before(joined, aten.add.Tensor, *products, origin=total, value=kept)
-        turned = insert_before(
-            joined, aten.transpose.int, whole, 1, 2, origin=total, value=None if kept is None else result
-        )
-        total.replace_all_uses_with(turned)
-        found.fused.append(whole)
-    return found
-
-
-def _rotated_product(x: Tensor, sine: Tensor) -> Term:
-    return _rotated_halves(x) * sine
-
-
-def _has_same_width(match: Match) -> bool:
-    sine, x = value_of(match.node("sine")), value_of(match.node("x"))
-    return sine.dim() > 0 and same_size(sine.shape[-1], x.shape[-1]) and sine.dtype.is_floating_point
-
-
-_PRODUCT = Formula(_rotated_product, (_has_same_width, "the sine has another width"), near=never)
-_MIN_USES = 4
-"""Minimum number of uses: negating half of a table costs up to four nodes, and each use saves one node."""
-
-
-def negate_rotary_tables(graph: torch.fx.Graph) -> Matches:
-    """Rewrite embeddings that are not fused to ``cat(x2, x1) * cat(-sin1, sin2)``: only the table is negated."""
-    found = Matches()
-    groups: dict[torch.fx.Node, list[Match]] = {}
-    for match in _PRODUCT.matches(graph, found):
-        groups.setdefault(match.node("sine"), []).append(match)
-    for sine, matches in groups.items():
-        if len(matches) < _MIN_USES:
-            continue
-        # Before the first product, and so before all that use the table.
-        signed = _negate_first_half(sine, min(match.end for match in matches))
-        for match in matches:
-            joined: Any = match.anchor
-            negative, first = joined.args[0]
-            joined.args = ([negative.args[0], first], *joined.args[1:])
-            # It has no longer the captured value.
-            joined.meta.pop(VALUE_KEY, None)
-            match.end.replace_input_with(sine, signed)
-            found.fused.append(match.end)
-    return found
-
-
-def _negate_first_half(sine: torch.fx.Node, before: torch.fx.Node) -> torch.fx.Node:
-    width = sine.meta["val"].shape[-1]
-    halves = [
-        insert_before(before, aten.slice.Tensor, sine, -1, *bounds) for bounds in ((0, width // 2), (width // 2, width))
-    ]
-    return insert_before(before, aten.cat.default, [insert_before(before, aten.neg.default, halves[0]), halves[1]], -1)
 
 
 def _joined(half: Tensor) -> Term:

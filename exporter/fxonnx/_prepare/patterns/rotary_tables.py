@@ -82,8 +82,7 @@ def _has_stored_sizes(match: Match) -> bool:
     return match.value("width") == width and same_size(value_of(match.node("rest")).shape[3], dims[3] - width)
 
 
-_CONDITION = (_has_stored_sizes, "the sizes are dynamic, or not those of the tables")
-_FORMULAS = (Formula(_whole, _CONDITION), Formula(_partial, _CONDITION))
+_FORMULAS = (Formula(_whole, _has_stored_sizes), Formula(_partial, _has_stored_sizes))
 
 
 def match_rotary(node: Any) -> Rotary | None:

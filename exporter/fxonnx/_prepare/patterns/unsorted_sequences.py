@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from ..._provenance import VALUE_KEY
-from .formula import Formula
-from .matches import Matches
+from .formula import Formula, Matches
 from .matching import as_call, dims_of
 from .terms import Tensor, Term, Value, either, op
 
@@ -53,10 +52,7 @@ def _inverse(order: Tensor, size: Value, start: Tensor) -> Term:
     return op(aten.scatter.src)(start, 0, order, steps)
 
 
-_PACKED = Formula(
-    _packed,
-    (lambda match: match.value("axis") == (0 if match.value("is_batch_first") else 1), "the batch is not sorted"),
-)
+_PACKED = Formula(_packed, lambda match: match.value("axis") == (0 if match.value("is_batch_first") else 1))
 _INVERSE = Formula(_inverse)
 
 

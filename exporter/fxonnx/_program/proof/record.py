@@ -15,8 +15,8 @@ from ..._capture.patches import PatchKind
 from ..._capture.patches.installed import MissingTarget
 from ..._capture.suspicions.departures import Departure, DepartureKind
 from ..._display import printable
-from ..._json_text import parse_json
 from ..._lower.metadata import relative_file
+from ..._paths import parse_json
 from ..._public import public
 from ...errors import ArgumentError
 

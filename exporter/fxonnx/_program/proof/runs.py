@@ -38,7 +38,7 @@ from ..._interrupts import interruptible, interruption_point
 from ..._written_parameters import written_parameters, written_placeholders
 from ..assumption_checks import check_assumptions, placeholder_values
 from ..call_binding import bind_call
-from ..calls_in_a_row import Calls, run_in_a_row
+from ..stateful import Calls, run_in_a_row
 
 __all__ = ["CapturedRunner", "ModelRunner", "Outcome", "ProgramInterpreter", "TooManyCalls"]
 

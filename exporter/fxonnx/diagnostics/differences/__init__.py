@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .location import compare_values
-from .runtime_values import RuntimeValues
+from .reference import RuntimeValues
 
 __all__ = [
     "RuntimeValues",

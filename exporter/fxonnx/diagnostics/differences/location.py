@@ -14,12 +14,18 @@ from fxonnx_translations._torch_compat import OpOverload
 from ..._comparison import Tolerance
 from ..._lower.inlining import inlined
 from ..._prepare.captured_values import runnable_program
-from ..._program.float32_products import full_float32_products
+from ..._program.accuracy_level import full_float32_products
 from ..._program.value_comparison import ValueDifference
 from ..._provenance import VALUE_KEY
-from .matching import difference_of, in_same_layout, replacement_of
-from .reference import Evaluation, placeholder_values
-from .runtime_values import RuntimeValues, values_by_fx_name
+from .reference import (
+    Evaluation,
+    RuntimeValues,
+    difference_of,
+    in_same_layout,
+    placeholder_values,
+    replacement_of,
+    values_by_fx_name,
+)
 from .subgraphs import CONTROL_FLOW, MainScope, locate_in_subgraph
 
 __all__ = ["Located", "compare_values"]

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
+import onnx_ir as ir
 import torch
 from torch.export.graph_signature import InputKind
 
 from fxonnx_translations._torch_compat import pytree
 
+from ..._comparison import Tolerance
 from ..._export_signature import read_signature
-from ..._provenance import VALUE_KEY
+from ..._lower.metadata import FX_VALUE_KEY, class_scopes_of, target_name
+from ..._program.session import Session, SessionFactory, as_graph_input
+from ..._program.value_comparison import ValueDifference, source_text, statistics_of
+from ..._provenance import VALUE_KEY, source_line
 from ..._written_parameters import written_placeholders
 
-__all__ = ["Evaluation", "OnValue", "placeholder_values"]
+__all__ = [
+    "Evaluation",
+    "OnValue",
+    "RuntimeValues",
+    "difference_of",
+    "in_same_layout",
+    "placeholder_values",
+    "replacement_of",
+    "values_by_fx_name",
+]
 
 OnValue: TypeAlias = "Callable[[torch.fx.Node, str, torch.Tensor], torch.Tensor | None]"
 """Takes a node, the name of its value and the value; returns the value to continue with, None for the same one."""
@@ -112,3 +128,134 @@ def placeholder_values(
             value = value.detach().clone() if is_copied else value.detach()
         values.append(value)
     return values
+
+
+def values_by_fx_name(nodes: Iterable[ir.Node], fx_names: Collection[str]) -> dict[str, ir.Value]:
+    """Map the names of captured values to the ONNX values that stand for them.
+
+    Args:
+        nodes: Nodes of the main graph, or of the body of a loop or branch.
+        fx_names: Names of the captured values.
+    """
+    found: dict[str, ir.Value] = {}
+    for node in nodes:
+        for value in node.outputs:
+            name = str(value.metadata_props.get(FX_VALUE_KEY) or value.meta.get(FX_VALUE_KEY))
+            if value.name and name in fx_names:
+                found.setdefault(name, value)
+    return found
+
+
+class RuntimeValues:
+    """Evaluation of values of the main graph of a model for given inputs.
+
+    Args:
+        model: The model.
+        inputs: A value for each graph input.
+        session_factory: Creates sessions.
+    """
+
+    def __init__(self, model: ir.Model, inputs: Sequence[Any], session_factory: SessionFactory | None) -> None:
+        self.model = model
+        self._inputs = inputs
+        self._session_factory = session_factory
+
+    def compute(self, values: Iterable[ir.Value]) -> dict[ir.Value, Any]:
+        """Compute values in one run, in which the outputs of the model stay outputs.
+
+        Args:
+            values: Results of nodes, graph inputs or initializers.
+        """
+        graph = self.model.graph
+        outputs = list(graph.outputs)
+        requested = list(dict.fromkeys(values))
+        pairs = zip(graph.inputs, self._inputs, strict=False)
+        given = {value: as_graph_input(tensor, value) for value, tensor in pairs}
+        wanted = [value for value in requested if value not in given]
+        known = set(outputs)
+        try:
+            graph.outputs.extend(value for value in wanted if value not in known)
+            session = Session(self.model, self._session_factory)
+            try:
+                computed = dict(zip(graph.outputs, session.run(self._inputs), strict=True))
+            finally:
+                session.close()
+        finally:
+            graph.outputs[:] = outputs
+        return {value: given[value] if value in given else computed[value] for value in requested}
+
+
+def difference_of(
+    node: torch.fx.Node,
+    name: str,
+    value: ir.Value,
+    expected: torch.Tensor,
+    actual: torch.Tensor,
+    tolerance: Tolerance,
+    *,
+    error: float | None = None,
+) -> ValueDifference:
+    """Compare the result of an operator, applied to the ONNX values of its inputs, with the ONNX value of its result.
+
+    Args:
+        node: The FX node.
+        name: Name of the captured value.
+        value: The ONNX value.
+        expected: PyTorch's result.
+        actual: The ONNX result.
+        tolerance: The tolerances.
+        error: The difference to the captured program's own value.
+    """
+    found = _described(node, name, str(value.name), expected, error)
+    real, same = in_same_layout(expected, actual.to(expected.device))
+    if same is None:
+        return found
+    own_error, message = tolerance.difference(real, same)
+    found = replace(found, own_error=own_error)
+    if not message:
+        return found
+    return replace(found, is_wrong=True, message=message, expected=statistics_of(real), actual=statistics_of(same))
+
+
+def in_same_layout(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return both tensors as real ones of PyTorch's shape; None for an ONNX value with another layout.
+
+    Flattened tokens, ``[batch * length, width]``, are brought into the shape ``[batch, length, width]``.
+    """
+    real = torch.view_as_real(expected.detach().resolve_conj()) if expected.is_complex() else expected.detach()
+    if actual.shape == real.shape:
+        return real, actual
+    if actual.dim() and real.dim() and actual.numel() == real.numel() and actual.shape[-1] == real.shape[-1]:
+        return real, actual.reshape(real.shape)
+    return real, None
+
+
+def replacement_of(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor | None:
+    """The ONNX value in the form of PyTorch's, to continue with; None if it is equal or has another layout."""
+    real, same = in_same_layout(expected, actual.to(expected.device))
+    if same is None or (same.dtype == real.dtype and torch.equal(same, real)):
+        return None
+    same = same.to(real.dtype)
+    return torch.view_as_complex(same.contiguous()) if expected.is_complex() else same
+
+
+def _described(
+    node: torch.fx.Node, name: str, value: str, tensor: torch.Tensor, error: float | None
+) -> ValueDifference:
+    """A value with its operator, module and source line."""
+    call: Any = node.args[0] if node.target is operator.getitem else node
+    scopes = class_scopes_of(node) or class_scopes_of(call)
+    path, class_name = scopes[-1] if scopes else ("", "")
+    line = source_line(node if node.meta.get("stack_trace") else call)
+    return ValueDifference(
+        name,
+        value,
+        target_name(call),
+        path.split("@")[0],
+        class_name.rpartition(".")[2],
+        line,
+        str(tensor.dtype).removeprefix("torch."),
+        tuple(tensor.shape),
+        source_text(line),
+        error,
+    )

@@ -13,13 +13,11 @@ import onnx_ir as ir
 import torch
 
 from ..._comparison import Tolerance
-from ..._program.float32_products import full_float32_products
+from ..._program.accuracy_level import full_float32_products
 from ..._program.session import Session, as_tensor
 from ..._program.value_comparison import ValueDifference
 from ..._provenance import VALUE_KEY
-from .matching import difference_of, replacement_of
-from .reference import Evaluation
-from .runtime_values import RuntimeValues, values_by_fx_name
+from .reference import Evaluation, RuntimeValues, difference_of, replacement_of, values_by_fx_name
 
 __all__ = ["CONTROL_FLOW", "MainScope", "Scope", "locate_in_subgraph"]
 

@@ -11,17 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.fx import Node
 
 from ..._nodes import input_of
+from ..._own_operators import define_operator
 from ..._prepare.patterns.matching import dtype_of
 from ..._prepare.sizes import element_count, same_shape
-from ..._prepare.weight_folding import CODES_KEY
+from ..._prepare.weight_folding import CODES_KEY, recipe
 from ..._provenance import copy_provenance
-from .operator import unchanged
 from .ranges import Ranges, limited_input
 
-__all__ = ["replace_activation_quantizers"]
+__all__ = ["replace_activation_quantizers", "values_of_blocks"]
 
 aten = torch.ops.aten
 
@@ -80,7 +81,7 @@ def replace_activation_quantizers(
             continue
         with graph.inserting_before(node):
             checked = [part for number, content in checks for part in (number, constant(content.clone(), node))]
-            step = graph.call_function(unchanged, (scale, *checked)) if checked else scale
+            step = graph.call_function(_unchanged, (scale, *checked)) if checked else scale
             step.meta["val"] = scale.meta["val"]
             zero_point = constant(torch.zeros(1, dtype=torch.int32), node)
             made = graph.call_function(
@@ -128,3 +129,50 @@ def _quantizer(
     if not same_shape(quotient.args[0].meta["val"], codes.meta["val"]):
         return None
     return _Quantizer(quotient.args[0], (int(limits[0]), int(limits[1])), numbers)
+
+
+def _dequantize(
+    codes: Tensor, scale: Tensor, zero_point: Tensor | None, table: Tensor | None, low: int, high: int, block: list[int]
+) -> Tensor:
+    def expanded(parameter: Tensor) -> Tensor:
+        for axis, size in enumerate(block):
+            parameter = parameter.repeat_interleave(size, dim=axis)
+        return parameter
+
+    values = codes if table is None else table[codes.long()]
+    shifted = values if zero_point is None else values - expanded(zero_point)
+    return shifted.to(scale.dtype) * expanded(scale)
+
+
+_OPERATOR = define_operator(
+    "fxonnx::dequantize(Tensor codes, Tensor scale, Tensor? zero_point, Tensor? table, int low, int high, int[] block) "
+    "-> Tensor",
+    _dequantize,
+)
+
+
+@recipe("blocks")
+def values_of_blocks(parameter: Tensor, positions: Tensor, *checked: Tensor) -> Tensor:
+    """Select one scale or zero point for each block.
+
+    Args:
+        parameter: The scales or zero points.
+        positions: The position of each block's.
+        *checked: Pairs of an index tensor of the model, and its elements at the export.
+
+    Raises:
+        ValueError: If the weights have other index tensors.
+    """
+    for index, expected in zip(checked[::2], checked[1::2], strict=True):
+        if not index.is_meta and not torch.equal(index, expected):
+            raise ValueError("the groups of a quantized weight differ from those at the export: export the model again")
+    return parameter.reshape(-1)[positions]
+
+
+@recipe("scale")
+def _unchanged(scale: Tensor, *checked: Tensor) -> Tensor:
+    """Return the scale of a quantizer."""
+    for number, expected in zip(checked[::2], checked[1::2], strict=True):
+        if not number.is_meta and not torch.equal(number, expected):
+            raise ValueError("the limits of a quantizer differ from those at the export: export the model again")
+    return scale

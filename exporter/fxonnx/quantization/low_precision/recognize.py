@@ -26,16 +26,13 @@ from ..._prepare.sizes import element_count, is_known, same_size
 from ..._prepare.weight_folding import CODES_KEY
 from ..._provenance import copy_provenance
 from ..applies import UNPACKING
-from .activations import replace_activation_quantizers
-from .layouts import Layout, Path, block_of, positions_of, replayed
-from .operator import values_of_blocks
-from .ranges import MOVEMENTS, Ranges
+from .activations import replace_activation_quantizers, values_of_blocks
+from .ranges import CONVERSIONS, MOVEMENTS, Layout, Path, Ranges, block_of, positions_of, replayed
 
 __all__ = ["least_opset", "store_codes"]
 
 aten = torch.ops.aten
 
-_CASTS = frozenset({aten.to.dtype, aten._to_copy.default})
 _MUL, _SUB, _DIV = aten.mul.Tensor, aten.sub.Tensor, aten.div.Tensor
 _WRITE = aten.slice_scatter.default
 _CREATIONS = frozenset({aten.empty.memory_format, aten.zeros.default})
@@ -237,7 +234,7 @@ class _Recognizer:
         return all(
             step.meta["val"].is_floating_point() or (limits is not None and self._ranges.of(step) == limits)
             for step in path
-            if step.target in _CASTS
+            if step.target in CONVERSIONS
         )
 
     def _codes(self, node: Node) -> tuple[Node, Node | None, tuple[int, int], Node | None] | None:
@@ -392,7 +389,7 @@ class _Recognizer:
         return self._contents[node]
 
     def _sources_of_content(self, node: Node) -> list[Node]:
-        is_computed = node in self._static and node not in self._literals and node.target in (*_CASTS, *MOVEMENTS)
+        is_computed = node in self._static and node not in self._literals and node.target in (*CONVERSIONS, *MOVEMENTS)
         return node.all_input_nodes if is_computed else []
 
     def _computed_content(self, node: Node) -> torch.Tensor | None:
@@ -467,15 +464,7 @@ class _Recognizer:
         *,
         is_divisor: bool = False,
     ) -> Node:
-        """Insert the node that has one scale or zero point for each block.
-
-        Args:
-            layout: Their layout.
-            block: The sizes of the blocks.
-            origin: The weight.
-            dtype: The dtype to convert them to.
-            is_divisor: Whether to return the reciprocals.
-        """
+        """Insert the node that has one scale or zero point for each block."""
         shape = origin.meta["val"].shape
         counts = [size // step for size, step in zip(shape, block, strict=True)]
         positions = block_of(layout, counts)
@@ -510,7 +499,7 @@ def _call(target: Any, source: Node, *arguments: Any) -> Node:
 def _walk(node: Node, static: Collection[Node], *, casts: bool = True) -> tuple[Path, Node]:
     """Return the operators that move or convert the elements of a static node, and the node before them."""
     path: list[Node] = []
-    while node in static and (node.target in MOVEMENTS or (casts and node.target in _CASTS)):
+    while node in static and (node.target in MOVEMENTS or (casts and node.target in CONVERSIONS)):
         source = node.args[0]
         if not isinstance(source, Node):
             break
@@ -523,7 +512,7 @@ def _walk(node: Node, static: Collection[Node], *, casts: bool = True) -> tuple[
 
 def _rounds_once(path: Path) -> bool:
     """Whether a path converts to one other dtype at most."""
-    dtypes = [step.meta["val"].dtype for step in path if step.target in _CASTS]
+    dtypes = [step.meta["val"].dtype for step in path if step.target in CONVERSIONS]
     return len(set(dtypes)) <= 1 and all(dtype.is_floating_point for dtype in dtypes)
 
 

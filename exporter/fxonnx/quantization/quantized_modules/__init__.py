@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .tracing import check_outputs, unpacked_parameters
+from .tensor_functions import check_outputs, unpacked_parameters
 
 __all__ = ["check_outputs", "unpacked_parameters"]

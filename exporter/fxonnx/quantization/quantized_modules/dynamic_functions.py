@@ -26,7 +26,7 @@ def convolve(x: Tensor, packed: PackedParameters, rank: int) -> Tensor:
 
     Args:
         x: The input.
-        packed: Parameters; those of a convolution of rank 1 may be packed as for rank 2.
+        packed: Parameters, which for a convolution of rank 1 may be packed as for rank 2.
         rank: The number of spatial axes.
     """
     weight, geometry = float_weight(packed), packed.geometry
@@ -231,34 +231,23 @@ def _recurrent(
     return x, *(torch.stack(list(state)) for state in zip(*last, strict=True))
 
 
-def _quantized_lstm(
-    input: Tensor,
-    hx: Sequence[Tensor],
-    params: Sequence[PackedCell],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool = False,
-    **kwargs: Any,
-) -> tuple[Tensor, ...]:
-    arguments = (params, num_layers, dropout, train, bidirectional, batch_first)
-    return _recurrent(_lstm_step, input, tuple(hx), *arguments)
+def _quantized_recurrent(step: _Step) -> Callable[..., tuple[Tensor, ...]]:
+    def call(
+        input: Tensor,
+        hx: Tensor | Sequence[Tensor],
+        params: Sequence[PackedCell],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool = False,
+        **kwargs: Any,
+    ) -> tuple[Tensor, ...]:
+        states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        return _recurrent(step, input, states, params, num_layers, dropout, train, bidirectional, batch_first)
 
-
-def _quantized_gru(
-    input: Tensor,
-    hx: Tensor,
-    params: Sequence[PackedCell],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool = False,
-) -> tuple[Tensor, ...]:
-    return _recurrent(_gru_step, input, (hx,), params, num_layers, dropout, train, bidirectional, batch_first)
+    return call
 
 
 DYNAMIC_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -280,7 +269,7 @@ DYNAMIC_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 """Operators of ``torch.ops.quantized`` by name, with the arguments of their schemas."""
 
 RECURRENT_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "quantized_lstm": _quantized_lstm,
-    "quantized_gru": _quantized_gru,
+    "quantized_lstm": _quantized_recurrent(_lstm_step),
+    "quantized_gru": _quantized_recurrent(_gru_step),
 }
 """Operators of ``torch.ops.aten``."""

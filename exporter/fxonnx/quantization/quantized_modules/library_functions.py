@@ -109,20 +109,33 @@ def _matmul(qa: AffineTensor, qb: AffineTensor, scale: float, zero_point: int) -
     return _quantized(torch.matmul(dequantize(qa), dequantize(qb)), qa, scale, zero_point)
 
 
-# ---- activations
+def _requantizing(function: _Function, count: int, *, relu: bool = False) -> _Function:
+    """A function of float tensors as one of a quantized tensor, in whose dtype the result is quantized.
 
+    The function takes the dequantized first argument and the others. The scale and the zero point of the result, which
+    may also be named, come after ``count`` arguments.
+    """
 
-def _activation(function: _Function) -> _Function:
-    """A function of one tensor with the parameters of the result, which may stand before its other arguments."""
-
-    def call(qx: AffineTensor, output_scale: float, output_zero_point: int, *args: Any, **kwargs: Any) -> AffineTensor:
-        return _quantized(function(dequantize(qx), *args, **kwargs), qx, output_scale, output_zero_point)
+    def call(*args: Any, **kwargs: Any) -> AffineTensor:
+        given = [*args] or [kwargs.pop(next(name for name in kwargs if name in _FIRST))]
+        scale, zero_point = (
+            next((kwargs.pop(name) for name in names if name in kwargs), None) for names in (_SCALES, _ZERO_POINTS)
+        )
+        scale = given.pop(count) if scale is None else scale
+        zero_point = given.pop(count) if zero_point is None else zero_point
+        qx, *others = given
+        result = function(dequantize(qx), *others, **kwargs)
+        return _quantized(torch.relu(result) if relu else result, qx, scale, zero_point)
 
     return call
 
 
-def _hardswish(input: AffineTensor, output_scale: float, output_zero_point: int) -> AffineTensor:
-    return _quantized(F.hardswish(dequantize(input)), input, output_scale, output_zero_point)
+_FIRST = ("qx", "X", "input", "self")
+_SCALES, _ZERO_POINTS = ("output_scale", "Y_scale_i"), ("output_zero_point", "Y_zero_point_i")
+"""Names of parameters in the schemas."""
+
+
+# ---- activations
 
 
 def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
@@ -130,10 +143,12 @@ def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) 
     return result
 
 
-def _leaky_relu(
-    qx: AffineTensor, negative_slope: float, inplace: bool, output_scale: float, output_zero_point: int
-) -> AffineTensor:
-    return _quantized(F.leaky_relu(dequantize(qx), negative_slope), qx, output_scale, output_zero_point)
+def _dropout(x: Tensor, p: float = 0.5, training: bool = False) -> Tensor:
+    return F.dropout(x, p, training)
+
+
+def _leaky_relu(x: Tensor, negative_slope: float, inplace: bool) -> Tensor:
+    return F.leaky_relu(x, negative_slope)
 
 
 def _prelu(qx: AffineTensor, weight: Any, output_scale: float, output_zero_point: int) -> AffineTensor:
@@ -157,123 +172,49 @@ def _threshold(qx: AffineTensor, threshold: float, value: float) -> AffineTensor
     return quantize_as(F.threshold(dequantize(qx), threshold, value), qx)
 
 
-def _softmax(qx: AffineTensor, dim: int, output_scale: float, output_zero_point: int) -> AffineTensor:
-    return _quantized(torch.softmax(dequantize(qx), dim), qx, output_scale, output_zero_point)
-
-
-def _dropout(
-    self: AffineTensor, output_scale: float, output_zero_point: int, p: float = 0.5, training: bool = False
-) -> AffineTensor:
-    return _quantized(F.dropout(dequantize(self), p, training), self, output_scale, output_zero_point)
-
-
 # ---- normalization
 
 
-def _batch_norm(*, relu: bool = False) -> _Function:
-    def call(
-        qx: AffineTensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        mean: Tensor,
-        var: Tensor,
-        eps: float,
-        output_scale: float,
-        output_zero_point: int,
-    ) -> AffineTensor:
-        result = F.batch_norm(dequantize(qx), mean, var, weight, bias, False, 0.0, eps)
-        return _quantized(torch.relu(result) if relu else result, qx, output_scale, output_zero_point)
-
-    return call
+def _batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, eps: float) -> Tensor:
+    return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
 
 
-def _layer_norm(
-    input: AffineTensor,
-    normalized_shape: Sequence[int],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    output_scale: float,
-    output_zero_point: int,
-) -> AffineTensor:
-    result = F.layer_norm(dequantize(input), list(normalized_shape), weight, bias, eps)
-    return _quantized(result, input, output_scale, output_zero_point)
-
-
-def _group_norm(
-    input: AffineTensor,
-    num_groups: int,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    output_scale: float,
-    output_zero_point: int,
-) -> AffineTensor:
-    result = F.group_norm(dequantize(input), num_groups, weight, bias, eps)
-    return _quantized(result, input, output_scale, output_zero_point)
-
-
-def _instance_norm(
-    input: AffineTensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    output_scale: float,
-    output_zero_point: int,
-) -> AffineTensor:
-    result = F.instance_norm(dequantize(input), weight=weight, bias=bias, eps=eps)
-    return _quantized(result, input, output_scale, output_zero_point)
+def _instance_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    return F.instance_norm(x, weight=weight, bias=bias, eps=eps)
 
 
 # ---- layers with packed parameters
 
 
-def _linear(activation: Callable[[Tensor], Tensor] | None = None) -> _Function:
-    def call(X: AffineTensor, W_prepack: PackedParameters, Y_scale_i: float, Y_zero_point_i: int) -> AffineTensor:
-        result = F.linear(dequantize(X), float_weight(W_prepack), W_prepack.bias())
-        return _quantized(result if activation is None else activation(result), X, Y_scale_i, Y_zero_point_i)
-
-    return call
+def _linear(x: Tensor, W_prepack: PackedParameters) -> Tensor:
+    return F.linear(x, float_weight(W_prepack), W_prepack.bias())
 
 
-def _linear_leaky_relu(
-    X: AffineTensor, W_prepack: PackedParameters, Y_scale_i: float, Y_zero_point_i: int, negative_slope: float
-) -> AffineTensor:
-    result = F.linear(dequantize(X), float_weight(W_prepack), W_prepack.bias())
-    return _quantized(F.leaky_relu(result, negative_slope), X, Y_scale_i, Y_zero_point_i)
+def _linear_tanh(x: Tensor, W_prepack: PackedParameters) -> Tensor:
+    return torch.tanh(_linear(x, W_prepack))
+
+
+def _linear_leaky_relu(x: Tensor, W_prepack: PackedParameters, negative_slope: float) -> Tensor:
+    return F.leaky_relu(_linear(x, W_prepack), negative_slope)
 
 
 def _linear_from_float(*, relu: bool = False) -> _Function:
     def call(X: Tensor, X_scale: float, X_zero_point: int, W_prepack: PackedParameters) -> Tensor:
-        x = dequantize(quantize(X, Parameters(X_scale, X_zero_point, torch.quint8)))
-        result = F.linear(x, float_weight(W_prepack), W_prepack.bias())
+        result = _linear(dequantize(quantize(X, Parameters(X_scale, X_zero_point, torch.quint8))), W_prepack)
         return torch.relu(result) if relu else result
 
     return call
 
 
 def _convolution(rank: int, *, relu: bool = False) -> _Function:
-    def call(
-        qx: AffineTensor, packed_weight: PackedParameters, output_scale: float, output_zero_point: int
-    ) -> AffineTensor:
-        result = convolve(dequantize(qx), packed_weight, rank)
-        return _quantized(torch.relu(result) if relu else result, qx, output_scale, output_zero_point)
+    def call(x: Tensor, packed_weight: PackedParameters) -> Tensor:
+        return convolve(x, packed_weight, rank)
 
-    return call
+    return _requantizing(call, 2, relu=relu)
 
 
-def _convolution_add(*, relu: bool = False) -> _Function:
-    def call(
-        qx: AffineTensor,
-        qaccum: AffineTensor,
-        packed_weight: PackedParameters,
-        output_scale: float,
-        output_zero_point: int,
-    ) -> AffineTensor:
-        result = convolve(dequantize(qx), packed_weight, 2) + dequantize(qaccum)
-        return _quantized(torch.relu(result) if relu else result, qx, output_scale, output_zero_point)
-
-    return call
+def _convolution_add(x: Tensor, qaccum: AffineTensor, packed_weight: PackedParameters) -> Tensor:
+    return convolve(x, packed_weight, 2) + dequantize(qaccum)
 
 
 def _pack_linear(W: Tensor, B: Tensor | None = None) -> PackedParameters:
@@ -310,32 +251,26 @@ _FUNCTIONS: Mapping[str, _Function] = {
     "matmul": _matmul,
     "cat": concatenate,
     "cat_relu": _concatenate_relu,
-    "batch_norm": _batch_norm(),
-    "batch_norm1d": _batch_norm(),
-    "batch_norm2d": _batch_norm(),
-    "batch_norm3d": _batch_norm(),
-    "batch_norm_relu": _batch_norm(relu=True),
-    "batch_norm1d_relu": _batch_norm(relu=True),
-    "batch_norm2d_relu": _batch_norm(relu=True),
-    "batch_norm3d_relu": _batch_norm(relu=True),
-    "layer_norm": _layer_norm,
-    "group_norm": _group_norm,
-    "instance_norm": _instance_norm,
-    "celu": _activation(F.celu),
+    **{f"batch_norm{kind}": _requantizing(_batch_norm, 6) for kind in ("", "1d", "2d", "3d")},
+    **{f"batch_norm{kind}_relu": _requantizing(_batch_norm, 6, relu=True) for kind in ("", "1d", "2d", "3d")},
+    "layer_norm": _requantizing(F.layer_norm, 5),
+    "group_norm": _requantizing(F.group_norm, 5),
+    "instance_norm": _requantizing(_instance_norm, 4),
+    "celu": _requantizing(F.celu, 1),
     "clamp": _clamp,
-    "dropout": _dropout,
-    "elu": _activation(_elu),
-    "hardswish": _hardswish,
-    "leaky_relu": _leaky_relu,
+    "dropout": _requantizing(_dropout, 1),
+    "elu": _requantizing(_elu, 1),
+    "hardswish": _requantizing(F.hardswish, 1),
+    "leaky_relu": _requantizing(_leaky_relu, 3),
     "prelu": _prelu,
     "relu6": _relu6,
-    "sigmoid": _activation(torch.sigmoid),
-    "softmax": _softmax,
+    "sigmoid": _requantizing(torch.sigmoid, 1),
+    "softmax": _requantizing(torch.softmax, 2),
     "threshold": _threshold,
-    "linear": _linear(),
-    "linear_relu": _linear(torch.relu),
-    "linear_tanh": _linear(torch.tanh),
-    "linear_leaky_relu": _linear_leaky_relu,
+    "linear": _requantizing(_linear, 2),
+    "linear_relu": _requantizing(_linear, 2, relu=True),
+    "linear_tanh": _requantizing(_linear_tanh, 2),
+    "linear_leaky_relu": _requantizing(_linear_leaky_relu, 2),
     "linear_with_input_q_dq_qweight_dq_output_fp32": _linear_from_float(),
     "linear_with_input_q_dq_qweight_dq_relu_output_fp32": _linear_from_float(relu=True),
     "linear_prepack": _pack_linear,
@@ -344,8 +279,8 @@ _FUNCTIONS: Mapping[str, _Function] = {
     **{f"conv_transpose{rank}d": _convolution(rank) for rank in (1, 2, 3)},
     **{f"conv{rank}d_prepack": _pack_convolution(rank) for rank in (1, 2, 3)},
     **{f"conv_transpose{rank}d_prepack": _pack_convolution(rank, transposed=True) for rank in (1, 2, 3)},
-    "conv2d_add": _convolution_add(),
-    "conv2d_add_relu": _convolution_add(relu=True),
+    "conv2d_add": _requantizing(_convolution_add, 3),
+    "conv2d_add_relu": _requantizing(_convolution_add, 3, relu=True),
 }
 LIBRARY_FUNCTIONS: Mapping[str, _Function] = {f"quantized::{name}": function for name, function in _FUNCTIONS.items()}
 """The operators by name, with the arguments of their schemas."""

@@ -19,10 +19,16 @@ from ..._capture.patches.sequences import recorded_batch_size
 from ..._capture.rewriting.operators.sequences import StackedList
 from ..._capture.rewriting.operators.values import NUMBER_DEVICE, as_number
 from ...errors import CaptureError
-from .appended_lists import appended_lists, stacked_operation
-from .builtins import FUNCTIONS, TENSOR_KINDS, is_instance
-from .effects import reject_outer_effects, schema_of, script_location, writes_container, written_names
-from .mkldnn import MKLDNN, run_mkldnn
+from .builtins import FUNCTIONS, MKLDNN, TENSOR_KINDS, is_instance, run_mkldnn
+from .effects import (
+    appended_lists,
+    reject_outer_effects,
+    schema_of,
+    script_location,
+    stacked_operation,
+    writes_container,
+    written_names,
+)
 
 __all__ = ["run_graph"]
 
@@ -164,12 +170,7 @@ class _Scope:
     def _scan(
         self, block: Any, names: Sequence[str], count: Any, carried: Sequence[Any], lists: Mapping[str, str]
     ) -> list[Any] | None:
-        """Emit a ``scan`` for a loop of dynamic count, which stacks the elements that are appended to lists.
-
-        Returns:
-            The carried values after the loop; None if the loop has to be unrolled: it carries numbers, which may become
-            sizes, writes to tensors of other scopes in place, or changes the shapes of carried values or elements.
-        """
+        """Emit a ``scan``, stacking the elements that are appended to lists; None if the loop has to be unrolled."""
         free, operands = self._free_tensors([block])
         # Hidden states are tuples of tensors.
         leaves, form = pytree.tree_flatten(list(carried))
@@ -247,11 +248,7 @@ class _Scope:
 
 
 def _reject_written_views(node: Any, operands: Sequence[torch.Tensor], written: Sequence[int]) -> None:
-    """Reject in-place ops on aliased operands: operands are cloned per branch, which loses writes through views.
-
-    Raises:
-        CaptureError: If a written operand shares memory with another operand.
-    """
+    """Reject in-place ops on aliased operands: operands are cloned per branch, which loses writes through views."""
     storages = [tensor.untyped_storage()._cdata for tensor in operands]
     if any(storages.count(storages[at]) > 1 for at in written):
         raise CaptureError(

@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
-from fxonnx_translations._torch_compat import jit_pass_inline, pytree
+from fxonnx_translations._torch_compat import jit_pass_inline, pytree, sym_float
 
 from ..._capture.inputs.preserve import changed_attributes
 from ..._capture.patches import applied
+from ..._capture.patches.patch import Patch
 from ..._capture.suspicions.departures import DepartureKind, record_departure
+from .effects import schema_of
 from .interpreter import run_graph
-from .python_sources import IN_SCRIPT, python_form, received
 
 __all__ = ["interpret_function", "scripted_as_python"]
 
@@ -85,7 +86,7 @@ class _ScriptedFunction:
         self._owner = [] if owner is None else [owner]
         self._graph = script.graph.copy()
         jit_pass_inline(self._graph)
-        self._python = python_form(script, self._graph)
+        self._python = _python_form(script, self._graph)
         self._arguments = {argument.name: argument for argument in script.schema.arguments}
         self.__name__ = script.name
         self.__signature__ = inspect.Signature(
@@ -103,10 +104,10 @@ class _ScriptedFunction:
         bound = self.__signature__.bind(*args, **kwargs)
         bound.apply_defaults()
         record_departure(DepartureKind.SCRIPT, self.__name__)
-        values = [received(self._arguments[name], value) for name, value in bound.arguments.items()]
+        values = [_received(self._arguments[name], value) for name, value in bound.arguments.items()]
         if self._python is None:
             return run_graph(self._graph, [*self._owner, *values])
-        with applied(IN_SCRIPT):
+        with applied(_IN_SCRIPT):
             return self._python(*values)
 
 
@@ -152,3 +153,45 @@ def scripted_as_python(model: Any) -> Iterator[torch.nn.Module]:
 def interpret_function(original: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
     """Replacement of ``ScriptFunction.__call__``: run the Python form of the function, or interpret it."""
     return _ScriptedFunction(function)(*args, **kwargs)
+
+
+_IN_SCRIPT = (Patch("torch.jit:is_scripting", lambda original: True, "a script takes the branches for scripts"),)
+"""The patches while a Python form runs."""
+
+_DIFFERENT = frozenset({"aten::pow.int", "aten::round.float", "aten::eq.int_list", "aten::ne.int_list"})
+"""Operators whose result is not Python's: ``2 ** 3`` and ``round(2.5)`` are floats in a script, and a size, which is a
+list in a script, equals a list."""
+
+
+def _python_form(function: Any, graph: Any) -> Callable[..., Any] | None:
+    """The Python function that a scripted function was compiled from; None if an operator has another result there."""
+    form = getattr(function, "_torchdynamo_inline", None)
+    return form if inspect.isfunction(form) and not any(map(_differs, _nodes(graph))) else None
+
+
+def _received(argument: Any, value: Any) -> Any:
+    """The value that a script receives for an argument: lists and dicts are copies, an integer may become a float."""
+    declared = argument.type.kind()
+    if declared == "FloatType" and isinstance(value, int | torch.SymInt):
+        return sym_float(value)
+    if declared in ("ListType", "DictType", "TupleType"):
+        return pytree.tree_map(lambda leaf: leaf, value)
+    return value
+
+
+def _differs(node: Any) -> bool:
+    schema = schema_of(node)
+    if schema is None:
+        return False
+    if schema.name == "aten::add" and schema.overload_name == "t":
+        # A size is a list in a script, and a tuple in Python, which cannot be added to a list.
+        return str(node.output().type()) == "List[int]"
+    return f"{schema.name}.{schema.overload_name}" in _DIFFERENT
+
+
+def _nodes(block: Any) -> Iterator[Any]:
+    """The nodes of a graph or block and of the blocks in it."""
+    for node in block.nodes():
+        yield node
+        for inner in node.blocks():
+            yield from _nodes(inner)

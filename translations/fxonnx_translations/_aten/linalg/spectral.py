@@ -54,14 +54,7 @@ def _rounds(op: Op, size: Dim) -> ir.Value:
 
 
 def _rotation(op: Op, gram: ir.Value, partners: ir.Value, positions: ir.Value) -> ir.Value:
-    """Return the orthogonal matrix that zeroes the entry of each pair of a symmetric matrix [*, n, n].
-
-    Args:
-        op: The op object.
-        gram: The matrix.
-        partners: [1, n], the partner of each index.
-        positions: [1, n], 0 .. n - 1.
-    """
+    """Return the orthogonal matrix that zeroes the entry of each pair of a symmetric matrix [*, n, n]."""
     dtype = op.dtype_of(gram)
     zero, one, two = (op.const(number, dtype) for number in (0, 1, 2))
     columns, rows = positions, op.Transpose(positions, perm=[1, 0])

@@ -220,18 +220,7 @@ def adaptive_max_pool(op: Op, self: ir.Value, output_size: Sequence[int]) -> lis
 
 
 def _window_starts(op: Op, sample: ir.Value, size: Dim, count: int, kernel: int) -> ir.Value:
-    """Return the first positions of the windows along an axis.
-
-    Args:
-        op: The op object.
-        sample: Random numbers [batch, channels, 1] from [0, 1); their type is the computation's.
-        size: Size of the axis.
-        count: Number of windows.
-        kernel: Size of a window.
-
-    Returns:
-        INT64 [batch, channels, count].
-    """
+    """The first positions of the windows along an axis, INT64 [batch, channels, count]."""
     last = op.scalar(size - kernel, INT64)
     end = op.Expand(last, op.Shape(sample))
     if count == 1:
@@ -255,15 +244,7 @@ def _window_starts(op: Op, sample: ir.Value, size: Dim, count: int, kernel: int)
 def _fractional_max(
     op: Op, value: ir.Value, kernel: Sequence[int], counts: Sequence[int], samples: Sequence[ir.Value]
 ) -> tuple[ir.Value, ir.Value]:
-    """Return maxima and their indices.
-
-    Args:
-        op: The op object.
-        value: [batch, channels, sizes].
-        kernel: Size of a window, per axis.
-        counts: Number of windows, per axis.
-        samples: Random numbers [batch, channels, 1], per axis.
-    """
+    """Return maxima and their indices."""
     batch, channels, *sizes = op.dims(value)
     rank = len(sizes)
     places = None

@@ -150,13 +150,6 @@ def _resize_and_crop(op: Op, x: ir.Value, axes: Sequence[Axis], copies: bool, **
     """Resize by factors that float32 does not represent: to a slightly larger size, then crop to torch's size.
 
     The coordinates depend on the scale alone, so the remaining pixels equal torch's.
-
-    Args:
-        op: The op object.
-        x: The image.
-        axes: Its trailing axes, each with a factor.
-        copies: Whether torch copies an axis whose size stays the same; Resize copies only if no size changes.
-        attributes: Attributes of Resize.
     """
     factors = [axis.factor for axis in axes if axis.factor is not None]
     spares = [_extra_pixels(factor) for factor in factors]

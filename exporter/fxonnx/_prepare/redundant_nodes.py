@@ -1,4 +1,4 @@
-"""Common subexpression elimination (CSE). The layers of a transformer rebuild identical masks and position tables."""
+"""Remove nodes that a graph does not need: identities, and calls that are equal to one before."""
 
 from __future__ import annotations
 
@@ -12,14 +12,63 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from fxonnx_translations._torch_compat import OpOverload
 
-__all__ = ["eliminate_common_subexpressions"]
+from .sizes import same_shape
+
+__all__ = ["eliminate_common_subexpressions", "eliminate_identities"]
+
+aten = torch.ops.aten
+
+_COPIES = frozenset({aten.contiguous.default, aten.clone.default, aten.alias.default, aten.detach.default})
+_CASTS = frozenset({aten.to.dtype, aten.to.dtype_layout, aten.to.device, aten._to_copy.default})
+_RESHAPES = frozenset({aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.expand.default})
+_DROPOUTS = frozenset({aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default})
+
+
+def eliminate_identities(graph: torch.fx.Graph) -> None:
+    """Replace identity operators by their inputs.
+
+    Args:
+        graph: A functional graph; changed in place.
+    """
+    for node in graph.nodes:
+        if node.op == "call_function" and _is_identity(node):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+
+
+def _is_identity(node: torch.fx.Node) -> bool:
+    kind = node.target
+    # A view of the storage depends on the layout of the copy.
+    if any(user.target is aten.as_strided.default for user in node.users):
+        return False
+    if kind not in _COPIES and kind not in _CASTS and kind not in _RESHAPES and kind not in _DROPOUTS:
+        return kind is aten.slice.Tensor and _is_full_slice(node)
+    source = node.args[0]
+    given = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
+    result = node.meta.get("val")
+    # A complex tensor may be lazily conjugated, which copies resolve.
+    if not isinstance(given, torch.Tensor) or not isinstance(result, torch.Tensor) or given.is_complex():
+        return False
+    if kind in _DROPOUTS:
+        return bool(node.args[2] is False or node.args[1] == 0)
+    return given.dtype == result.dtype and same_shape(given, result)
+
+
+def _is_full_slice(node: torch.fx.Node) -> bool:
+    given: list[Any] = [*node.args, *(0, None, None, 1)[len(node.args) - 1 :]]
+    source, axis, first, last, step = given
+    if node.kwargs or first not in (0, None) or step != 1 or not isinstance(axis, int):
+        return False
+    size = source.meta["val"].shape[axis]
+    return last is None or (isinstance(last, int) and (last == 2**63 - 1 or (isinstance(size, int) and last >= size)))
+
 
 _DTYPE_ONLY = frozenset(
     {torch.ops.aten.new_zeros.default, torch.ops.aten.new_ones.default, torch.ops.aten.new_full.default}
 )
 """Operators that use only the dtype of their tensor argument."""
 
-_RESHAPES = frozenset(
+_RESHAPING = frozenset(
     {
         torch.ops.aten.view.default,
         torch.ops.aten.reshape.default,
@@ -104,7 +153,7 @@ def _weight_view_key(node: torch.fx.Node) -> Any:
     source, val = node.args[0] if node.args else None, node.meta.get("val")
     if not isinstance(source, torch.fx.Node) or source.op != "placeholder" or not isinstance(val, torch.Tensor):
         return None
-    if node.target in _RESHAPES and all(type(size) is int for size in val.shape):
+    if node.target in _RESHAPING and all(type(size) is int for size in val.shape):
         return "reshape", source, tuple(val.shape)
     if node.target in _TRANSPOSES:
         # Strides that number the axes: the operator itself computes the permutation.
