@@ -157,7 +157,7 @@ class CaptureTask:
         assumptions = () if seen.values is None else tuple(seen.values.log.assumptions)
         assumptions += tuple(assumed_equal(plan.shared, [leaf.label for leaf in plan.shapes.leaves]))
         rewritten = [] if plan.rewritten is None else plan.rewritten.departures
-        refusal, edges = plan.beside and plan.beside.error, plan.log.data_edges
+        refusal, edges = None if plan.beside is None else plan.beside.error, plan.log.data_edges
         beside = [
             Departure(DepartureKind.INTROSPECTION, _EDGE, str(edge.line or ""), refusal=refusal) for edge in edges
         ]
