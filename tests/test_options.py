@@ -305,7 +305,7 @@ def test_passthrough_of_all_operators() -> None:
     assert program.model.opset_imports["org.pytorch.aten"] == 1
 
 
-# The fields of a request that follow from arguments; none from those about what happens to the program in the end.
+# The fields of a request that follow from arguments; none from those about its destination.
 RARE = {field.name for field in fields(fxonnx.ExportOptions)}
 READ: dict[str, set[str]] = {
     **{name: set[str]() for name in ("f", "external_data", "diagnostics")},

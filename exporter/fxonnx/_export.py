@@ -213,7 +213,7 @@ def _with_opset_of_program(captured: Capture, given: Mapping[str, Any]) -> Captu
 
 
 def _capture(request: Request, timer: Timer, attempts: AttemptLog) -> Capture:
-    """Capture a model, and keep what the model itself confirms."""
+    """Capture a model, without assumed limits that the model itself refutes."""
     model = request.model
 
     def confirmed(captured: Capture) -> frozenset[Constraint] | None:

@@ -40,7 +40,7 @@ def read_export_options(options: ExportOptions | None) -> ExportOptions:
 def with_own_examples(given: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of ``export`` for the module inside of wrappers, completed by an ``ExportableModule``'s."""
     model, completed = without_wrappers(given["model"]), dict(given)
-    has_inputs = given["kwargs"] or not isinstance(given["args"], tuple) or given["args"]
+    has_inputs = not isinstance(given["args"], tuple) or given["args"] or given["kwargs"]
     if not has_inputs and hasattr(model, "example_arguments"):
         completed["args"], completed["kwargs"] = model.example_arguments()
         for name in ("dynamic_shapes", "input_names", "output_names"):

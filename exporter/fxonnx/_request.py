@@ -96,7 +96,7 @@ class LegacyOptions(ExportOptions):
 class Request(LegacyOptions):
     """One export: the arguments of ``export``, which documents them, as ``fxonnx._options.read`` validates them.
 
-    What happens to the program in the end is no part of it: ``f``, ``external_data``, ``diagnostics``.
+    Arguments about the destination and the report are no part of it: ``f``, ``external_data``, ``diagnostics``.
 
     Attributes:
         model: The module inside of wrappers; with ``state="io"``, a copy that holds numbers in buffers.

@@ -107,7 +107,7 @@ def _applied(plan: CapturePlan, model: torch.nn.Module) -> Iterator[_Observation
 
 @dataclass(frozen=True)
 class CaptureTask:
-    """What all attempts share.
+    """The facts that all attempts share.
 
     Attributes:
         request: The export as it was asked for.
