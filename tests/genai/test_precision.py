@@ -120,7 +120,9 @@ def test_the_comparison_uses_the_rounded_weights(
     models: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The original weights generate other tokens than the rounded ones.
-    monkeypatch.setattr("fxonnx._transformers.families.decoder.rounded_weights", lambda model, _program: torch.no_grad())
+    monkeypatch.setattr(
+        "fxonnx._transformers.families.decoder.rounded_weights", lambda model, _program: torch.no_grad()
+    )
     with pytest.raises(VerificationError, match=r"other tokens than transformers in row 0 of batch 1: token [0-9]+ is"):
         fxonnx.genai.export(models["gpt2"], tmp_path / "out", tokenizer=make_tokenizer(), precision="int4")
     assert not list(tmp_path.iterdir())

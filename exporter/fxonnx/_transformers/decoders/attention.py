@@ -39,8 +39,8 @@ def attention_over_latents(model: nn.Module) -> Iterator[None]:
     the whole cache by that weight for every new token. The product of a query with a key equals the product of the
     latent vector with the query times the key's part of the weight, and the sum of values equals the sum of latent
     vectors, times the value's part: a token then takes the time of attention with one head of keys and values (the
-    absorption of arXiv:2405.04434, 2.1.2). Layers whose weight is quantized or has adapters or hooks, and other implementations than
-    ``sdpa``, are left.
+    absorption of arXiv:2405.04434, 2.1.2). Layers whose weight is quantized or has adapters or hooks, and other
+    implementations than ``sdpa``, are left.
     """
     layers: list[Any] = [each for each in model.modules() if _has_latents(each)]
     if not layers:

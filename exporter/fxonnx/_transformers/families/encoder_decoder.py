@@ -189,7 +189,7 @@ def _verify(model: Any, source: EncoderInputs, programs: Mapping[str, ONNXProgra
             expected = model(**source.inputs, decoder_input_ids=tokens, use_cache=False).logits[:, -1].float()
         difference = float((logits[:, -1].float() - expected).abs().max())
         if difference > tolerance * float(expected.max() - expected.min()):
-            raise VerificationError(f"the logits of step {step} differ by {difference:.3g} from transformers'")
+            raise VerificationError(f"the logits of step {step} differ by {difference:.3g} from those of transformers")
         tokens = torch.cat([tokens, expected.argmax(-1, keepdim=True)], dim=1)
 
 
