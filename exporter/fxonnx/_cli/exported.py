@@ -93,7 +93,7 @@ class WrittenDirectory:
     Attributes:
         path: The directory.
         is_verified: Whether the tokens were compared.
-        quality: The probabilities for a text over those of the original, if they were compared.
+        quality: The probabilities for a text over the original's, if they were compared.
     """
 
     path: Path

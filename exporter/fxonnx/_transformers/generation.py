@@ -114,7 +114,7 @@ def _compare_tokenizers(tokenizer_class: Any, model: Any, tokenizer: Any) -> Non
 
 
 def _is_right_if_padded(loaded: LanguageModel, run: _Run, tolerance: float, adapter: str | None) -> bool:
-    """Whether rows of unequal lengths have the right tokens; those of one length must have them."""
+    """Whether rows of unequal lengths have the right tokens; rows of one length must have them."""
     lengths = _LENGTHS[1]
     try:
         _compare_batch(loaded, run, lengths, tolerance, adapter)
@@ -220,7 +220,7 @@ def _compare_row(
 def compare_generation(
     model: Any, directory: Path, prompt: Tensor, feeds: Mapping[str, Any], inputs: Any, tolerance: float
 ) -> None:
-    """Generate greedily from audio or images with both; ``inputs`` are those of transformers, with the prompt."""
+    """Generate greedily from audio or images with both; ``inputs`` are transformers', with the prompt."""
     tensors = import_extra("onnxruntime_genai").NamedTensors()
     tensors["input_ids"] = prompt.to(torch.int32).cpu().numpy()
     for name, value in feeds.items():

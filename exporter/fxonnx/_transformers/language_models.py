@@ -80,8 +80,8 @@ def load_language_model(
 ) -> LanguageModel:
     """Load a model, or copy it if it has another dtype or is in training mode.
 
-    ``check`` is called with the family before the weights are loaded. Without weights, those of a decoder may stay in
-    its directory, on the meta device.
+    ``check`` is called with the family before the weights are loaded. Without weights, a decoder's may stay in its
+    directory, on the meta device.
     """
     transformers = import_extra("transformers", "genai")
     if isinstance(model, (str, os.PathLike)):

@@ -94,7 +94,7 @@ def _load(directory: Path) -> Any:
 def prepared_pipeline(pipeline: Any, dtype: torch.dtype, *, merges_adapters: bool) -> Any:
     """A pipeline with modules of a dtype in evaluation mode, and with a scheduler of its own.
 
-    Modules that need no change are those of the given pipeline, which is left unchanged.
+    Modules that need no change are the given pipeline's, which is left unchanged.
     """
     found = copy.copy(pipeline)
     found.scheduler = copy.deepcopy(pipeline.scheduler)

@@ -176,7 +176,7 @@ def _generate(model: Any, inputs: Inputs) -> Tensor:
 
 
 def _prompts(source: Source) -> Inputs:
-    """The inputs of ``generate``; those of decoders have padding on the left."""
+    """The inputs of ``generate``; decoders have padding on the left."""
     model, sizes = source.model, Sizes(seed=3)
     if source.task.form == "image-text":
         return {**image_text_inputs(model, sizes)}

@@ -36,11 +36,11 @@ def attention_over_latents(model: nn.Module) -> Iterator[None]:
     """In the body, layers with latent vectors multiply queries, not the cache, by the weight of ``kv_b_proj``.
 
     DeepSeek, Kimi, MiniCPM3 and others keep one latent vector for each token in the cache, and transformers multiplies
-    the whole cache by that weight for every new token. The product of a query with a key is that of the latent vector
-    with the query times the key's part of the weight, and the sum of values that of latent vectors, times the value's
-    part: a token then takes the time of attention with one head of keys and values (the absorption of
-    arXiv:2405.04434, 2.1.2). Layers whose weight is quantized or has adapters or hooks, and other implementations than
-    ``sdpa``, are left.
+    the whole cache by that weight for every new token. The product of a query with a key equals the product of the
+    latent vector with the query times the key's part of the weight, and the sum of values equals the sum of latent
+    vectors, times the value's part: a token then takes the time of attention with one head of keys and values (the
+    absorption of arXiv:2405.04434, 2.1.2). Layers whose weight is quantized or has adapters or hooks, and other
+    implementations than ``sdpa``, are left.
     """
     layers: list[Any] = [each for each in model.modules() if _has_latents(each)]
     if not layers:

@@ -337,7 +337,7 @@ def has_image_tokens(model: Any) -> bool:
 
 @contextmanager
 def _without_image_tokens(model: Any) -> Iterator[None]:
-    """A model of text has no tokens of images in its cache: masks are those of the text."""
+    """A model of text has no tokens of images in its cache: masks are the text's."""
     modules = [module for module in model.modules() if "image_patch_tokens" in vars(module)]
     before = [module.image_patch_tokens for module in modules]
     try:
