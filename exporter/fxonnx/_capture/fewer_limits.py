@@ -11,7 +11,7 @@ from .departures import Departure, DepartureKind
 from .plan import CapturePlan, Failure
 from .result import Capture
 
-__all__ = ["Confirm", "has_fewer_sizes", "with_fewer_limits"]
+__all__ = ["Confirm", "excluded_share", "has_fewer_sizes", "with_fewer_limits"]
 
 Confirm: TypeAlias = Callable[[Capture, CapturePlan], frozenset[Constraint] | None]
 """Runs the model, and returns those of the assumed limits of a capture that it does not need.
@@ -20,6 +20,9 @@ The result is None if the capture is wrong at the example.
 """
 
 _MOST_ATTEMPTS = 3
+_SIZES = range(1, 129)
+_LEAST_SHARE = 1 / 1024
+"""Of a constraint that excludes larger sizes only."""
 
 
 def has_fewer_sizes(capture: Capture, plan: CapturePlan) -> bool:
@@ -63,10 +66,21 @@ def with_fewer_limits(
     return found, last
 
 
-def _count(capture: Capture, plan: CapturePlan) -> int:
-    """The number of limits of the requested sizes that are not only assumed."""
+def _count(capture: Capture, plan: CapturePlan) -> float:
+    """The number of specialized dims and the share of sizes that is excluded by more than an assumption."""
     limits = capture.limits
-    return len(plan.specialized) + sum(one.narrows and one not in limits.assumed for one in limits.constraints)
+    return len(plan.specialized) + excluded_share(one for one in limits.constraints if one not in limits.assumed)
+
+
+def excluded_share(constraints: Iterable[Constraint]) -> float:
+    """The sum of the shares of sizes that constraints exclude of the requested ones; 1 for those of several dims."""
+    return sum(_excluded(one) + _LEAST_SHARE for one in constraints if one.narrows)
+
+
+def _excluded(constraint: Constraint) -> float:
+    if len(constraint.dims) > 1:
+        return 1
+    return sum(not constraint.holds(dict.fromkeys(constraint.dims, size)) for size in _SIZES) / len(_SIZES)
 
 
 def _without(capture: Capture, confirmed: frozenset[Constraint], lines: Iterable[str]) -> Capture:

@@ -11,11 +11,12 @@ from typing import Any, TypeAlias
 import sympy
 
 from ..errors import CaptureError
+from .constraints.constraint import Constraint
 from .constraints.specialized_dims import SpecializedDimsError, without_specialized
 from .data_dependence.data_dependent_guards import is_data_dependent, may_be_data_dependent, unresolved_error
 from .edges import has_edges
 from .evaluating_code import Asking
-from .fewer_limits import Confirm, has_fewer_sizes, with_fewer_limits
+from .fewer_limits import Confirm, excluded_share, has_fewer_sizes, with_fewer_limits
 from .function_transforms import RetryTransforms
 from .patches.python_sizes.integers import converting_files
 from .plan import CapturePlan, Failure, LoopRewriting
@@ -193,13 +194,17 @@ def _after_loops(loops: LoopRewriting, last: Outcome, plan: CapturePlan) -> Deci
     before = loops.before
     if isinstance(before, Failure):
         return last if isinstance(last, Capture) else Failure(_reported(before.error, last.error))
-    narrowing = [item for item in last.limits.constraints if item.narrows] if isinstance(last, Capture) else None
-    return before if narrowing is None or len(narrowing) >= len(_restricting_lines(before)) else last
+    excluded = excluded_share(last.limits.constraints) if isinstance(last, Capture) else None
+    return before if excluded is None or excluded >= excluded_share(_restricting(before)) else last
+
+
+def _restricting(captured: Capture) -> list[Constraint]:
+    """The limits by which a capture is valid for fewer sizes than requested, and which have lines of the model."""
+    return [item for item in captured.limits.constraints if item.narrows and item.line is not None]
 
 
 def _restricting_lines(captured: Capture) -> list[str]:
-    """The lines of the model by which a capture is valid for fewer sizes than requested."""
-    return [item.line for item in captured.limits.constraints if item.narrows and item.line is not None]
+    return [line for item in _restricting(captured) for line in str(item.line).split("; ")]
 
 
 def _specialized_count(failure: Failure) -> float:
@@ -214,8 +219,9 @@ def _symbolic_integers(outcome: Outcome, plan: CapturePlan) -> Decision:
     added: set[str] = set()
     if isinstance(outcome, Capture):
         lines = _restricting_lines(outcome)
-        if known.best is not None and len(lines) >= len(_restricting_lines(known.best)):
-            return known.best
+        best = known.best
+        if best is not None and excluded_share(_restricting(outcome)) >= excluded_share(_restricting(best)):
+            return best
         known = replace(known, best=outcome, fewer_files=None)
         added = (converting_files(lines) | (plan.log.converted if lines else set())) - known.files
     elif isinstance(outcome.error, SpecializedDimsError):
