@@ -424,7 +424,7 @@ def test_exported_program_with_a_number_of_pieces() -> None:
     program = fxonnx.export(exported)
     x = R(7, 3)
     torch.testing.assert_close(program(x)[0], x[5:])
-    with pytest.raises(ArgumentError, match=r"the model was exported for x\.shape\[0\] in {6, 7}"):
+    with pytest.raises(ArgumentError, match=r"the model was exported for x\.shape\[0\] <= 7"):
         program(R(9, 3))
 
 
@@ -462,7 +462,7 @@ RELATIONS = [
     (sympy.Eq(12 * m * FloorDiv(n, 2), 6 * m * n), ["n % 2 == 0"]),
     (sympy.Eq(4 * m * FloorDiv(n, 2), m * n * m), ["4*(n // 2) == batch size*n"]),
     (sympy.Eq(2 * n, 10), ["n == 5"]),
-    (sympy.Eq(FloorDiv(n, 2), 1), ["n in {2, 3}"]),
+    (sympy.Eq(FloorDiv(n, 2), 1), ["n >= 2", "n <= 3"]),
     (sympy.Eq(2 * n, 9), ["False"]),
     (sympy.Ne(4 * FloorDiv(n, 4), 0), ["n >= 4"]),
     (sympy.And(n > 3, m > 4), ["batch size >= 5", "n >= 4"]),

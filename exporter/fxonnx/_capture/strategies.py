@@ -35,6 +35,9 @@ The result is None if the capture is wrong at the example.
 """
 
 _MOST_ATTEMPTS = 3
+_SIZES = range(1, 129)
+_LEAST_SHARE = 1 / 1024
+"""Of a constraint that excludes larger sizes only."""
 
 
 def _has_fewer_sizes(capture: Capture, plan: CapturePlan) -> bool:
@@ -68,10 +71,21 @@ def _with_fewer_limits(
     return found, last
 
 
-def _count(capture: Capture, plan: CapturePlan) -> int:
-    """The number of limits of the requested sizes that are not only assumed."""
+def _count(capture: Capture, plan: CapturePlan) -> float:
+    """The number of specialized dims and the share of sizes that is excluded by more than an assumption."""
     limits = capture.limits
-    return len(plan.specialized) + sum(one.narrows and one not in limits.assumed for one in limits.constraints)
+    return len(plan.specialized) + _excluded_share(one for one in limits.constraints if one not in limits.assumed)
+
+
+def _excluded_share(constraints: Iterable[Constraint]) -> float:
+    """The sum of the shares of sizes that constraints exclude of the requested ones; 1 for those of several dims."""
+    return sum(_excluded(one) + _LEAST_SHARE for one in constraints if one.narrows)
+
+
+def _excluded(constraint: Constraint) -> float:
+    if len(constraint.dims) > 1:
+        return 1
+    return sum(not constraint.holds(dict.fromkeys(constraint.dims, size)) for size in _SIZES) / len(_SIZES)
 
 
 def _without(capture: Capture, confirmed: frozenset[Constraint], lines: Iterable[str]) -> Capture:
@@ -252,13 +266,17 @@ def _after_loops(loops: LoopRewriting, last: Outcome, plan: CapturePlan) -> Deci
     before = loops.before
     if isinstance(before, Failure):
         return last if isinstance(last, Capture) else Failure(_reported(before.error, last.error))
-    narrowing = [item for item in last.limits.constraints if item.narrows] if isinstance(last, Capture) else None
-    return before if narrowing is None or len(narrowing) >= len(_restricting_lines(before)) else last
+    excluded = _excluded_share(last.limits.constraints) if isinstance(last, Capture) else None
+    return before if excluded is None or excluded >= _excluded_share(_restricting(before)) else last
+
+
+def _restricting(captured: Capture) -> list[Constraint]:
+    """The limits by which a capture is valid for fewer sizes than requested, and which have lines of the model."""
+    return [item for item in captured.limits.constraints if item.narrows and item.line is not None]
 
 
 def _restricting_lines(captured: Capture) -> list[str]:
-    """The lines of the model by which a capture is valid for fewer sizes than requested."""
-    return [item.line for item in captured.limits.constraints if item.narrows and item.line is not None]
+    return [line for item in _restricting(captured) for line in str(item.line).split("; ")]
 
 
 def _specialized_count(failure: Failure) -> float:
@@ -273,8 +291,9 @@ def _symbolic_integers(outcome: Outcome, plan: CapturePlan) -> Decision:
     added: set[str] = set()
     if isinstance(outcome, Capture):
         lines = _restricting_lines(outcome)
-        if known.best is not None and len(lines) >= len(_restricting_lines(known.best)):
-            return known.best
+        best = known.best
+        if best is not None and _excluded_share(_restricting(outcome)) >= _excluded_share(_restricting(best)):
+            return best
         known = replace(known, best=outcome, fewer_files=None)
         added = (converting_files(lines) | (plan.log.converted if lines else set())) - known.files
     elif isinstance(outcome.error, SpecializedDimsError):

@@ -184,8 +184,8 @@ class _GuardTranslator:
             return None
         return expression.xreplace(self._named)
 
-    def constraints(self, guards: Sequence[Guard], known: Iterable[Constraint] = ()) -> Iterator[Constraint]:
-        """Constraints for the guards that the user's bounds and known constraints do not imply, without duplicates."""
+    def constraints(self, guards: Sequence[Guard], certain: Sequence[Constraint] | None = None) -> Iterator[Constraint]:
+        """Constraints for the guards that the user's bounds do not imply; each on its own if others are certain."""
         lines: dict[sympy.Basic, Any] = {}
         for guard in guards:
             expression = self._to_dim_names(guard.expression)
@@ -194,7 +194,10 @@ class _GuardTranslator:
             for relation in normal_forms(expression):
                 if lines.get(relation) is None and not is_implied(relation, self.user_bounds):
                     lines[relation] = guard.line
-        for relation, causes in limits_of(lines, self.user_bounds, [one.expression for one in known]).items():
+        known = [one.expression for one in certain or ()]
+        groups = [lines] if certain is None else [[relation] for relation in lines]
+        found = [item for group in groups for item in limits_of(group, self.user_bounds, known).items()]
+        for relation, causes in dict(found).items():
             symbols = sorted(relation.free_symbols, key=str)
             places = dict.fromkeys(lines[cause] for cause in causes if lines[cause] is not None)
             yield Constraint(

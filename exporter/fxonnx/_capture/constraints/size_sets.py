@@ -53,8 +53,6 @@ _LARGEST = 1 << 62
 Values: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 _MOST_VALUES = 8
 """Sets of as many sizes, or remainders, are written as ``n in {4, 6, 8}``."""
-_MOST_INTERVAL = 3
-"""Intervals of as many sizes are written so, too."""
 _MOST_EXCEPTIONS = 4
 """Exceptions to a pattern are written as ``n != 5``."""
 
@@ -461,12 +459,10 @@ class _Described:
         low, high = int(members[0]), int(members[-1])
         if not any(self.is_open):
             allowed = [0, *map(int, members)] if self.allows_zero else list(map(int, members))
-            is_interval = len(members) == high - low + 1
-            is_from_first = low == self.sizes[0] and is_interval
             if len(allowed) == 1:
                 yield sympy.Eq(self.symbol, low)
                 return
-            if not is_from_first and len(allowed) <= (_MOST_INTERVAL if is_interval else _MOST_VALUES):
+            if len(members) < high - low + 1 and len(allowed) <= _MOST_VALUES:
                 yield sympy.Or(*(sympy.Eq(self.symbol, size) for size in allowed))
                 return
         inner = (self.is_open[0] | (self.sizes >= low)) & (self.is_open[1] | (self.sizes <= high))
