@@ -2,7 +2,7 @@
 
 torch reads the numbers of ``x[rows, [a, b]]`` and ``x[[0, 1], a]`` from memory, except for those that are the only
 index of ``Tensor.__getitem__``. Its functions for fake tensors refuse masks and conditions of type uint8, which eager
-torch still takes for those of type bool.
+torch still takes for masks and conditions of type bool.
 """
 
 from __future__ import annotations

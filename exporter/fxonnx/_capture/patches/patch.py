@@ -507,7 +507,7 @@ class CodePatch(Patch):
 
 
 class StandIn:
-    """Replacement of a module or a class of torch that has its attributes but for those of a subclass."""
+    """Replacement of a module or a class of torch with its attributes, except for the ones that a subclass defines."""
 
     def __init__(self, original: Any) -> None:
         self._original = original

@@ -84,7 +84,7 @@ def _remainder(original: Callable[..., Any], owner: Any, p: Any, q: Any) -> Any:
 def _operation_of_proxies(function: Callable[..., Any], original: Callable[..., Any], *args: Any) -> Any:
     """A function of a size as a node of the graph, in a condition that torch records there.
 
-    torch calls the function itself, or that of sympy, and neither takes a proxy.
+    torch calls the function itself, or the one of sympy, and neither takes a proxy.
     """
     proxies = [value for value in args if isinstance(value, torch.fx.Proxy)]
     if not proxies:
@@ -186,7 +186,7 @@ def _floor_divide(is_reversed: bool, original: Callable[[Any, Any], Any], self: 
     left, right = map(sym_float, (other, self) if is_reversed else (self, other))
     quotient = sym_float(round((left - left % right) / right))
     is_positive = not is_reversed and isinstance(other, float) and other > 0
-    # The range of the quotient, from those of the dividend and of the remainder, has negative numbers.
+    # The range of the quotient, from the ranges of the dividend and the remainder, has negative numbers.
     return sym_max(quotient, 0.0) if is_positive and statically_known_true(self >= 0) else quotient
 
 

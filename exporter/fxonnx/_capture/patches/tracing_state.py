@@ -333,7 +333,7 @@ class _OwnBuffers:
 
 
 def is_python_assert(original: Callable[..., bool], environment: Any) -> bool:
-    """``ShapeEnv._is_python_assert``: whether a condition is that of an ``assert``, which ``python -O`` leaves out."""
+    """``ShapeEnv._is_python_assert``: whether a condition belongs to an ``assert``, which ``python -O`` leaves out."""
     return not sys.flags.optimize and original(environment)
 
 

@@ -264,7 +264,7 @@ def counted_loops(function: ast.FunctionDef) -> dict[int, CountedWhile]:
 def with_tests(function: ast.FunctionDef) -> None:
     """Move the test of loops ``while True`` with ``if test: break`` to their head.
 
-    What precedes the test runs once before the loop, and then at the end of each iteration. A test in the middle is
+    Statements before the test run once before the loop, and then at the end of each iteration. A test in the middle is
     moved in loops that count; others keep it, which does not repeat code.
     """
     for owner in list(ast.walk(function)):

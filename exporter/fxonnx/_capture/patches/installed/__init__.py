@@ -1,4 +1,4 @@
-"""What the installed versions of torch and of the libraries have beside those with which fxonnx is tested.
+"""The installed versions of torch and of the libraries, compared with the versions with which fxonnx is tested.
 
 A row for reach or speed whose target is missing is skipped with one warning in each process. Without a row for
 soundness, a result could be silently wrong: the export is refused, unless the environment variable

@@ -401,7 +401,7 @@ class Operands:
     Attributes:
         tensors: ``id`` to outer tensor.
         symbols: Symbols of sizes that no dim of these tensors has.
-        uses: What the trial runs used.
+        uses: The values that the trial runs used.
         written: The tensors that they write in place, by ``id``.
     """
 

@@ -31,7 +31,7 @@ __all__ = [
 
 
 class Parts(NamedTuple):
-    """The content of a list of dynamic length, or what an iteration has added to one.
+    """The content of a list of dynamic length, or the items that an iteration has added to one.
 
     pytree distinguishes it from a list of the same tensors.
 
@@ -360,7 +360,7 @@ def _is_nonnegative(difference: sympy.Expr, bounds: _Bounds) -> bool:
 class ChunkedList(StackedList):
     """A list of dynamic length whose items differ in their size along a dim: it can be joined along this dim.
 
-    ``size`` is that of all items but the last one; None if there are others.
+    All items but the last one have the size; None if there are others.
     """
 
     def __init__(self, parts: list[Any], dim: int, length: Any, size: int | None) -> None:

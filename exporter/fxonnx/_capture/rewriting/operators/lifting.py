@@ -227,7 +227,7 @@ def _shape_env_of() -> ShapeEnv | None:
 def symbol_value(symbol: sympy.Symbol, environment: ShapeEnv, flag: torch.SymBool | None = None) -> Any:
     """The number for a symbol in the graph that is being traced.
 
-    The flag is the boolean that the symbol stands for, which is what torch traces of it.
+    The flag is the boolean that the symbol stands for, which torch traces in its place.
     """
     proxy_mode = get_proxy_mode()
     if proxy_mode is not None:

@@ -255,7 +255,7 @@ def symbolic_loop(
 
 
 def _tried(plan: _Plan, keep_going: Callable[[], Any], step: Callable[[], None]) -> Uses:
-    """What iterations on trial use; they run until the variables and the types that the loop carries do not change."""
+    """The values that iterations on trial use, until the variables and types that the loop carries are known."""
     state, counter = plan.state, plan.counter
     for _ in range(_MAX_TRIALS):
         with observed():

@@ -1,4 +1,4 @@
-"""What a branch or a loop may change: its variables, which the operator returns, and no other Python object."""
+"""Changes by a branch or a loop: of its variables, which the operator returns, and of no other Python object."""
 
 from __future__ import annotations
 
