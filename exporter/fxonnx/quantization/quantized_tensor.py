@@ -44,7 +44,7 @@ class QuantizedTensor(DerivedTensor):
         name: Initializer name.
         source: The weight, or a tensor derived from weights.
         scheme: How to quantize it.
-        part: What the initializer contains.
+        part: The content of the initializer.
         layout: Its layout.
         is_transposed: Whether the source has the shape (in_features, out_features).
         is_permuted: Whether the input features are in the order of the groups of a ``PackedTensor``. The part "order"

@@ -164,7 +164,7 @@ def _in_blocks(matrix: torch.Tensor, size: int) -> torch.Tensor:
 _SHARES = (1.1, 0.9, 0.8, 0.7)
 """Scales that are tried, as shares of the one whose codes represent the whole range of a block."""
 _PIECE_ELEMENTS = 2**17
-"""Number of weights that are searched at once: what the cache of a core holds."""
+"""Number of weights that are searched at once: as many as the cache of a core holds."""
 
 
 def _searched_scales(

@@ -232,7 +232,7 @@ class Ranges:
 
 
 def _overwritten(node: Node) -> tuple[Any, list[Any], bool]:
-    """Return what a chain of writes to slices along one axis starts with, the values, and whether they cover it.
+    """Return the start of a chain of writes to slices along one axis, the values, and whether they cover it.
 
     A write to a slice that is not known at every size is a chain of its own.
     """

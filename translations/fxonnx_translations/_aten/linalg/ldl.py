@@ -91,7 +91,7 @@ def _block(op: Op, rest: ir.Value, indices: _Indices, k: ir.Value, is_done: ir.V
 def _eliminated(
     op: Op, rest: ir.Value, factors: ir.Value, indices: _Indices, block: _Block, is_zero: ir.Value
 ) -> tuple[ir.Value, ir.Value]:
-    """Return what remains of a matrix after a block, whose rows are exchanged, and the factors with its columns."""
+    """Return the rest of a matrix after a block, whose rows are exchanged, and the factors with its columns."""
     rows, columns = indices.rows, indices.columns
     zero, one = op.const(0, op.dtype_of(rest)), op.const(1, op.dtype_of(rest))
     k, other = block.k, block.other
