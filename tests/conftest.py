@@ -60,7 +60,7 @@ _WHOLE_MODELS = ("tests/genai/", "tests/huggingface/", "tests/models/", "tests/l
 # Of how many cases one runs in every change, for functions with at least so many cases.
 _SHARES = ((1000, 96), (100, 24), (40, 12), (8, 8), (4, 4))
 _SHARES_OF_WHOLE_MODELS = ((40, 20), (8, 12), (4, 6), (2, 3))
-_SHARES_OF_EVERYDAY_USE = ((16, 5),)
+_SHARES_OF_EVERYDAY_USE = ((16, 6),)
 
 
 def _share(name: str, count: int) -> int:
