@@ -154,7 +154,7 @@ REFUSALS = (
         "has an ONNX form from opset 18 on",
         error=TranslationError, options={"dynamic_shapes": N, "opset_version": 17},
     ),
-    # The line is not that of the check, which only depends on the size.
+    # Not the line of the check, which only depends on the size.
     Refusal(
         "sizes: fixed by an operand", of(fixed), (torch.rand(12, 3),), "x axis 0, 'n', is always 12", r"at: .*ones\(12",
         options={"dynamic_shapes": N},

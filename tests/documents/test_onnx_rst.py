@@ -1,6 +1,6 @@
 """The document "onnx.rst": tracing and scripting, custom operators, export types, questions and answers.
 
-Its AlexNet is that of the tutorial.
+The tutorial makes the same call for AlexNet.
 """
 
 from __future__ import annotations
