@@ -46,10 +46,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="as --sample, also for the tables that otherwise run whole")
 
 
-# Tables that run whole: complaints and mistakes of users, hostile files, and the rules for texts.
+# Tables that run whole: complaints and mistakes of users, refusals, hostile files, and the rules for texts.
 _WHOLE = (
-    *("tests/test_cli", "tests/test_complaints.py", "tests/test_docs.py", "tests/test_drop_in.py"),
-    *("tests/test_errors.py", "tests/test_hostile_files.py", "tests/test_language.py", "tests/test_public.py"),
+    *("tests/capture/test_refusals.py", "tests/test_cli", "tests/test_complaints.py", "tests/test_docs.py"),
+    *("tests/test_drop_in.py", "tests/test_errors.py", "tests/test_hostile_files.py", "tests/test_language.py"),
+    "tests/test_public.py",
 )
 
 # Tests of whole models, which take seconds each.
@@ -59,7 +60,7 @@ _WHOLE_MODELS = ("tests/genai/", "tests/huggingface/", "tests/models/", "tests/l
 # Of how many cases one runs in every change, for functions with at least so many cases.
 _SHARES = ((1000, 96), (100, 24), (40, 12), (8, 8), (4, 4))
 _SHARES_OF_WHOLE_MODELS = ((40, 20), (8, 12), (4, 6), (2, 3))
-_SHARES_OF_EVERYDAY_USE = ((16, 5),)
+_SHARES_OF_EVERYDAY_USE = ((16, 6),)
 
 
 def _share(name: str, count: int) -> int:

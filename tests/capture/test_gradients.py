@@ -295,19 +295,6 @@ def test_gradients_of_the_parts_of_a_batch(score: Callable[[torch.Tensor], torch
         torch.testing.assert_close(program(x)[0], model(x))
 
 
-def test_other_parts_of_a_batch_are_not_summed() -> None:
-    """With weights of the outputs, the number of parts is a size of the example."""
-
-    def forward(x: torch.Tensor) -> Any:
-        with torch.enable_grad():
-            x = x.detach().requires_grad_(True)
-            weights = [torch.tensor(1.0), torch.tensor(2.0)]
-            return torch.autograd.grad(torch.unbind(x.sum(1)), x, grad_outputs=weights)[0]
-
-    with pytest.raises(fxonnx.CaptureError, match="x axis 0, 'b', is always 2"):
-        fxonnx.export(Function(forward), (torch.rand(2, 3),), dynamic_shapes=({0: "b"},))
-
-
 # Derivatives in forward: ``torch.func`` transforms and ``torch.autograd``, recorded as plain operators.
 
 

@@ -253,12 +253,6 @@ def test_rounded_logarithms_that_are_exact_in_python_only(compute: Callable[[int
         fxonnx.export(model, (torch.zeros(7, 2),), dynamic_shapes=({0: "n"},))
 
 
-def test_bitwise_sizes_require_opset_18() -> None:
-    model = Function(lambda x: x + (x.shape[0] & 4)).eval()
-    with pytest.raises(fxonnx.TranslationError, match="has an ONNX form from opset 18 on"):
-        fxonnx.export(model, (torch.zeros(7, 2),), dynamic_shapes=({0: "n"},), opset_version=17)
-
-
 def test_a_size_as_a_key_stays_static_with_a_warning() -> None:
     tables = {4: torch.ones(4), 3: torch.zeros(3)}
 

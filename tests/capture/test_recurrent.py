@@ -572,15 +572,3 @@ def test_sequences_are_sorted_only_where_results_depend_on_the_order(model: nn.M
     program = check(model, calls, TIME_FIRST if time_first else BATCH_FIRST)
     assert ("TopK" in operators(program)) == is_sorted
     assert program.record.patterns["unsorted_sequences"] == (not is_sorted)
-
-
-def test_lengths_of_a_different_batch_size_are_an_error() -> None:
-    layer = nn.GRU(3, 4)
-    with pytest.raises(fxonnx.CaptureError, match="3 lengths for 2 sequences"):
-        fxonnx.export(Packed(layer, True, False).eval(), (torch.randn(5, 2, 3), torch.tensor([5, 3, 2])))
-
-
-def test_lengths_of_two_axes_are_an_error() -> None:
-    layer = nn.GRU(3, 4)
-    with pytest.raises(fxonnx.CaptureError, match="lengths must have one axis, not 2"):
-        fxonnx.export(Packed(layer, True, False).eval(), (torch.randn(5, 2, 3), torch.tensor([[5], [3]])))

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 import fxonnx
-from fxonnx import CaptureError
 
 # TorchScript requires the loops that ruff would write as comprehensions.
 # ruff: noqa: PERF401
@@ -361,26 +360,3 @@ def test_a_container(model: type[nn.Module]) -> None:
     for size in (2, 1, 5):
         x = torch.rand(size, 3)
         torch.testing.assert_close(program(x)[0], scripted(x))
-
-
-def test_an_operator_that_mutates_a_list_never_runs_on_a_copy() -> None:
-    class Popped(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            sizes: dict[str, int] = {"a": 3, "b": 4}
-            key, size = sizes.popitem()
-            return x + size + len(key)
-
-    with pytest.raises(CaptureError, match="aten::popitem has no equivalent in ONNX"):
-        fxonnx.export(torch.jit.script(Popped()).eval(), (torch.rand(2),))
-
-
-def test_a_side_effect_in_a_data_dependent_branch_is_rejected() -> None:
-    class Cleared(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            parts = [x]
-            if bool(x.sum() > 0):
-                parts += [x]
-            return torch.stack(parts)
-
-    with pytest.raises(CaptureError, match="aten::add_ mutates a value from outside of a data-dependent branch"):
-        fxonnx.export(torch.jit.script(Cleared()).eval(), (torch.rand(2),))

@@ -160,25 +160,6 @@ def test_a_scripted_function() -> None:
     assert kinds(fxonnx.export(scaled, (X,), verify=True)) == ["Mul"]
 
 
-def test_a_failed_assertion_is_reported() -> None:
-    class Asserting(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            assert x.size(0) == 3, "three rows, please"
-            return x
-
-    with pytest.raises(CaptureError, match="three rows, please"):
-        fxonnx.export(torch.jit.script(Asserting()).eval(), (X,))
-
-
-def test_an_operation_without_an_equivalent_is_named() -> None:
-    class Futures(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.jit.wait(torch.jit.fork(torch.relu, x))
-
-    with pytest.raises(CaptureError, match=r"TorchScript's prim::fork has no equivalent in ONNX(?s:.*)in: "):
-        fxonnx.export(torch.jit.script(Futures()).eval(), (X,))
-
-
 class Appended(nn.Module):
     def forward(self, x: torch.Tensor) -> Any:
         kept = [x]
@@ -305,18 +286,6 @@ def test_types_are_tested() -> None:
     torch.testing.assert_close(program(X)[0], X * 123456)
 
 
-def test_a_type_that_cannot_be_tested_is_named() -> None:
-    class Options(nn.Module):
-        def scale(self, options: dict[str, int] | int) -> int:
-            return 1 if isinstance(options, dict[str, int]) else 0
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x * self.scale({"scale": 2})
-
-    with pytest.raises(CaptureError, match="isinstance with TorchScript's type"):
-        fxonnx.export(torch.jit.script(Options()).eval(), (X,))
-
-
 def test_other_methods_of_scripted_modules() -> None:
     assert kinds(fxonnx.export(Caller().eval(), (X,), verify=True)) == ["Mul", "Add", "Add"]
 
@@ -368,20 +337,6 @@ def test_writes_in_branches_on_tensor_values() -> None:
         for count in (2, 1):
             given = (rows, index[:count], value[:count])
             torch.testing.assert_close(program(*given)[0], model(*given))
-
-
-def test_a_write_in_a_branch_to_an_aliased_tensor_is_rejected() -> None:
-    class Viewed(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = x + 1
-            row = x[0]
-            if bool(x.sum() > 0):
-                x += 1
-                row = row * 2
-            return row
-
-    with pytest.raises(CaptureError, match="modifies a tensor in place and uses a view of it"):
-        fxonnx.export(torch.jit.script(Viewed()).eval(), (X,))
 
 
 # Functions that ``torch.jit.script`` compiled in the forward of a module, against the scripts at other sizes and values.

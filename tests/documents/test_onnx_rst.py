@@ -1,4 +1,7 @@
-"""The document "onnx.rst": tracing and scripting, custom operators, export types, questions and answers."""
+"""The document "onnx.rst": tracing and scripting, custom operators, export types, questions and answers.
+
+The tutorial makes the same call for AlexNet.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,6 @@ from torch.onnx import OperatorExportTypes, TrainingMode
 import fxonnx
 from tests.functions import Function
 from tests.models.torchvision_shim import import_torchvision
-
-from . import alexnet
 
 
 @pytest.fixture(autouse=True)
@@ -47,19 +48,6 @@ class LoopModel2(nn.Module):
 
 
 DUMMY, COUNT = torch.ones(2, 3, dtype=torch.long), torch.tensor(5, dtype=torch.long)
-
-
-def test_alexnet() -> None:
-    model = alexnet.make()
-    torch.onnx.export(
-        model,
-        torch.randn(10, 3, 224, 224),
-        "alexnet.onnx",
-        verbose=True,
-        input_names=alexnet.INPUT_NAMES,
-        output_names=["output1"],
-    )
-    alexnet.check_file(Path("alexnet.onnx"), model)
 
 
 def test_a_traced_loop_is_a_loop() -> None:
