@@ -1,4 +1,4 @@
-"""Sources of the guards of a captured program: what was recorded of its capture, and what its graph requires."""
+"""Sources of the guards of a captured program: the record of its capture, and the operators of its graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets of sizes: what conditions of one size allow, and the shortest limits that a person would write for them.
+"""Sets of the sizes that satisfy conditions, and the shortest limits that a person would write for them.
 
 A function of one size, of sums, products, quotients and remainders, is, from some size on, a polynomial for the sizes
 of each remainder modulo a period. Its values up to that size, and at a few sizes of each remainder after it, determine
