@@ -120,7 +120,8 @@ def _sequence_arguments(
     return data, batch_sizes, sorted_indices, unsorted_indices
 
 
-def _forward(original: Callable[..., Any], self: nn.RNNBase, input: Any, hx: Any = None) -> Any:
+# Stack traces of captured nodes begin at functions of this name.
+def forward(original: Callable[..., Any], self: nn.RNNBase, input: Any, hx: Any = None) -> Any:
     """``forward`` of ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN``, which creates states of a size read from a tensor."""
     if not isinstance(input, PackedSequence):
         return original(self, input, hx)
@@ -287,9 +288,9 @@ SEQUENCE_PATCHES: tuple[Patch, ...] = (
             *(
                 (f"nn.modules.rnn:{name}", replacement, "it reads the batch size of a packed sequence from a tensor")
                 for name, replacement in (
-                    ("RNN.forward", _forward),
-                    ("LSTM.forward", _forward),
-                    ("GRU.forward", _forward),
+                    ("RNN.forward", forward),
+                    ("LSTM.forward", forward),
+                    ("GRU.forward", forward),
                     ("RNNBase.get_expected_hidden_size", partial(_expected_size, False)),
                     ("LSTM.get_expected_cell_size", partial(_expected_size, True)),
                 )
