@@ -15,7 +15,7 @@ TORCHVISION_2.15 = 0.29.2
 TORCHVISION = $(TORCHVISION_$(basename $(TORCH)))
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $(CONSTRAINTS)
 
-.PHONY: demo quick test nightly matrix fuzz superset lint docs api release bench optimum optimum-page optimum-runtimes web
+.PHONY: demo quick test nightly matrix fuzz superset field lint docs api release bench optimum optimum-page optimum-runtimes web
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/fxonnx demo
@@ -58,6 +58,20 @@ fuzz: $(VENV)/.installed-test
 PROGRAMS ?= 3000
 superset: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -W ignore -m tests.superset --programs $(PROGRAMS) $(if $(REFRESH),--refresh)
+
+# Models of published libraries, each in a process of its own; writes docs/field.md: make field ONLY=kornia
+# MISSING=1: only those that are not right yet. REFRESH=1 runs torch's exporters too, where their results are unknown.
+ONLY ?=
+field: .field/.installed
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -W ignore -m tests.field $(if $(ONLY),--only '$(ONLY)') \
+		$(if $(MISSING),--missing) $(if $(REFRESH),--refresh)
+
+# Without their dependencies, which would bring other builds of torch, into a folder at the end of the path. The operators of
+# torchaudio are built for GPUs; it works without them.
+.field/.installed: tests/field/libraries.txt $(VENV)/.installed-test
+	$(VENV)/bin/uv pip install --quiet --no-deps --python $(VENV)/bin/python --target .field/site -r tests/field/libraries.txt
+	rm -rf .field/site/torchaudio/lib
+	touch $@
 
 # Exported directories in transformers.js, under node and in headless Chromium; make test runs them too once they are installed.
 web: $(VENV)/.installed-test tests/web/node_modules

@@ -1,0 +1,1 @@
+"""The rows, by kind of model."""
