@@ -43,25 +43,29 @@ from .inputs.example_inputs import (
     repeated_tensors,
     user_input_names,
 )
-from .inputs.input_names import input_paths, output_paths
 from .inputs.pytree_objects import flatten_objects
 from .operand_types import check_operand_types
 from .plan import Capture, CapturePlan
-from .shapes.data_dependent_dims import name_detections, warn_about_squeezed_dims
-from .shapes.dim_names import differing_dims, shared_dims
+from .shapes.dim_names import differing_dims, name_detections, shared_dims, warn_about_squeezed_dims
 from .shapes.dynamic_dims import ExampleCall, add_examples
 from .shapes.dynamic_shapes import DynamicShapes, Leaf
-from .shapes.spec_keys import DynamicAxes, name_computed_dims, read_dynamic_axes, read_dynamic_shapes
+from .shapes.spec_keys import (
+    DynamicAxes,
+    input_paths,
+    name_computed_dims,
+    output_paths,
+    read_dynamic_axes,
+    read_dynamic_shapes,
+)
 from .state_inputs import capture_with_states
 from .strategies import Confirm, capture_with_strategies
 from .suspicions.attribute_changes import recorded_changes, state_changes
 from .suspicions.function_caches import reject_cached_random_values
 from .suspicions.introspection import eager_introspection
-from .suspicions.random_seeds import reject_generators
+from .suspicions.process_state import reject_generators
 from .torch_export import eager_error, reject_tracing
-from .trace import CaptureTask, names_of_dims
+from .trace import CaptureTask, names_of_dims, reject_enabled_observers, results_depend_on_mode
 from .traced_states import UnknownStates
-from .training_mode import reject_enabled_observers, results_depend_on_mode
 
 __all__ = ["capture"]
 

@@ -1,4 +1,7 @@
-"""Runs of the user's model in eager mode: copies of its inputs, the state that is restored, the errors it raises."""
+"""Runs of the user's model in eager mode: copies of its inputs, the state that is restored, the errors it raises.
+
+While a model is traced, hooks of all modules of the process are those of the model only.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import re
 import sys
 import traceback
 from bdb import BdbQuit
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +19,7 @@ import numpy as np
 import torch
 
 from fxonnx_translations._builder.sub_byte import PER_BYTE, copy_of
-from fxonnx_translations._torch_compat import FakeTensor, UncapturedHigherOrderOpError, pytree
+from fxonnx_translations._torch_compat import FakeTensor, UncapturedHigherOrderOpError, global_hooks, pytree
 
 from .._cost import bytes_of
 from .._inner_tensors import is_wrapper
@@ -26,10 +29,10 @@ from .._user_files import is_user_file
 from ..errors import CaptureError
 from .constraints.guard_recorder import source_line_of
 from .constraints.specialized_dims import SpecializedDimsError
-from .data_dependence.data_dependent_guards import is_data_dependent
+from .data_dependence.checks import is_data_dependent
 from .inputs.example_inputs import BoundInputs
 from .inputs.preserve import preserve_model
-from .patches import not_tracing
+from .patches.patch import is_tracing, not_tracing
 from .user_code import codes_of, reachable_functions
 
 __all__ = [
@@ -37,13 +40,16 @@ __all__ = [
     "copies_of_inputs",
     "eager_failure",
     "has_same_bits",
+    "hooks_for_model_only",
     "is_plain",
     "preserved_gradients",
     "preserved_random_states",
     "preserved_state",
     "run_uncompiled",
     "user_line",
+    "without_global_hooks",
 ]
+
 
 _T = TypeVar("_T")
 
@@ -321,3 +327,59 @@ def _failing_module(error: BaseException, model: torch.nn.Module) -> str:
         if isinstance(module, torch.nn.Module) and names.get(id(module)):
             found = f"'{names[id(module)]}' ({type(module).__name__})"
     return found
+
+
+# torch.export calls the model from modules of its own, whose inputs and outputs have other structures.
+_WRAPPERS = ("torch.export.", "torch._export.", "torch._dynamo.", "torch._functorch.", "torch.fx.")
+
+
+@contextmanager
+def hooks_for_model_only(model: torch.nn.Module) -> Iterator[None]:
+    """Call global forward hooks and pre-hooks for the modules of a model, and not for torch.export's.
+
+    Raises:
+        CaptureError: If there are such hooks and the model is a GraphModule.
+    """
+    if not any(global_hooks):
+        yield
+        return
+    if isinstance(model, torch.fx.GraphModule):
+        raise CaptureError(
+            "global forward hooks are registered, which torch.export does not call for a GraphModule",
+            hint="call remove() on the handles of the hooks before the export",
+        )
+    known = {id(module) for module in model.modules()}
+
+    def limited(hook: Callable[..., Any]) -> Callable[..., Any]:
+        def called(module: torch.nn.Module, *args: Any) -> Any:
+            is_wrapper = type(module).__module__.startswith(_WRAPPERS) and id(module) not in known
+            return None if is_wrapper and is_tracing() else hook(module, *args)
+
+        return called
+
+    with _replaced([{key: limited(hook) for key, hook in table.items()} for table in global_hooks]):
+        yield
+
+
+@contextmanager
+def without_global_hooks() -> Iterator[None]:
+    """Call no global hooks: a captured program has their operators already."""
+    with _replaced([{} for _ in global_hooks]):
+        yield
+
+
+@contextmanager
+def _replaced(tables: Sequence[dict[int, Any]]) -> Iterator[None]:
+    before = [dict(table) for table in global_hooks]
+
+    def fill(contents: Sequence[dict[int, Any]]) -> None:
+        for table, hooks in zip(global_hooks, contents, strict=True):
+            if table or hooks:
+                table.clear()
+                table.update(hooks)
+
+    fill(tables)
+    try:
+        yield
+    finally:
+        fill(before)

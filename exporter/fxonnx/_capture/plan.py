@@ -15,13 +15,12 @@ from .._callers_autocast import Autocast
 from .._request import Request
 from ..errors import CaptureError
 from .attempts import Attempt
-from .autograd_functions import FunctionCall
 from .constraints.constraint import SizeLimits
 from .constraints.guard_recorder import DataEdge, GuardLog
 from .constraints.specialized_dims import SpecializedDim
 from .data_dependence.assumption import Assumption
 from .data_dependence.weight_reads import WeightReads
-from .function_transforms import TransformTracing
+from .function_transforms import FunctionCall, TransformTracing
 from .inputs.example_inputs import InputTable
 from .rewriting import Rewrite, Rewriting
 from .shapes.dynamic_dims import ExampleCall

@@ -16,7 +16,7 @@ import sympy
 from ..errors import CaptureError
 from .constraints.constraint import Constraint
 from .constraints.specialized_dims import SpecializedDimsError, without_specialized
-from .data_dependence.data_dependent_guards import is_data_dependent, may_be_data_dependent, unresolved_error
+from .data_dependence.checks import is_data_dependent, may_be_data_dependent, unresolved_error
 from .edges import has_edges
 from .evaluating_code import Asking
 from .function_transforms import RetryTransforms

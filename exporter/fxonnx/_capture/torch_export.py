@@ -34,12 +34,11 @@ from .attempts import AttemptLog
 from .constraints.guard_recorder import recorded_guards
 from .constraints.size_forms import canonical_sizes
 from .constraints.specialized_dims import specialized_dims_error
-from .data_dependence.data_dependent_guards import is_data_dependent
-from .eager_runs import eager_failure, user_line
+from .data_dependence.checks import is_data_dependent
+from .eager_runs import eager_failure, hooks_for_model_only, user_line
 from .edges import answered_beside_data_edges, answered_beside_edges
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms, recorded_forward
-from .global_hooks import hooks_for_model_only
-from .inputs.converted_inputs import restore_frozen
+from .inputs.converted_inputs import restore_frozen, stacked_results, with_pieces
 from .inputs.example_inputs import BoundInputs, with_lists
 from .inputs.preserve import Snapshot, preserve_model, register_compressed_attributes
 from .inputs.pytree_objects import flatten_objects, unflatten_objects
@@ -48,13 +47,11 @@ from .operand_types import conversion_of_inputs
 from .patches import capture_patches, is_tracing, value_patches
 from .plan import CapturePlan
 from .shapes.dim_names import add_equality_guards
-from .shapes.dim_specs import DimHint, DimSpec
-from .shapes.dynamic_shapes import DynamicShapes, Leaf
+from .shapes.dynamic_shapes import DimHint, DimSpec, DynamicShapes, Leaf
 from .suspicions.attribute_changes import noted_changes
 from .suspicions.departures import DepartureKind, Evidence, record_departure
 from .suspicions.function_caches import uncached_sizes, without_traced_results
 from .suspicions.handled_errors import HandledErrors, recorded_errors
-from .tensor_lists import stacked_results, with_pieces
 from .traced_states import AssignedBuffers, Reassignment, growing_dims, held_in_buffers, held_weights
 
 __all__ = [

@@ -1,10 +1,17 @@
-"""One attempt to capture a model: torch.export with a plan, and the names and limits of the dims of its program."""
+"""One attempt to capture a model: torch.export with a plan, and the names and limits of the dims of its program.
+
+An attempt ends early where it is certain that a dynamic dim has one size. Modules in training mode are found here.
+"""
 
 from __future__ import annotations
 
+import re
+import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import sympy
@@ -15,20 +22,18 @@ from fxonnx_translations._optional_names import MissingNameError
 
 from .._callers_autocast import callers_autocast
 from .._request import Request
-from ..errors import CaptureError, ExportError
+from ..errors import ArgumentError, CaptureError, ExportError
 from .attempts import AttemptLog
-from .autograd_functions import FunctionCall, recorded_function_calls
 from .constraints.constraint import SizeLimits
-from .constraints.guard_recorder import GuardLog
+from .constraints.guard_recorder import Guard, GuardLog
 from .constraints.guard_translation import translate_guards
-from .constraints.specialized_dims import SpecializedDimsError, check_specialized
-from .data_dependence.assumption import AssumptionLog
+from .constraints.specialized_dims import SpecializedDim, SpecializedDimsError, check_specialized, input_source
+from .data_dependence.assumption import AssumptionLog, asking_frame
+from .data_dependence.checks import inputs_of_guard, raises_otherwise
 from .data_dependence.concrete_values import ConcreteValues, concrete_values
-from .data_dependence.data_dependent_guards import inputs_of_guard
 from .data_dependence.weight_reads import WeightReads
-from .early_ends import EarlyEnd, EarlyEnds
-from .function_transforms import TransformTracing
-from .inputs.converted_inputs import with_scalar_branch
+from .function_transforms import FunctionCall, TransformTracing, recorded_function_calls
+from .inputs.converted_inputs import ListResults, recorded_list_results, with_scalar_branch
 from .inputs.example_inputs import BoundInputs
 from .inputs.tensor_memory import assumed_equal, reject_shared_writes, with_separate_inputs
 from .operand_types import state_default_dtypes
@@ -37,18 +42,26 @@ from .patches.size_numbers import symbolic_integers
 from .patches.tracing_state import CompilingState, recorded_compiling_state
 from .plan import Capture, CapturePlan, Failure
 from .rewriting import rewritten_functions
+from .rewriting.analysis import begins_loop
 from .rewriting.operators.values import SharedMemory
 from .shapes.dim_names import name_dims
-from .shapes.dynamic_shapes import DynamicShapes, Leaf
+from .shapes.dynamic_shapes import DynamicShapes, Leaf, is_auto
 from .shapes.spec_keys import DynamicAxes, name_output_dims
 from .suspicions.departures import Departure, DepartureKind, record_departure, recorded_departures
 from .suspicions.introspection import truth_values
-from .tensor_lists import ListResults, recorded_list_results
 from .torch_export import explained_error, export_module
 from .traced_states import Reassignment, merge_tied_tensors
-from .training_mode import training_modules
 
-__all__ = ["CaptureTask", "names_of_dims"]
+__all__ = [
+    "CaptureTask",
+    "EarlyEnd",
+    "EarlyEnds",
+    "names_of_dims",
+    "reject_enabled_observers",
+    "results_depend_on_mode",
+    "training_modules",
+]
+
 
 _EDGE = "a branch for single sizes that depend on data"
 
@@ -254,3 +267,200 @@ def _check_example(limits: SizeLimits, leaves: Sequence[Leaf]) -> None:
     except CaptureError as error:
         # With a cause: the model itself may fail on the example.
         raise CaptureError(error.message, hint=error.hint) from error
+
+
+_MIN_SIZE = 32
+_PLACE = re.compile(r"(.+):(\d+) in ")
+_CONVOLUTION = "calc_conv_nd_return_shape"
+"""Function of torch that compares the channels of an input and a weight."""
+
+
+class EarlyEnd(BaseException):
+    """Ends a capture; not an Exception, which models handle to select fallbacks."""
+
+
+@dataclass
+class EarlyEnds:
+    """Ends a capture at the first loop, convolution or check of a dim that the user requested to be dynamic.
+
+    Attributes:
+        leaves: The leaves of the inputs.
+        unrolls_long_loops: Whether long loops end no capture.
+        strict_shapes: Whether only long loops end one: the error is about all dims.
+        found: The dim at which the capture ended.
+        is_long_loop: Whether it ended at a loop.
+    """
+
+    leaves: Sequence[Leaf]
+    unrolls_long_loops: bool = False
+    strict_shapes: bool = False
+    found: SpecializedDim | None = None
+    is_long_loop: bool = False
+    _evaluations: Counter[str] = field(default_factory=Counter)
+    _dims: dict[str, tuple[Leaf, int | None]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        requested = ((leaf, axis) for leaf in self.leaves for axis, spec in leaf.dims.items() if not is_auto(spec))
+        self._dims = {input_source(leaf, axis): (leaf, axis) for leaf, axis in requested}
+
+    def watch(self, log: GuardLog) -> None:
+        """Observe the guards of the capture."""
+        log.observer = self._observe
+
+    def _observe(self, log: GuardLog, guard: Guard) -> None:
+        symbols = guard.expression.free_symbols
+        if len(symbols) != 1:
+            return
+        (symbol,) = symbols
+        size, dim = _fixed_size(guard.expression), self._requested(log.sources.get(symbol, ""), guard)
+        if dim is None:
+            return
+        is_fixed = size is not None and symbol in guard.expression.args
+        self.is_long_loop = self._is_at_long_loop(guard, size)
+        if self.is_long_loop or (is_fixed and not self.strict_shapes and _is_certain()):
+            self.found = dim
+            raise EarlyEnd(dim.label)
+
+    def _is_at_long_loop(self, guard: Guard, size: int | None) -> bool:
+        if guard.line is None or self.unrolls_long_loops:
+            return False
+        self._evaluations[guard.line.place] += 1
+        if (size is None or size < _MIN_SIZE) and self._evaluations[guard.line.place] < _MIN_SIZE:
+            return False
+        place = _PLACE.match(guard.line.place)
+        return place is not None and begins_loop(place[1], int(place[2]))
+
+    def _requested(self, source: str, guard: Guard) -> SpecializedDim | None:
+        if source not in self._dims:
+            return None
+        leaf, axis = self._dims[source]
+        size = leaf.value if axis is None else leaf.value.shape[axis]
+        return SpecializedDim(leaf, axis, int(size), () if guard.line is None else (guard.line,))
+
+
+def _fixed_size(guard: sympy.Basic) -> int | None:
+    """The only size that a guard allows, if it is an equation."""
+    numbers = [side for side in guard.args if side.is_Integer] if isinstance(guard, sympy.Eq) else []
+    return int(numbers[0]) if numbers else None
+
+
+def _is_certain() -> bool:
+    """Whether no other size than that of the evaluated equation is valid."""
+    asking = asking_frame()
+    if asking is not None and raises_otherwise(asking):
+        return True
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != _CONVOLUTION:
+        frame = frame.f_back
+    return frame is not None
+
+
+_MODE_CHANGES = frozenset({"__init__", "eval", "train"})
+
+
+def training_modules(model: Any) -> frozenset[str] | None:
+    """Return the names of the modules that are in training mode; None if the model is not a module."""
+    if not isinstance(model, torch.nn.Module):
+        return None
+    # Frozen scripted modules have no mode.
+    return frozenset(name for name, module in model.named_modules() if getattr(module, "training", False))
+
+
+def results_depend_on_mode(model: torch.nn.Module) -> bool:
+    """Whether the results may differ in evaluation mode: a module in training mode whose code reads ``training``.
+
+    Code that cannot be read counts; dropout with a probability of 0, norms without running statistics, and the modules
+    of captured programs, whose graph has one mode and whose ``eval`` raises, do not.
+    """
+    captured = {part for module in model.modules() if _refuses_eval(module) for part in module.modules()}
+    in_training = (module for module in model.modules() if getattr(module, "training", False))
+    return any(_may_read_mode(module) for module in in_training if module not in captured)
+
+
+def _refuses_eval(module: torch.nn.Module) -> bool:
+    code = getattr(vars(module).get("eval"), "__code__", None)
+    return code is not None and "NotImplementedError" in code.co_names
+
+
+def _may_read_mode(module: torch.nn.Module) -> bool:
+    hooks = (module._forward_hooks, module._forward_pre_hooks)
+    if isinstance(module, torch.jit.ScriptModule) or any(hooks) or "forward" in vars(module):
+        return True
+    if type(module).__module__.startswith("torch.nn.modules."):
+        if "running_mean" in module._buffers:
+            return module._buffers["running_mean"] is not None
+        for name in ("p", "dropout"):
+            if isinstance(probability := getattr(module, name, None), int | float):
+                return probability > 0
+    seen: set[int] = set()
+    return any(_reads_mode(method, seen) for method in _methods(type(module)))
+
+
+def _methods(cls: type) -> Iterator[Any]:
+    for base in cls.__mro__:
+        if base not in (torch.nn.Module, object):
+            for name, value in vars(base).items():
+                function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+                if callable(function) and not isinstance(function, type) and name not in _MODE_CHANGES:
+                    yield function
+
+
+def _reads_mode(function: Any, seen: set[int]) -> bool:
+    """Whether a function, one that it wraps or calls by its global name, reads ``training``, or has no code."""
+    if id(function) in seen or isinstance(function, type):
+        return False
+    seen.add(id(function))
+    if not isinstance(function, FunctionType):
+        return not isinstance(function, BuiltinFunctionType | MethodType | ModuleType)
+    names = set(_names(function.__code__))
+    if "training" in names:
+        return True
+    called = [function.__globals__.get(name) for name in names]
+    enclosed = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+    others = [one for one in (*called, *enclosed) if isinstance(one, FunctionType) and not _is_torch(one)]
+    return any(_reads_mode(one, seen) for one in others)
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:  # a variable without a value
+        return False
+
+
+def _is_torch(function: FunctionType) -> bool:
+    return (function.__module__ or "").partition(".")[0] == "torch"
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+        elif isinstance(constant, str):  # getattr(self, "training")
+            yield constant
+
+
+def reject_enabled_observers(model: torch.nn.Module) -> None:
+    """Reject a model prepared for quantization-aware training that still observes its activations.
+
+    Raises:
+        ArgumentError: If a fake quantization module updates its scale in each call.
+    """
+    enabled = [name for name, module in model.named_modules() if _is_observing(module)]
+    if enabled:
+        names = ", ".join(map(repr, enabled[:3])) + (", ..." if len(enabled) > 3 else "")
+        package = type(model.get_submodule(enabled[0])).__module__.partition(".")[0]
+        namespace = "torchao.quantization.pt2e" if package == "torchao" else "torch.ao.quantization"
+        raise ArgumentError(
+            "model",
+            f"the observers of {names} are enabled: each call updates the scales of the fake quantization",
+            hint=f"call model.apply({namespace}.disable_observer) before the export",
+        )
+
+
+def _is_observing(module: torch.nn.Module) -> bool:
+    flag = module._buffers.get("observer_enabled")
+    if flag is None or "fake_quant_enabled" not in module._buffers or not hasattr(module, "disable_observer"):
+        return False
+    return flag.numel() == 1 and not flag.is_meta and bool(flag.item())

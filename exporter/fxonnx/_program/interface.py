@@ -12,7 +12,7 @@ import onnx_ir as ir
 import torch
 
 from .._capture import Capture
-from .._capture.shapes.data_dependent_dims import data_dependent_lines
+from .._capture.shapes.dim_names import data_dependent_lines
 from .._display import html_table
 from .._model_files import type_text
 from .._public import public

@@ -15,15 +15,15 @@ from fxonnx_translations._builder.sub_byte import as_codes, copy_of
 from fxonnx_translations._torch_compat import FakeTensor, pytree
 
 from .._callers_autocast import in_autocast
-from .._capture.autograd_functions import recorded_function_calls
 from .._capture.eager_runs import (
     call_with_weights,
     copies_of_inputs,
     has_same_bits,
     preserved_state,
     run_uncompiled,
+    without_global_hooks,
 )
-from .._capture.global_hooks import without_global_hooks
+from .._capture.function_transforms import recorded_function_calls
 from .._capture.inputs.pytree_objects import flatten_objects
 from .._comparison import REFERENCE_TEXTS, ReferenceName
 from .._export_context import outside_of_export

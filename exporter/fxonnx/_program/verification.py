@@ -11,10 +11,10 @@ import torch
 
 from fxonnx_translations._torch_compat import pytree
 
-from .._capture.autograd_functions import recorded_function_calls
 from .._capture.constraints.constraint import Constraint, SizeLimits
 from .._capture.constraints.constraint_solver import Bounds
 from .._capture.eager_runs import preserved_random_states
+from .._capture.function_transforms import recorded_function_calls
 from .._capture.inputs.example_inputs import with_lists
 from .._comparison import NEGATIVE_ZERO, OutputComparison, OutputRows, ReferenceName, Tolerance, compare, format_rows
 from .._extensions import add_on

@@ -18,7 +18,7 @@ from torch.onnx import OperatorExportTypes, TrainingMode
 
 from fxonnx_translations._torch_compat import FakeTensorMode
 
-from .._capture.training_mode import results_depend_on_mode
+from .._capture.trace import results_depend_on_mode
 from .._diagnostics import Diagnostics, read_diagnostics
 from .._export import export
 from .._export_context import in_mode, is_in_onnx_export

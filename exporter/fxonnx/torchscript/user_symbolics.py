@@ -19,7 +19,7 @@ from fxonnx_translations._builder.op import Op, Unsupported
 from fxonnx_translations._builder.op_schema import schema_info
 from fxonnx_translations._torch_compat import OpOverload, ScriptNode, ScriptValue
 
-from .._capture.autograd_functions import FunctionCall
+from .._capture.function_transforms import FunctionCall
 from .._lower.metadata import SCOPE
 from .._lower.passthrough import as_input, emit_custom
 from .._public import public

@@ -14,8 +14,17 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fxonnx_translations._torch_compat import int_oo
 
-from ..shapes.dim_specs import DimHint, DimSpec, dim_expression, dim_label, is_auto, name_of_spec
-from ..shapes.dynamic_shapes import DynamicShapes, Leaf, SharedDim
+from ..shapes.dynamic_shapes import (
+    DimHint,
+    DimSpec,
+    DynamicShapes,
+    Leaf,
+    SharedDim,
+    dim_expression,
+    dim_label,
+    is_auto,
+    name_of_spec,
+)
 from .constraint import Constraint, Place, SizeLimits
 from .constraint_solver import Bounds, bounds_of, cancelled, is_implied, limits_of, normal_forms, text_of
 from .guard_recorder import Guard, GuardLog, SourceLine

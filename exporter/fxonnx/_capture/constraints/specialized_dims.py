@@ -17,8 +17,16 @@ from fxonnx_translations._builder.size_values import EVALUATION_ERRORS
 from fxonnx_translations._torch_compat import ValueRanges, int_oo
 
 from ...errors import CaptureError
-from ..shapes.dim_specs import DimSpec, dim_expression, dim_label, is_auto, name_of_spec, root_name
-from ..shapes.dynamic_shapes import DynamicShapes, Leaf
+from ..shapes.dynamic_shapes import (
+    DimSpec,
+    DynamicShapes,
+    Leaf,
+    dim_expression,
+    dim_label,
+    is_auto,
+    name_of_spec,
+    root_name,
+)
 from .constraint import Constraint, Place, SizeLimits
 from .constraint_solver import Bounds, range_of, text_of
 from .guard_recorder import GuardLog, SourceLine

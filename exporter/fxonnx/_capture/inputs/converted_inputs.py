@@ -2,12 +2,15 @@
 
 Lists of a dynamic number of tensors are stacked; ``dynamic_scalars`` become tensors, and other numbers constants, as do
 the tensors in ``frozen``.
+
+The program takes and returns a list of a dynamic number of tensors as one stacked tensor.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -19,25 +22,29 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from fxonnx_translations._torch_compat import pytree
 
+from ..._context_values import activated, active
 from ..._public import public
 from ...errors import ArgumentError, CaptureError, did_you_mean, kind_of
-from ..shapes.dim_specs import DimHint, DimSpec
-from ..shapes.dynamic_shapes import DynamicShapes, Leaf, checked_shapes, read_shapes_by_parameter
-from ..shapes.spec_keys import GraphInputs
+from ..rewriting.operators.sequences import StackedList
+from ..shapes.dynamic_shapes import DimHint, DimSpec, DynamicShapes, Leaf, checked_shapes, read_shapes_by_parameter
+from ..shapes.spec_keys import GraphInputs, dotted_name
 from .example_inputs import BoundInputs
-from .input_names import dotted_name
-from .pytree_objects import is_object
+from .pytree_objects import flatten_objects, is_object
 
 __all__ = [
+    "ListResults",
     "TensorList",
     "freeze_inputs",
     "frozen_arguments",
+    "recorded_list_results",
     "reject_tensor_lists",
     "restore_frozen",
     "scalars_to_tensors",
     "stack_lists",
     "stacked",
+    "stacked_results",
     "with_dynamic_ints",
+    "with_pieces",
     "with_scalar_branch",
 ]
 
@@ -377,3 +384,58 @@ def frozen_arguments(leaves: Sequence[Leaf]) -> Mapping[str, Any]:
     for label, value in frozen.items():
         _log.info("the argument %s becomes a constant of the program: %r", label, value)
     return frozen
+
+
+@dataclass
+class ListResults:
+    """The lists among the results of the current capture.
+
+    Attributes:
+        positions: Their indices among the leaves of the results.
+    """
+
+    positions: frozenset[int] = frozenset()
+
+
+def recorded_list_results() -> AbstractContextManager[ListResults]:
+    """Record the results that are lists of a dynamic number of tensors inside the context.
+
+    Yields:
+        The record; filled while the context is active.
+    """
+    return activated(ListResults())
+
+
+def with_pieces(tree: Any, positions: Collection[int]) -> Any:
+    """Replace the stacked tensors at the given leaf positions by lists of their pieces."""
+    if not positions:
+        return tree
+    leaves, structure = pytree.tree_flatten(tree)
+    return pytree.tree_unflatten(
+        [StackedList([leaf]) if index in positions else leaf for index, leaf in enumerate(leaves)], structure
+    )
+
+
+def stacked_results(outputs: Any) -> Any:
+    """The results as a pytree of tensors: objects are flattened, and lists of dynamic length stacked and recorded."""
+    found: list[Any] = []
+
+    def stack(leaf: Any) -> Any:
+        if not isinstance(leaf, StackedList):
+            return leaf
+        found.append(leaf.stacked)
+        return found[-1]
+
+    stacked = flatten_objects(pytree.tree_map(stack, outputs, is_leaf=_is_leaf))
+    results = active(ListResults)
+    if results is not None:
+        leaves = pytree.tree_leaves(stacked)
+        results.positions = frozenset(
+            index for index, leaf in enumerate(leaves) if any(leaf is tensor for tensor in found)
+        )
+    return stacked
+
+
+def _is_leaf(value: Any) -> bool:
+    # In this order: the search for tensors in an object would iterate over a list, which fixes its length.
+    return isinstance(value, StackedList) or is_object(value)

@@ -13,7 +13,6 @@ from torch.nn import Module
 from ... import _interrupts, _turns
 from ..._extensions import Extension, active_extensions, all_extensions
 from .. import function_transforms
-from ..autograd_functions import record_function_call
 from ..constraints.guard_recorder import (
     COMPARISONS,
     compare_sizes,
@@ -24,8 +23,8 @@ from ..constraints.guard_recorder import (
 )
 from ..constraints.size_forms import guard_or, sym_node_init
 from ..data_dependence import checks, concrete_values
-from ..function_transforms import call_region
-from ..suspicions import handled_errors, random_seeds, texts
+from ..function_transforms import call_region, record_function_call
+from ..suspicions import eager_types, handled_errors, process_state
 from . import fast_paths, indexing, tracing_state
 from .fast_paths import SPEED_PATCHES
 from .functional import FUNCTION_PATCHES, isin, pad_sequence, tensor_split, unbind
@@ -135,7 +134,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     *(
         Patch(
             f"torch:{name}.__repr__",
-            texts.text_of_number,
+            eager_types.text_of_number,
             "the text of a size is an expression in symbols, and not the number that it is in eager torch",
             PatchKind.SOUND,
             strict=False,
@@ -145,7 +144,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     *(
         Patch(
             f"torch:Tensor.{name}",
-            texts.text_of_tensor,
+            eager_types.text_of_tensor,
             "the text of a fake tensor does not have the values that it has in eager torch",
             PatchKind.SOUND,
             strict=False,
@@ -202,7 +201,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     ),
     FunctionPatch(
         "torch:manual_seed",
-        random_seeds.manual_seed,
+        process_state.manual_seed,
         "a call in forward would seed the generator of the whole process, including training threads",
         PatchKind.SOUND,
         strict=False,
@@ -320,7 +319,7 @@ SEED_PATCHES: tuple[Patch, ...] = (
     *(
         TorchFunctionPatch(
             f"torch:{name}",
-            random_seeds.draw,
+            process_state.draw,
             "torch.export records the function without the seed of forward",
             PatchKind.SOUND,
         )
@@ -329,7 +328,7 @@ SEED_PATCHES: tuple[Patch, ...] = (
     *(
         TorchFunctionPatch(
             f"torch:{name}",
-            random_seeds.draw_at_run_time,
+            process_state.draw_at_run_time,
             "it draws from the generator that forward has seeded",
             PatchKind.SOUND,
         )
@@ -370,7 +369,7 @@ def capture_patches(*, strict: bool = False, plain: bool = False) -> Iterator[No
         # Within the lock: a table of another thread's capture would count as one of before.
         _turns.one_at_a_time(),
         tracing_state.without_function_tables(),
-        random_seeds.unseeded(partial(applied, SEED_PATCHES)),
+        process_state.unseeded(partial(applied, SEED_PATCHES)),
         applied(
             patch for patch in patches if (patch.strict or not strict) and not (plain and patch.kind is PatchKind.REACH)
         ),

@@ -14,18 +14,18 @@ from fxonnx_translations._torch_compat import pytree
 from ..._request import Examples
 from ...errors import ArgumentError, did_you_mean, kind_of
 from ..inputs.example_inputs import BoundInputs, InputTable, expand_var_keyword
-from ..inputs.input_names import graph_names
 from ..inputs.pytree_objects import flatten_objects
-from .dim_specs import name_of_spec
 from .dynamic_shapes import (
     DynamicShapes,
     Leaf,
     check_example,
     checked_shapes,
     is_counter,
+    name_of_spec,
     read_shapes_by_parameter,
     specs_like,
 )
+from .spec_keys import graph_names
 
 __all__ = ["AlignedCalls", "ExampleCall", "add_examples", "align_calls"]
 

@@ -2,6 +2,8 @@
 
 The input at the same place decides whether a tuple lists the axes of a tensor or the elements of a container. The
 result is flat: one record per leaf of the inputs.
+
+The spec of a dim is a name, a ``Dim`` or a dim hint; messages have its label.
 """
 
 from __future__ import annotations
@@ -20,19 +22,26 @@ from fxonnx_translations._torch_compat import pytree
 from ...errors import ArgumentError, did_you_mean, kind_of
 from ..inputs.example_inputs import BoundInputs
 from ..inputs.pytree_objects import COUNTERS
-from .dim_specs import DimHint, DimSpec
 
 __all__ = [
+    "DimHint",
+    "DimSpec",
     "DynamicShapes",
     "Leaf",
     "SharedDim",
     "check_example",
     "checked_shapes",
+    "dim_expression",
+    "dim_label",
+    "is_auto",
     "is_counter",
+    "name_of_spec",
     "read_shapes_by_parameter",
+    "root_name",
     "specs_like",
     "with_spec",
 ]
+
 
 _EXAMPLE = 'for example {0: "batch"}'
 
@@ -525,3 +534,37 @@ def _in_order(keys: Sequence[str], spec: Sequence[Any], label: str) -> list[Any]
             raise _object_error(keys, label, "its spec is ambiguous: by layer, or keys before values")
         return transposed
     raise _object_error(keys, label, f"its spec is {spec!r}")
+
+
+DimHint = type(Dim.DYNAMIC)
+"""The type of ``Dim.AUTO``, ``Dim.DYNAMIC`` and ``Dim.STATIC``, which has no public name in torch."""
+
+DimSpec = Any
+"""A name (str), a ``Dim`` or a ``DimHint``."""
+
+
+def is_auto(spec: DimSpec) -> bool:
+    """Whether a spec is ``Dim.AUTO``, which allows a dim to be dynamic without requesting it."""
+    return isinstance(spec, DimHint) and spec.type == Dim.AUTO.type
+
+
+def name_of_spec(spec: DimSpec) -> str | None:
+    """The dim name of a spec; None for hints and for derived Dims, whose name is an expression."""
+    if isinstance(spec, str):
+        return spec
+    return str(spec.__name__) if isinstance(spec, Dim) and getattr(spec, "root", None) is None else None
+
+
+def root_name(spec: DimSpec) -> str | None:
+    """The name of a Dim, or of the Dim that it is derived from; None for other specs."""
+    return str(getattr(spec, "root", spec).__name__) if isinstance(spec, Dim) else None
+
+
+def dim_label(label: str, axis: int | None) -> str:
+    """Label of a dim in messages: ``x axis 0``; the label of the input itself for the value of an int."""
+    return label if axis is None else f"{label} axis {axis}"
+
+
+def dim_expression(label: str, axis: int | None) -> str:
+    """Name of a dim without a user's name: ``x.shape[0]``."""
+    return label if axis is None else f"{label}.shape[{axis}]"

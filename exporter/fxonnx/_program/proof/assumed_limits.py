@@ -23,7 +23,7 @@ from ..._capture import Assumption, AssumptionKind, Capture
 from ..._capture.constraints.constraint import Constraint, report_narrowed
 from ..._capture.constraints.guard_recorder import DataEdge, line_of_node
 from ..._capture.constraints.guard_sources import SQUEEZES
-from ..._capture.shapes.data_dependent_dims import DynamicSqueeze, keep_results, squeeze_results
+from ..._capture.shapes.dim_names import DynamicSqueeze, keep_results, squeeze_results
 from ..._capture.suspicions.departures import Departure, DepartureKind
 from ..._cost import export_seconds, forward_seconds
 from ..._prepare import unwrap_subclasses

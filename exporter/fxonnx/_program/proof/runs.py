@@ -20,7 +20,6 @@ from fxonnx_translations._torch_compat import OpOverload, pytree
 
 from ..._callers_autocast import in_autocast
 from ..._capture import Capture
-from ..._capture.autograd_functions import recorded_function_calls
 from ..._capture.data_dependence.concrete_values import UNINITIALIZED
 from ..._capture.eager_runs import (
     call_with_weights,
@@ -31,7 +30,7 @@ from ..._capture.eager_runs import (
     preserved_state,
     run_uncompiled,
 )
-from ..._capture.function_transforms import GRADIENTS, unwound_transforms
+from ..._capture.function_transforms import GRADIENTS, recorded_function_calls, unwound_transforms
 from ..._capture.inputs.pytree_objects import flatten_objects
 from ..._export_context import exporting, outside_of_export
 from ..._interrupts import interruptible, interruption_point

@@ -14,23 +14,27 @@ from fxonnx_translations._torch_compat import TreeSpec, pytree
 from ....errors import CaptureError
 from ...function_transforms import reject_lost_gradients
 from .growing_lists import Padding, Parts, grows_in_a_loop, selected
-from .lifting import Uses, lifted, observed, symbol_value, unknown_values
 from .sequences import StackedList
 from .state import Objects, Slot, State, containers_in, unchanged_objects
 from .values import (
     UNBOUND,
     Refuse,
+    Uses,
     as_condition,
     copied_back,
     is_number,
     is_traced,
+    lifted,
     merged,
     number_dtype,
     number_of,
     number_tensor,
+    observed,
     separate,
     shares,
     storage_of,
+    symbol_value,
+    unknown_values,
 )
 
 __all__ = [

@@ -22,23 +22,26 @@ from .conditionals import (
     reject_kept_lists,
 )
 from .growing_lists import Chunks, GrowingList, check_not_empty, tried_lists
-from .lifting import Uses, lifted, observed, unknown_values
 from .sequences import StackedList
 from .state import Objects, Slot, State, containers_in, unchanged_objects
 from .values import (
     NUMBER_DEVICE,
     UNBOUND,
     Refuse,
+    Uses,
     as_condition,
     is_number,
     is_traced,
+    lifted,
     merged,
     number_dtype,
     number_of,
     number_tensor,
+    observed,
     same_shape,
     separate,
     shares,
+    unknown_values,
 )
 
 __all__ = ["Counter", "symbolic_loop"]

@@ -3,25 +3,50 @@
 The operators for branches and loops return new tensors, also where Python returns a variable as it is: lists that are
 one object, and tensors that share memory in eager torch, are copies in the captured program. As long as none of them is
 written in place, the two are equal.
+
+Outer values that a branch or a loop body uses become operands of a higher-order operator.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 import sympy
 import torch
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, is_concrete_int, statically_known_true
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.fx.experimental.symbolic_shapes import (
+    ShapeEnv,
+    free_unbacked_symbols,
+    is_concrete_int,
+    statically_known_true,
+)
+from torch.overrides import TorchFunctionMode
 
-from fxonnx_translations._torch_compat import FakeTensor, functorch, sym_not
+from fxonnx_translations._torch_compat import (
+    ExportFunctions,
+    FakeTensor,
+    current_fake_mode,
+    functorch,
+    get_proxy_mode,
+    get_proxy_slot,
+    pytree,
+    recording_mode,
+    recording_mode_off,
+    set_proxy_slot,
+    sym_ite,
+    sym_not,
+)
 
 from ...._context_values import activated, active
 from ...data_dependence.concrete_values import active_values
+from ...patches.indexing import with_numbers_as_bounds
+from ...suspicions.function_caches import without_traced_results
+from ...suspicions.handled_errors import recorded_as_conditional
 
 __all__ = [
     "NUMBER_DEVICE",
@@ -29,6 +54,7 @@ __all__ = [
     "UNBOUND",
     "Refuse",
     "SharedMemory",
+    "Uses",
     "as_condition",
     "as_number",
     "copied_back",
@@ -37,16 +63,20 @@ __all__ = [
     "is_symbolic",
     "is_traced",
     "is_undecided",
+    "lifted",
     "merged",
     "number_dtype",
     "number_of",
     "number_tensor",
+    "observed",
     "recorded_memory",
     "repeats",
     "same_shape",
     "separate",
     "shares",
     "storage_of",
+    "symbol_value",
+    "unknown_values",
 ]
 
 
@@ -249,3 +279,218 @@ def separate(values: Sequence[torch.Tensor], inputs: Sequence[Any]) -> list[torc
         made.append(shares(value.clone(), value) if storage in storages else value)
         storages.add(storage)
     return made
+
+
+_DATA: Any = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+
+
+@dataclass
+class Uses:
+    """The outer values that a trial run used.
+
+    Attributes:
+        tensors: ``id`` to outer tensor, in order of first use.
+        versions: ``id`` to the tensor's version at the first use.
+        own: ``id`` to tensor that is not an outer one.
+        data: ``id`` of an outer tensor, its ``data``, which counts writes by itself, and the version of that.
+        symbols: Outer symbols of sizes and numbers that were used.
+        flags: The booleans among them, whose values are ``Eq(symbol, 1)``.
+        shape_env: Their environment.
+        first: Numbers of the first unbacked integer and float symbol that are not outer ones.
+        tracer: The tracer of the graph outside; None in a trial run of another construct.
+    """
+
+    tensors: dict[int, torch.Tensor] = field(default_factory=dict)
+    versions: dict[int, int] = field(default_factory=dict)
+    own: dict[int, Any] = field(default_factory=dict)
+    data: list[tuple[int, torch.Tensor, int]] = field(default_factory=list)
+    symbols: dict[sympy.Symbol, None] = field(default_factory=dict)
+    flags: dict[sympy.Symbol, torch.SymBool] = field(default_factory=dict)
+    shape_env: ShapeEnv | None = None
+    first: tuple[int, int] = (0, 0)
+    tracer: Any = None
+
+    @property
+    def written(self) -> list[int]:
+        """``id`` of the outer tensors that were modified in place, also through views."""
+        found = dict.fromkeys(key for key, tensor in self.tensors.items() if tensor._version != self.versions[key])
+        return [*(found | dict.fromkeys(key for key, tensor, version in self.data if tensor._version != version))]
+
+    def add(self, value: Any) -> None:
+        """Record an outer value."""
+        if isinstance(value, torch.Tensor):
+            if id(value) not in self.tensors and id(value) not in self.own and not self._is_literal(value):
+                self.tensors[id(value)] = value
+                self.versions[id(value)] = value._version
+        elif isinstance(value, SYMBOLIC):
+            self.shape_env = value.node.shape_env
+            outer = [symbol for symbol in value.node.expr.free_symbols if self.is_outer(symbol)]
+            self.symbols |= dict.fromkeys(sorted(outer, key=str))
+            if isinstance(value, torch.SymBool):
+                self.flags |= {symbol: value for symbol in outer if value.node.expr == sympy.Eq(symbol, 1)}
+
+    def _is_literal(self, value: torch.Tensor) -> bool:
+        """Whether a tensor is a constant that the trial run has made by ``torch.Tensor([1.0])``, which no mode sees."""
+        if not isinstance(value, FakeTensor) or value.constant is None:
+            return False
+        return self.tracer is None or get_proxy_slot(value, self.tracer, None) is None
+
+    def add_sizes(self, value: torch.Tensor) -> None:
+        """Record the outer symbols in the shape of a tensor."""
+        for size in value.shape:
+            self.add(size)
+
+    def is_outer(self, symbol: sympy.Symbol) -> bool:
+        """Whether the trial run has not made a symbol."""
+        for prefix, first in zip(("u", "zuf"), self.first, strict=True):
+            number = symbol.name.removeprefix(prefix)
+            if number != symbol.name and number.isdigit():
+                return int(number) < first
+        return True
+
+
+class _Observer(TorchFunctionMode):
+    """Records the tensors that functions of torch receive and that no function inside the context has returned."""
+
+    def __init__(self, uses: Uses) -> None:
+        super().__init__()
+        self._uses = uses
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for leaf in _leaves((args, kwargs)):
+            self._uses.add(leaf)
+        result = _call(func, args, kwargs or {})
+        if func == _DATA and id(args[0]) in self._uses.tensors:
+            self._uses.data.append((id(args[0]), result, result._version))
+        for leaf in pytree.tree_leaves(result):
+            if isinstance(leaf, torch.Tensor) and id(leaf) not in self._uses.tensors:
+                self._uses.own[id(leaf)] = leaf
+        return result
+
+
+class _Substitution(TorchFunctionMode):
+    """Replaces outer tensors in the arguments of torch's functions by operands of the higher-order operator."""
+
+    def __init__(self, operands: Mapping[int, torch.Tensor]) -> None:
+        super().__init__()
+        self._operands = operands
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = pytree.tree_map_only(
+            torch.Tensor, lambda tensor: self._operands.get(id(tensor), tensor), (args, kwargs or {})
+        )
+        return _call(func, args, kwargs)
+
+
+def _call(func: Any, args: Any, kwargs: Any) -> Any:
+    """Call a function of torch; indices that are symbolic numbers or 0-dim tensors become ``select`` and ``slice``.
+
+    Inside of the body of a higher-order operator, torch.export's own mode, which does the same, is not active.
+    """
+    name = getattr(func, "__name__", "")
+    if name == "item":
+        # Of a view at a symbolic offset, torch cannot compute the item.
+        args = (args[0].clone(),)
+    elif name == "__getitem__" and isinstance(args[0], torch.Tensor):
+        args = (args[0], with_numbers_as_bounds(_without_offsets(args[1])))
+        func, args, kwargs = ExportFunctions()._override(func, args, kwargs)
+    elif name in ("equal", "allclose"):
+        func, args, kwargs = ExportFunctions()._override(func, args, kwargs)
+    elif name == "__setitem__" and _has_symbolic_index(args[1]):
+        tensor, index, value = args
+        index = with_numbers_as_bounds(_without_offsets(index))
+        parts = list(index) if isinstance(index, tuple) else [index]
+        if not any(_is_dense_index(part) for part in parts):
+            target = _call(torch.Tensor.__getitem__, (tensor, index), {})
+            return target.copy_(value) if isinstance(value, torch.Tensor) else target.fill_(value)
+    return func(*args, **kwargs)
+
+
+def _without_offsets(index: Any) -> Any:
+    """The index, whose 0-dim tensors are no views: their items become sizes."""
+    if isinstance(index, tuple):
+        return tuple(_without_offsets(part) for part in index)
+    if isinstance(index, slice):
+        return slice(*map(_without_offsets, (index.start, index.stop, index.step)))
+    return index.clone() if _is_scalar_index(index) else index
+
+
+def _has_symbolic_index(index: Any) -> bool:
+    parts = list(index) if isinstance(index, tuple) else [index]
+    limits = [limit for part in parts if isinstance(part, slice) for limit in (part.start, part.stop)]
+    return any(isinstance(part, torch.SymInt) or _is_scalar_index(part) for part in [*parts, *limits])
+
+
+def _is_scalar_index(part: Any) -> bool:
+    return isinstance(part, torch.Tensor) and not part.dim() and part.dtype != torch.bool
+
+
+def _is_dense_index(part: Any) -> bool:
+    return isinstance(part, list) or (isinstance(part, torch.Tensor) and part.dim() > 0)
+
+
+@contextmanager
+def observed(own: Sequence[Any] = ()) -> Iterator[Uses]:
+    """Record the outer values that are used inside the context, without recording its operators in a graph.
+
+    ``own`` are tensors that are not outer ones.
+    """
+    outside = get_proxy_mode()
+    uses = Uses(own={id(value): value for value in own}, tracer=None if outside is None else outside.tracer)
+    with ExitStack() as stack:
+        if recording_mode() is not None:
+            stack.enter_context(recording_mode_off())
+        stack.enter_context(disable_proxy_modes_tracing())
+        environment = _shape_env_of()
+        if environment is not None:
+            stack.enter_context(environment.ignore_fresh_unbacked_symbols())
+            uses.first = environment.unbacked_symint_counter, environment.unbacked_symfloat_counter
+        stack.enter_context(_Observer(uses))
+        stack.enter_context(unknown_values())
+        stack.enter_context(recorded_as_conditional())
+        stack.enter_context(without_traced_results())
+        yield uses
+
+
+def unknown_values() -> AbstractContextManager[None]:
+    """Context in which operators have no concrete values: bodies run on trial, and for several iterations."""
+    values = active_values()
+    return nullcontext() if values is None else values.suspended()
+
+
+@contextmanager
+def lifted(operands: Mapping[int, torch.Tensor]) -> Iterator[None]:
+    """Replace outer tensors by operands inside the context."""
+    with _Substitution(operands), without_traced_results():
+        yield
+
+
+def _shape_env_of() -> ShapeEnv | None:
+    """The shape environment of the current capture."""
+    mode = current_fake_mode()
+    return None if mode is None else mode.shape_env
+
+
+def symbol_value(symbol: sympy.Symbol, environment: ShapeEnv, flag: torch.SymBool | None = None) -> Any:
+    """The number for a symbol in the graph that is being traced.
+
+    The flag is the boolean that the symbol stands for, which torch traces in its place.
+    """
+    proxy_mode = get_proxy_mode()
+    if proxy_mode is not None:
+        known = proxy_mode.tracer.sympy_expr_tracker.get(symbol)
+        if known is not None:
+            return known.value
+    number = environment.create_symintnode(symbol, hint=environment.backed_var_to_val.get(symbol))
+    if proxy_mode is not None and flag is not None and isinstance(number, torch.SymInt):
+        choice: Any = sym_ite(flag, 1, 0)
+        set_proxy_slot(number, proxy_mode.tracer, get_proxy_slot(choice, proxy_mode.tracer))
+    return number
+
+
+def _leaves(values: Any) -> Iterator[Any]:
+    for leaf in pytree.tree_leaves(values):
+        if isinstance(leaf, slice):
+            yield from (leaf.start, leaf.stop, leaf.step)
+        else:
+            yield leaf
