@@ -154,7 +154,7 @@ def test_a_constraint_shows_its_source(tmp_path: Path) -> None:
     )
     page = page_of(tmp_path)
     found = re.findall(r'class="named">\s*\d+ +if x.shape\[0\] &gt; 2:', page)
-    assert len(found) == 1  # below all that is said about the line
+    assert len(found) == 1  # below all messages about the line
 
 
 def test_fusions_and_near_misses(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def _described_private_functions(path: Path) -> Iterator[str]:
 
 
 def test_private_functions_have_one_line_of_documentation() -> None:
-    """More only for what the signature cannot say, as a paragraph."""
+    """More only for facts that the signature does not have, as a paragraph."""
     found = _broken(_described_private_functions, PACKAGES)
     assert len(found) <= DESCRIBED_PRIVATE_FUNCTIONS, "\n".join(found)
 
@@ -307,7 +307,7 @@ def test_rooms_of_capture_stay_small() -> None:
     assert len(list((ROOT / "translations/fxonnx_translations/_aten").rglob("[!_]*.py"))) <= 34
 
 
-# The rooms whose private functions have one line of documentation, and more only for what the signature cannot say.
+# The rooms whose private functions have one line of documentation, and more only for facts beyond the signature.
 BRIEF = ("exporter/fxonnx/_capture/patches", "exporter/fxonnx/_capture/rewriting")
 
 

@@ -26,7 +26,7 @@ class Refusal:
     """A program that an export refuses.
 
     Attributes:
-        name: What is refused.
+        name: The refused program.
         model: Makes the model.
         inputs: The example inputs.
         words: A pattern of the message.
@@ -196,7 +196,7 @@ REFUSALS = (
         options={"dynamic_shapes": N},
     ),
 )  # fmt: skip
-"""A new refusal is a row here; a test beside those of its promise only if it checks more than the error."""
+"""A new refusal is a row here; it is a test beside its promise only if it checks more than the error."""
 
 
 @pytest.mark.parametrize("refusal", [pytest.param(one, id=one.name) for one in REFUSALS])

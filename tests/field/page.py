@@ -26,7 +26,7 @@ torch, at the example and at other sizes or values, and writes this page. `tests
 |---|---|---|
 {verdicts}
 
-Times are processor seconds of the export, on one core, and those of `torch.export.export` alone with the same dims, which is empty if
+Times are processor seconds of the export, on one core, beside `torch.export.export` alone with the same dims, which is empty if
 torch cannot capture the model. Models with a star have trained weights, from their package. `make field REFRESH=1` adds columns with the
 verdicts of `torch.onnx.export`, with `dynamo=True` and through TorchScript.
 """

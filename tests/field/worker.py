@@ -28,7 +28,7 @@ _WALL = 6
 
 @cache
 def prepare() -> None:
-    """Import and compile what each export would."""
+    """Import and compile the modules that each export needs."""
     torch.set_num_threads(1)
     import_torchvision()
     fxonnx.export(torch.nn.Linear(2, 2), (torch.rand(3, 2),), dynamic_shapes=({0: "batch"},))

@@ -69,7 +69,7 @@ def store_open(found: Mapping[str, str], judged: Iterable[str]) -> None:
     """Write the programs that torch exports right and fxonnx does not.
 
     Args:
-        found: Their names, to what fxonnx says.
+        found: Their names, to the message of fxonnx.
         judged: The names of all programs that were judged; lines of others stay.
     """
     lines = _OPEN.read_text().splitlines() if _OPEN.exists() else []
