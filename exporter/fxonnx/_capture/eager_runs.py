@@ -39,6 +39,7 @@ __all__ = [
     "call_with_weights",
     "copies_of_inputs",
     "eager_failure",
+    "error_of_model",
     "has_same_bits",
     "hooks_for_model_only",
     "is_plain",
@@ -266,17 +267,21 @@ def eager_failure(
     # In eager mode, torch.cond is compiled, whose error is not the model's.
     if raised is None or isinstance(raised, UncapturedHigherOrderOpError):
         return None
+    # The hint of another error of the capture would not help.
+    found = error_of_model(raised, model, error.hint if type(raised) is type(cause) else None)
+    found.__cause__ = cause
+    return found
+
+
+def error_of_model(raised: BaseException, model: torch.nn.Module, hint: str | None = None) -> CaptureError:
+    """The error for a model that raises another one on its example inputs: with its text, line and submodule."""
     lines = [f"  {line}" for line in str(raised).strip().splitlines()[:_MOST_LINES]]
     place = [f"  at: {line}" for line in [user_line(raised)] if line]
     module = [f"  in module {name}" for name in [_failing_module(raised, model)] if name]
     text = "\n".join(
         [f"the model itself fails on the example inputs: {type(raised).__name__}", *lines, *place, *module]
     )
-    # The hint of another error of the capture would not help.
-    hint = error.hint if type(raised) is type(cause) else None
-    found = CaptureError(text, hint=hint or "call model(*args, **kwargs) until it runs, then export")
-    found.__cause__ = cause
-    return found
+    return CaptureError(text, hint=hint or "call model(*args, **kwargs) until it runs, then export")
 
 
 def _is_from_patches(error: BaseException | None) -> bool:

@@ -13,6 +13,7 @@ from fxonnx_translations._builder.initializers import has_content
 from fxonnx_translations._torch_compat import pytree
 
 from ..._capture import Capture
+from ..._capture.eager_runs import error_of_model
 from ..._capture.patches import Patch, applied
 from ..._capture.suspicions.departures import DepartureKind
 from ..._comparison import OutputComparison, compare
@@ -107,7 +108,7 @@ def prove(capture: Capture, model: Any, *, is_stateful: bool = False) -> Proof:
                 runs.append(done)
     example = next((run for run in runs if run.inputs == "example"), _NOT_VALID)
     if refusal is not None and example.status != "equal":
-        raise _undecided(refusal, example.message)
+        raise _undecided(refusal, example.message) if prover.raised is None else error_of_model(prover.raised, model)
     sequence = _sequence(capture, prover, forward, whole) if is_stateful else None
     missing = prover.coverage.missing()
     if departures and not any(run.status == "equal" for run in runs):
@@ -187,6 +188,8 @@ class Prover:
         self._program = CapturedRunner(capture)
         self.coverage = Coverage(capture.exported_program.graph_module)
         self._half = _half_dtype(capture.exported_program)
+        self.raised: BaseException | None = None
+        """The model's own error at the example."""
         args, kwargs = capture.exported_program.example_inputs
         self.example: BoundCall = self._bind(args, kwargs)
 
@@ -207,6 +210,7 @@ class Prover:
         calls = variation.calls
         expected = _outcome(lambda: self._model.run(calls, limit=limit and limit * _CALLS_PER_ITERATION))
         if not isinstance(expected, Outcome):
+            self.raised = expected if variation.label == "example" else self.raised
             return ProofRun(variation.label, "skipped", message=f"the model raises {type(expected).__name__}")
         if not isinstance(actual, Outcome):
             # torch cannot run some operators outside of a capture; an ONNX model that fails is not silently wrong.
