@@ -134,9 +134,6 @@ def test_diagnostics_true_is_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path:
     [
         ("run", "program(*args, **kwargs)"),
         ("check", "fxonnx.check(program.model)"),
-        ("constraints", "program.record.constraints"),
-        ("graph_inputs", "program.interface.bind"),
-        ("float_model", "program.quantization.float_model"),
     ],
 )
 def test_names_that_people_look_for(name: str, place: str) -> None:

@@ -416,7 +416,7 @@ def test_exported_program_with_assertions() -> None:
         "x.shape[0] % 16 == 0",
         "x.shape[0] <= 64",
     ]
-    assert program.record.guards == ("requires x.shape[0] % 16 == 0 (test_constraints.py:37)",)
+    assert program.record.guards == ("requires x.shape[0] % 16 == 0 (test_constraints.py:38)",)
 
 
 def test_exported_program_with_a_number_of_pieces() -> None:

@@ -43,7 +43,7 @@ class Noisy(nn.Module):
 )
 def test_a_generator_of_the_model_is_a_warning_and_set_back(create: Callable[[int], random.Random]) -> None:
     model = Augmented(create(3)).eval()
-    with pytest.warns(UserWarning, match=r"(?s)draws random numbers of Python.*'rng' at .*:28 in forward: return x \*"):
+    with pytest.warns(UserWarning, match=r"(?s)draws random numbers of Python.*'rng' at .*:29 in forward: return x \*"):
         program = fxonnx.export(model, (X,), dynamic_shapes=({0: "n"},))
     for x in (torch.zeros(5, 4), torch.zeros(5, 4)):
         torch.testing.assert_close(program(x)[0], Augmented(create(3))(x))

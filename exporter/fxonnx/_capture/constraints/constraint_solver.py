@@ -43,6 +43,7 @@ __all__ = [
     "limits_of",
     "normal_forms",
     "range_of",
+    "required_multiples",
     "text_of",
 ]
 
@@ -207,6 +208,18 @@ def _divisibility(equation: sympy.Eq) -> sympy.Basic | None:
             if sympy.expand(other * value - one * quotient * divisor) == 0 and sympy.expand(one / value).is_Integer:
                 return _divisible_by(value, divisor)
     return None
+
+
+def required_multiples(equation: sympy.Eq) -> Iterator[tuple[sympy.Expr, int]]:
+    """The expressions of which an equation requires that they are multiples of a number, with the number."""
+    found = [_divisible_by(*part) for part in _divided_factors(equation)]
+    plain = _without_clamps(_without_floats(equation))
+    plain = cancelled(plain) if isinstance(plain, sympy.Eq) else plain
+    if not found and isinstance(plain, sympy.Eq):
+        found = [_divisibility(plain)]
+    for form in (*found, *normal_forms(equation)):
+        if isinstance(form, sympy.Eq) and isinstance(form.lhs, Mod) and form.rhs == 0 and form.lhs.args[1].is_Integer:
+            yield form.lhs.args[0], int(form.lhs.args[1])
 
 
 def _factors_of_one(equation: sympy.Eq) -> Sequence[sympy.Expr]:

@@ -38,7 +38,7 @@ from ..evaluating_code import (
     queries_layout,
     relaxed,
 )
-from .constraint_solver import normal_forms
+from .constraint_solver import normal_forms, required_multiples
 
 __all__ = [
     "COMPARISONS",
@@ -185,12 +185,9 @@ class GuardLog:
     def divisors(self) -> Mapping[sympy.Expr, int]:
         """The sizes that the guards require to be multiples of a number, with the number."""
         for guard in self.guards[self._divisors_of :]:
-            is_remainder = isinstance(guard.expression, sympy.Eq) and guard.expression.has(Mod, FloorDiv)
-            for form in normal_forms(guard.expression) if is_remainder else ():
-                if isinstance(form, sympy.Eq) and isinstance(form.lhs, Mod) and form.rhs == 0:
-                    size, divisor = form.lhs.args
-                    if divisor.is_Integer:
-                        self._divisors[size] = math.lcm(int(divisor), self._divisors.get(size, 1))
+            if isinstance(guard.expression, sympy.Eq) and guard.expression.has(Mod, FloorDiv):
+                for size, divisor in required_multiples(guard.expression):
+                    self._divisors[size] = math.lcm(divisor, self._divisors.get(size, 1))
         self._divisors_of = len(self.guards)
         return self._divisors
 

@@ -401,11 +401,30 @@ _MESSAGES = (
 
 def _function_of_frame(frames: Sequence[FrameType], known: Collection[int]) -> FunctionType | None:
     """The function of the last frame; for functions inside of a running function, the outermost of these."""
-    code = frames[-1].f_code
+    found = frames[-1]
     for frame in reversed(frames[:-1]):
-        if _defines(frame.f_code, code):
-            code = frame.f_code
-    return None if code.co_name == "<lambda>" else _function_of_code(code, known)
+        if _defines(frame.f_code, found.f_code):
+            found = frame
+    code = found.f_code
+    if code.co_name == "<lambda>":
+        return None
+    return _named_function(found, known) or _function_of_code(code, known)
+
+
+def _named_function(frame: FrameType, known: Collection[int]) -> FunctionType | None:
+    """The function of a frame, if its module or the type of its first argument has it: all objects need no search."""
+    code = frame.f_code
+    first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+    for names in (frame.f_globals, *map(vars, type(first).__mro__)):
+        item = names.get(code.co_name)
+        if (
+            type(item) is FunctionType
+            and item.__code__ is code
+            and _COPY not in item.__dict__
+            and id(item) not in known
+        ):
+            return item
+    return None
 
 
 def _defines(outer: CodeType, inner: CodeType) -> bool:
