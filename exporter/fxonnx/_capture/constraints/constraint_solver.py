@@ -112,7 +112,9 @@ def _limits(expression: sympy.Basic) -> Iterator[sympy.Basic]:
         if limits is not None:
             yield from limits
             return
-    found = _without_quotients(expression) if isinstance(expression, sympy.Eq) else expression
+    # A bound or a remainder of 0, if an equation has this meaning.
+    meanings = (_clamp_limit, _divisibility) if isinstance(expression, sympy.Eq) else ()
+    found = next((form for meaning in meanings if (form := meaning(expression)) is not None), expression)
     if found != expression:
         yield from normal_forms(found)
         return
@@ -123,13 +125,6 @@ def _limits(expression: sympy.Basic) -> Iterator[sympy.Basic]:
         ):
             return
     yield _solved(expression)
-
-
-def _without_quotients(equation: sympy.Eq) -> sympy.Basic:
-    """A bound or a remainder of 0, if an equation has this meaning."""
-    clamped = _clamp_limit(equation)
-    found = _divisibility(equation) if clamped is None else clamped
-    return equation if found is None else found
 
 
 def _solved(expression: sympy.Basic) -> sympy.Basic:
@@ -215,8 +210,7 @@ def required_multiples(equation: sympy.Eq) -> Iterator[tuple[sympy.Expr, int]]:
     found = [_divisible_by(*part) for part in _divided_factors(equation)]
     plain = _without_clamps(_without_floats(equation))
     plain = cancelled(plain) if isinstance(plain, sympy.Eq) else plain
-    if not found and isinstance(plain, sympy.Eq):
-        found = [_divisibility(plain)]
+    found = found or ([_divisibility(plain)] if isinstance(plain, sympy.Eq) else [])
     for form in (*found, *normal_forms(equation)):
         if isinstance(form, sympy.Eq) and isinstance(form.lhs, Mod) and form.rhs == 0 and form.lhs.args[1].is_Integer:
             yield form.lhs.args[0], int(form.lhs.args[1])
