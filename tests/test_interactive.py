@@ -73,7 +73,7 @@ def test_doctest() -> None:
     assert result.failed == 0
 
 
-@pytest.mark.parametrize("flag", ["-O", "-OO"])
+@pytest.mark.parametrize("flag", [pytest.param("-O", marks=pytest.mark.nightly), "-OO"])
 def test_python_without_assertions(flag: str, tmp_path: Path) -> None:
     script = tmp_path / "model.py"
     script.write_text(_MODEL + _EXPORT)

@@ -70,6 +70,7 @@ def test_images(exported: Callable[[str], Exported], name: str) -> None:
     torch.testing.assert_close(images(loaded, name), found.images, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -133,6 +134,7 @@ def test_directories_and_half_precision(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "unet" / "model.onnx").stat().st_size < 0.8 * size
 
 
+@pytest.mark.nightly
 def test_adapters_are_merged(tmp_path: Path) -> None:
     from peft import LoraConfig
 
@@ -160,6 +162,7 @@ def test_disabled_adapters_are_not_merged(tmp_path: Path) -> None:
     torch.testing.assert_close(images(loaded, "StableDiffusionPipeline"), expected, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.nightly
 def test_the_vae_of_xl_stays_in_float32(tmp_path: Path) -> None:
     """The pipeline computes it in float32 too, as its values exceed the range of float16."""
     pipeline = make("StableDiffusionXLPipeline", **XL)
@@ -175,6 +178,7 @@ def test_the_vae_of_xl_stays_in_float32(tmp_path: Path) -> None:
     assert single in types("vae_decoder")
 
 
+@pytest.mark.nightly
 def test_layers_of_t5_stay_in_float32(tmp_path: Path) -> None:
     """The values of those that transformers keeps in float32 exceed the range of float16."""
     exported = fxonnx.huggingface.export(make("FluxPipeline"), tmp_path, dtype="fp16")
@@ -184,6 +188,7 @@ def test_layers_of_t5_stay_in_float32(tmp_path: Path) -> None:
     assert {tensor.data_type for tensor in kept} == {onnx.TensorProto.FLOAT}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "name", [pytest.param("PixArtAlphaPipeline", marks=pytest.mark.nightly), "FluxPipeline", "StableDiffusion3Pipeline"]
 )

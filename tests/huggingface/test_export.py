@@ -40,7 +40,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # Their captures take longest, and other tests have the same models: tests/capture/rewriting/test_experts.py,
 # tests/models/test_speech.py, and test_generation_by_parts for whisper.
-_TESTED_ELSEWHERE = ("switch_transformers", "vits", "whisper")
+_TESTED_ELSEWHERE = ("mobilenet_v2", "switch_transformers", "vits", "whisper")
 
 
 @pytest.mark.parametrize(
