@@ -51,7 +51,7 @@ class Child:
             seconds: How long to wait.
 
         Raises:
-            TimeoutError: If there is no answer in that time.
+            TimeoutError: If the answer takes longer.
         """
         process = self._process = self._process or _start(self._module)
         if process.stdin is None or process.stdout is None:

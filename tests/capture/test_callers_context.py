@@ -1,4 +1,4 @@
-"""What the process has set around an export: autocast, another capture, a default dtype, global hooks; and what the model prints."""
+"""Settings of the process around an export: autocast, another capture, a default dtype, global hooks; prints of the model."""
 
 # ruff: noqa: T201
 

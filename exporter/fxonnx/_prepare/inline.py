@@ -123,7 +123,7 @@ class _Subgraphs:
         return body
 
     def copy_once(self, reference: torch.fx.Node) -> torch.fx.GraphModule | None:
-        """Replace a subgraph that is not inlined by a copy; None if it was copied before, or is no subgraph."""
+        """Replace a subgraph that is not inlined by a copy; None if it was copied before, or is another attribute."""
         target = str(reference.target)
         if not isinstance(find_attribute(self._owner, target), torch.fx.GraphModule):
             return None

@@ -389,7 +389,7 @@ class SizeSet:
         A size of 0 satisfies them if it satisfies the conditions, although sizes are considered from 1 on.
 
         Returns:
-            The relations, none if all integers satisfy the conditions; None if there is no short form.
+            The relations; an empty list if all integers satisfy the conditions; None without a short form.
         """
         above, below = self.above, self.below
         period = above.period if below is None else math.lcm(above.period, below.period)
@@ -454,7 +454,7 @@ class _Described:
     allows_zero: bool
 
     def relations(self) -> Iterator[sympy.Basic]:
-        """The relations, or a NotComputableError if there is no short form."""
+        """The relations; raises NotComputableError for sets without a short form."""
         members = self.sizes[self.holds]
         low, high = int(members[0]), int(members[-1])
         if not any(self.is_open):
