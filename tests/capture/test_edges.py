@@ -274,3 +274,83 @@ def test_an_example_at_the_edge_of_a_branch_that_skips_something_is_refused() ->
         fxonnx.CaptureError, match="control flow that depends on data, of tensors that require gradients"
     ):
         fxonnx.export(Species(is_clamped=True).eval(), example, dynamic_shapes=DIMS)
+
+
+def chooses_in_the_other_branch(x: Tensor, k: Tensor) -> Tensor:
+    if k == 2:
+        y = x * k
+    else:
+        y = x if len(x) % 2 else x * 3
+        y = y + k
+    return y + x
+
+
+def chooses_in_a_chain(x: Tensor, k: Tensor) -> Tensor:
+    if k == 2:
+        y = x * k
+    elif len(x) % 2 == 1:
+        y = x
+    else:
+        y = x * 3
+    return y + x
+
+
+def chooses_in_the_branch(x: Tensor, k: Tensor) -> Tensor:
+    if k == 2:
+        x = x + 1 if x.shape[0] == 5 else x.flip(0)
+    return x * 2
+
+
+def chooses_in_a_helper(x: Tensor, k: Tensor) -> Tensor:
+    return chooses_in_the_branch(x, k) if k > 1 else chooses_in_a_chain(x, k)
+
+
+def chooses_in_a_loop(x: Tensor, k: Tensor) -> Tensor:
+    for _ in range(int(k)):
+        x = x * 0.5 if x.shape[0] % 2 == 0 else x + 1
+    return x
+
+
+def pads_in_the_other_branch(x: Tensor, k: Tensor) -> Tensor:
+    if k == 2:
+        return x * 2
+    if rest := -len(x) % 4:
+        x = F.pad(x, (0, 0, 0, rest))
+    return x.unflatten(0, (-1, 4)).sum(1).repeat_interleave(4, 0)[: len(x)] * 2
+
+
+@pytest.mark.parametrize("rows", [3, 4])
+@pytest.mark.parametrize("count", [2, 0])
+@pytest.mark.parametrize(
+    "function",
+    [
+        chooses_in_the_other_branch,
+        chooses_in_a_chain,
+        chooses_in_the_branch,
+        chooses_in_a_helper,
+        chooses_in_a_loop,
+        pads_in_the_other_branch,
+    ],
+)
+def test_a_condition_on_a_size_in_a_branch_on_a_value(
+    function: Callable[..., Any], count: int, rows: int, tmp_path: Path
+) -> None:
+    """At the sizes of the example the file is right for all values; at others it is right or fails."""
+    model = Function(function).eval()
+    example = (torch.randn(rows, 5), torch.tensor(count))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fxonnx.export(model, example, tmp_path / "m.onnx", dynamic_shapes=({0: "n"}, None))
+    quiet = onnxruntime.SessionOptions()
+    quiet.log_severity_level = 4
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", quiet)
+    names = [one.name for one in session.get_inputs()]
+    for size in (2, 3, 4, 5, 6, 8):
+        for value in (0, 1, 2, 3):
+            x, k = torch.randn(size, 5), torch.tensor(value)
+            try:
+                (found,) = session.run(None, dict(zip(names, (x.numpy(), k.numpy()), strict=True)))
+            except onnxruntime.capi.onnxruntime_pybind11_state.Fail:
+                assert size != rows
+                continue
+            torch.testing.assert_close(torch.from_numpy(found), model(x, k))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -32,10 +33,10 @@ from ...errors import CaptureError
 from ..assumption_checks import placeholder_values
 from ..call_binding import bind_call
 from ..verification_inputs import auto_sizes, may_index_on_gpu, resize_inputs
-from .coverage import MOVES, CodePath
+from .coverage import MOVES, CodePath, Coverage
 from .prove import Prover, obstacle
 from .runs import ProgramInterpreter
-from .variations import Variation, variations
+from .variations import Variation, variations, with_other_values
 
 __all__ = ["confirm_assumed_limits", "confirm_data_edges", "confirmed_limits"]
 
@@ -188,14 +189,14 @@ def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint] | No
     if not capture.limits.assumed:
         return frozenset()
 
-    path = CodePath()
+    paths: defaultdict[str, CodePath] = defaultdict(CodePath)
 
     def is_right(violated: Collection[Constraint]) -> bool:
         relations = [sympy.Not(one.expression) if one in violated else one.expression for one in edges]
-        found = _is_right_at(candidate, prover, relations, path)
+        found = _is_right_at(candidate, prover, relations, paths)
         if found is None and len(violated) == 1:
             # Not without violating others.
-            found = _is_right_at(candidate, prover, [sympy.Not(one.expression) for one in violated], path)
+            found = _is_right_at(candidate, prover, [sympy.Not(one.expression) for one in violated], paths)
         return len(violated) != 1 if found is None else found
 
     if not is_right(()):
@@ -214,7 +215,9 @@ def _without(capture: Capture, constraints: Iterable[Constraint]) -> Capture:
     return replace(capture, limits=replace(limits, constraints=kept, assumed=frozenset()))
 
 
-def _is_right_at(capture: Capture, prover: Prover, relations: Sequence[sympy.Basic], path: CodePath) -> bool | None:
+def _is_right_at(
+    capture: Capture, prover: Prover, relations: Sequence[sympy.Basic], paths: Mapping[str, CodePath]
+) -> bool | None:
     """Whether program and model return the same at sizes that satisfy relations; None if no such sizes are found."""
     limits, call = capture.limits, prover.example
     added = [Constraint("", one, tuple(sorted(symbol.name for symbol in one.free_symbols))) for one in relations]
@@ -225,9 +228,26 @@ def _is_right_at(capture: Capture, prover: Prover, relations: Sequence[sympy.Bas
     for sizes in found[:_MOST_SIZES]:
         args, kwargs = resize_inputs(capture.exported_program, limits, call, sizes)
         label = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-        variation = Variation.of(label, args, kwargs, is_required=True)
-        statuses.append(_status(prover, variation) if prover.has_path(variation, path) else "different")
+        statuses.append(
+            _status_of_branches(capture, prover, Variation.of(label, args, kwargs, is_required=True), paths)
+        )
     return "different" not in statuses and "equal" in statuses if statuses else None
+
+
+def _status_of_branches(capture: Capture, prover: Prover, variation: Variation, paths: Mapping[str, CodePath]) -> str:
+    """The result of comparisons at sizes, with values for which each branch of the program runs.
+
+    What a branch asks about sizes is not seen at values that take the other one.
+    """
+    prover.coverage, statuses = Coverage(capture.exported_program.graph_module), []
+    for one in with_other_values(capture, variation):
+        path = paths[one.label.removeprefix(variation.label)]
+        statuses.append(_status(prover, one) if prover.has_path(one, path) else "different")
+        if statuses[-1] == "different" or not prover.coverage.has_untaken:
+            break
+    else:
+        return "different" if "equal" in statuses else "not valid"
+    return statuses[-1]
 
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')

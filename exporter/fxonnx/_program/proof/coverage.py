@@ -49,6 +49,11 @@ class Coverage:
         """Add the calls of one run, by path of the subgraph."""
         self._runs.append(dict(calls))
 
+    @property
+    def has_untaken(self) -> bool:
+        """Whether there is a branch, or the body of a loop, that no run has called."""
+        return not all(any(run.get(name) for run in self._runs) for name in (*self._branches, *self._loops))
+
     def missing(self) -> tuple[Assumption, ...]:
         """The branches that no run has taken, and the loops with the same number of iterations in all runs."""
         branches = [part for name, part in self._branches.items() if not any(run.get(name) for run in self._runs)]

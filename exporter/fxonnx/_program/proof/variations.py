@@ -19,7 +19,7 @@ from ...errors import ArgumentError
 from ..call_binding import BoundCall
 from ..verification_inputs import SEED, auto_sizes, may_index_on_gpu, random_like, resize_inputs
 
-__all__ = ["Variation", "changed_inputs", "repeated_inputs", "sequences", "variations"]
+__all__ = ["Variation", "changed_inputs", "repeated_inputs", "sequences", "variations", "with_other_values"]
 
 _SIZES = 3
 """Number of further sizes at most, the smallest of those that the constraints allow."""
@@ -70,7 +70,7 @@ def variations(capture: Capture, call: BoundCall) -> Iterator[Variation]:
     for index, label in enumerate(_CHANGES):
         if on_gpu and label.startswith("counts") and label != "counts of 0":
             continue
-        changed = _with_change(capture, call, label)
+        changed = _with_change(capture, call.args, call.kwargs, label)
         if index == 1:
             yield from _sizes(capture, call)
         if changed is not None:
@@ -80,16 +80,29 @@ def variations(capture: Capture, call: BoundCall) -> Iterator[Variation]:
 def sequences(capture: Capture, call: BoundCall, *, other_sizes: bool = True) -> Iterator[Variation]:
     """Yield calls in a row with other values and sizes, then, for models that fail at those, the example repeatedly."""
     example = Variation.of("example", call.args, call.kwargs, is_required=True)
-    changed = [one for label in ("negated", "with noise") if (one := _with_change(capture, call, label)) is not None]
+    changed = [
+        one
+        for label in ("negated", "with noise")
+        if (one := _with_change(capture, call.args, call.kwargs, label)) is not None
+    ]
     # Other values first: a state of fixed size may have no room for other sizes.
     parts = [example, *changed, *[example] * (2 - len(changed)), *islice(_sizes(capture, call), 2 * other_sizes)]
     for row in (parts, [example] * 3):
         yield Variation(tuple(one.label for one in row), tuple(one.calls[0] for one in row), True)
 
 
-def _with_change(capture: Capture, call: BoundCall, label: str) -> Variation | None:
+def with_other_values(capture: Capture, variation: Variation) -> Iterator[Variation]:
+    """Yield inputs of one call, then other values of the same sizes."""
+    yield variation
+    for label in _CHANGES:
+        changed = _with_change(capture, *variation.calls[0], label)
+        if changed is not None:
+            yield replace(changed, labels=(f"{variation.label}, {label}",))
+
+
+def _with_change(capture: Capture, args: Any, kwargs: Any, label: str) -> Variation | None:
     """The inputs of a call with a change of their values; None if it changes nothing."""
-    leaves, structure = pytree.tree_flatten((call.args, call.kwargs))
+    leaves, structure = pytree.tree_flatten((args, kwargs))
     fixed, change = capture.inputs.frozen, _CHANGES[label]
     changed = [leaf if at in fixed else _changed(change, leaf) for at, leaf in enumerate(leaves)]
     if all(new is old or torch.equal(new, old) for new, old in zip(changed, leaves, strict=True)):
