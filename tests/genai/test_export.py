@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import fxonnx.genai
 from fxonnx import ArgumentError, ExportError, QuantizeConfig, SaveError
 from fxonnx._cli.commands import app
-from fxonnx._transformers.language_models import with_chat_template
+from fxonnx._transformers.language_models import prompt_template, with_chat_template
 from fxonnx._transformers.layouts.genai_config import INPUT_KEYS, genai_keys
 
 from .small_models import PADDING, generated, generated_by_transformers, make_model, make_tokenizer, padded, prompt
@@ -72,6 +72,8 @@ def test_the_model_and_the_tokenizer_are_left_unchanged(model: Any, plain_tokeni
     assert plain_tokenizer.chat_template is None
     chat = json.dumps([{"role": "user", "content": "lazy"}])
     assert og.Tokenizer(og.Model(str(out))).apply_chat_template(chat) == "lazy!"
+    described = json.loads((out / "inference_model.json").read_text())
+    assert described == {"Name": "out", "PromptTemplate": {"assistant": "{Content}", "prompt": "{Content}!"}}
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert model.config.to_dict() == config
 
@@ -89,8 +91,8 @@ def test_the_command_writes_the_same_files(checkpoint: Path, tmp_path: Path) -> 
     assert done.output.endswith(
         f"run it: onnxruntime_genai.Model('{tmp_path}/out')\nsee: docs/how-to/language-models.md\n"
     )
-    fxonnx.genai.export(checkpoint, tmp_path / "again", verify=False)
-    for path in (tmp_path / "again").iterdir():
+    again = fxonnx.genai.export(checkpoint, tmp_path / "again" / "out", verify=False)
+    for path in again.iterdir():
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
     command = ["genai", str(checkpoint), "-o", str(tmp_path / "out"), "--no-verify", "--json"]
     done = CliRunner().invoke(app, command)
@@ -113,6 +115,7 @@ def test_the_command_shows_a_bar_in_a_terminal(checkpoint: Path, tmp_path: Path)
     assert "capture" in done.output
     assert "capture ..." not in done.output
     assert not (tmp_path / "out" / "chat_template.jinja").exists()
+    assert not (tmp_path / "out" / "inference_model.json").exists()
     assert re.search(r"wrote .*out: \d+ files, [\d.]+ KiB$", done.output, re.MULTILINE)
 
 
@@ -288,6 +291,28 @@ def test_a_tokenizer_without_a_chat_template(
     with pytest.raises(ArgumentError, match=match):
         fxonnx.genai.export(model, tmp_path / "out", tokenizer=plain_tokenizer, chat_template=chat_template)
     assert not list(tmp_path.iterdir())
+
+
+_TURNS = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "prompt_of_one_message"),
+    [
+        (_TURNS, "<|user|>{Content}<|end|><|assistant|>"),
+        ("{{ date_string }} {{ messages[0].content }}", "26 Jul 2024 {Content}"),
+        ("{{ raise_exception('a system message comes first') }}", None),
+        ("{{ messages[0].content.upper() }}", None),
+        ("{{ messages[0].content[0].text }}", None),
+        ("{% for m in messages %}", None),
+    ],
+)
+def test_the_prompt_template_for_foundry_local(
+    plain_tokenizer: Any, template: str, prompt_of_one_message: str | None
+) -> None:
+    plain_tokenizer.chat_template = template
+    found = prompt_template(plain_tokenizer)
+    assert (found or {}).get("prompt") == prompt_of_one_message
 
 
 def test_chat_templates_by_family(plain_tokenizer: Any) -> None:

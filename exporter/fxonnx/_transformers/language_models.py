@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
+from jinja2 import TemplateError
 
 from .. import QuantizeConfig
 from ..errors import ArgumentError
@@ -22,7 +23,7 @@ from .source import check_object, checked_checkpoint, in_dtype, load_weights, re
 from .tasks import FAMILIES, Family, family_of
 from .untrusted import check_checkpoint, check_weights, loading
 
-__all__ = ["ChatTemplate", "LanguageModel", "load_language_model", "with_chat_template"]
+__all__ = ["ChatTemplate", "LanguageModel", "load_language_model", "prompt_template", "with_chat_template"]
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
@@ -224,3 +225,21 @@ def _template(given: str | os.PathLike[str]) -> str:
     if "{{" not in text and "{%" not in text:
         raise ArgumentError("chat_template", f"{path} has no template: it contains neither {{{{ nor {{%")
     return text
+
+
+_CONTENT = "{Content}"
+"""The place of a message in a prompt template of Foundry Local."""
+_DATE = "26 Jul 2024"
+"""The date that templates of Llama 3 fall back to; today's would make other files every day."""
+
+
+def prompt_template(tokenizer: Any) -> dict[str, str] | None:
+    """The prompt of one message as Foundry Local reads it; None if the chat template has no such form."""
+    if getattr(tokenizer, "chat_template", None) is None:
+        return None
+    chat = [{"role": "user", "content": _CONTENT}]
+    try:
+        prompt = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, date_string=_DATE)
+    except (ValueError, TypeError, TemplateError):
+        return None
+    return {"assistant": _CONTENT, "prompt": prompt} if prompt.count(_CONTENT) == 1 else None

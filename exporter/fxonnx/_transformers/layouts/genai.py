@@ -12,7 +12,7 @@ from typing import Any, Literal
 from ... import QuantizeConfig, Target
 from ...errors import ArgumentError
 from ..decoders.caches import CacheType, check_cache_type
-from ..directory import LAST, keep_checkpoint_files, staged_directory
+from ..directory import LAST, keep_checkpoint_files, staged_directory, write_json
 from ..extras import check_choice
 from ..families.decoder import export_decoder
 from ..families.embedding import export_embedding, export_reranker
@@ -21,7 +21,7 @@ from ..families.sentences import POOLINGS, Pooling
 from ..families.vision_language import export_vision_language
 from ..generation import Quality, check_can_verify
 from ..hub import download, is_hub_id
-from ..language_models import ChatTemplate, LanguageModel, load_language_model
+from ..language_models import ChatTemplate, LanguageModel, load_language_model, prompt_template
 from ..parts import Request
 from ..precision import (
     RECIPES,
@@ -42,7 +42,7 @@ __all__ = ["export"]
 _TARGETS: Mapping[str, Target] = MappingProxyType({"cpu": "onnxruntime-genai", "cuda": "onnxruntime-genai-cuda"})
 _PLAIN_TARGETS: Mapping[str, Target] = MappingProxyType({"cpu": "onnxruntime", "cuda": "onnxruntime-cuda"})
 _INTEGERS = ("int4", "int8")
-_WRITTEN = (LAST, "genai", "model.onnx", "encoder", "decoder", "embedding", "vision", "audio", "weights")
+_WRITTEN = (LAST, "genai", "inference", "model.onnx", "encoder", "decoder", "embedding", "vision", "audio", "weights")
 """Beginnings of the names of files that replace others in the directory of the checkpoint."""
 
 
@@ -163,7 +163,7 @@ def export(
         given = {"adapters": adapters, "recipe": recipe, "hidden_states": hidden_states, "inputs_embeds": inputs_embeds}
         _check_family(loaded, {**given, "cache": cache != "float"})
         plan = _plan_of_model(loaded, plan, recipe, precision, accuracy_level)
-        _write_tokenizer(loaded, staging)
+        _write_tokenizer(loaded, staging, Path(out).absolute().name)
         options = {
             "target": (_TARGETS if FAMILIES[loaded.family].in_genai else _PLAIN_TARGETS)[target],
             "quantize": plan.quantize,
@@ -215,8 +215,12 @@ def _plan_of_checkpoint(loaded: LanguageModel, plan: PrecisionPlan, has_adapters
     return with_quantization(plan, loaded.stored_quantization())
 
 
-def _write_tokenizer(loaded: LanguageModel, directory: Path) -> None:
+def _write_tokenizer(loaded: LanguageModel, directory: Path, name: str) -> None:
     loaded.tokenizer.save_pretrained(directory)
+    template = prompt_template(loaded.tokenizer) if FAMILIES[loaded.family].chats else None
+    if template is not None:
+        # By this file, Foundry Local finds the model under its cache directory.
+        write_json(directory / "inference_model.json", {"Name": name, "PromptTemplate": template})
     if loaded.family in ("embedding", "reranker"):
         return
     # save_pretrained would refuse settings without effect, which many checkpoints have.
