@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,13 @@ from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_true
 
 from fxonnx_translations._builder.size_values import SizeValues, UndefinedSizeError
-from fxonnx_translations._torch_compat import FakeTensor, OpOverload
+from fxonnx_translations._torch_compat import FakeTensor, OpOverload, pytree
 
 from ..._nodes import input_of, schema_of, written_arguments
 from ..guard_code import guards_of_code
 from .guard_recorder import Guard, GuardLog, SourceLine, guards_of_shape_env, line_of_node
 
-__all__ = ["SQUEEZES", "GuardedProgram", "copy_guards", "guards_of", "slice_guards"]
+__all__ = ["SQUEEZES", "GuardedProgram", "copy_guards", "graphs_of", "guards_of", "slice_guards"]
 
 # An assertion that holds from some size on up to this one is taken to hold for all larger sizes.
 _LARGEST_SLICE = 64
@@ -90,17 +90,22 @@ def _recorded_guards(captured: GuardedProgram) -> Iterator[Guard]:
 
 def _squeeze_guards(program: ExportedProgram, targets: Sequence[Any]) -> Iterator[Guard]:
     """Guards for ``squeeze`` of a dynamic axis, which torch keeps under the assumption that its size is not 1."""
-    for target in targets:
-        for node in program.graph.find_nodes(op="call_function", target=target):
-            source = node.args[0]
-            value = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
-            if not isinstance(value, torch.Tensor):
-                continue
-            axes = node.args[1] if len(node.args) > 1 else range(value.dim())
-            for axis in axes if isinstance(axes, Sequence) else [axes]:
-                size = value.shape[axis] if value.dim() else 1
-                if isinstance(size, torch.SymInt):
-                    yield Guard(sympy.Ne(size.node.expr, 1), line_of_node(node))
+    found = (graph.find_nodes(op="call_function", target=target) for graph in graphs_of(program) for target in targets)
+    for node in itertools.chain.from_iterable(found):
+        source = node.args[0]
+        value = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
+        if not isinstance(value, torch.Tensor):
+            continue
+        axes = node.args[1] if len(node.args) > 1 else range(value.dim())
+        for axis in axes if isinstance(axes, Sequence) else [axes]:
+            size = value.shape[axis] if value.dim() else 1
+            if isinstance(size, torch.SymInt):
+                yield Guard(sympy.Ne(size.node.expr, 1), line_of_node(node))
+
+
+def graphs_of(program: ExportedProgram) -> Iterator[torch.fx.Graph]:
+    """The graph of a program, and those of its branches and loops."""
+    return (part.graph for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule))
 
 
 def copy_guards(
@@ -117,35 +122,72 @@ def copy_guards(
         values: The example values of its symbols.
         layouts: The conditions on other sizes than 1 by which one of them became a copy or a view, with their lines.
     """
-    nodes = [node for node in program.graph.nodes if node.op in ("call_function", "output")]
-    writes = [
-        node
-        for node in nodes
-        if isinstance(node.target, OpOverload)
-        and node.target._schema.is_mutable
-        and node.target not in _CHANGE_NO_MEMORY
-    ]
+    examples, handed = _Examples(values), _written_outside(program)
+    for part in program.graph_module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            yield from _copy_guards(part.graph, examples, layouts, is_handed_on=part in handed)
+
+
+def _copy_guards(
+    graph: torch.fx.Graph,
+    examples: _Examples,
+    layouts: Mapping[sympy.Basic, SourceLine | None],
+    *,
+    is_handed_on: bool,
+) -> Iterator[Guard]:
+    nodes = [node for node in graph.nodes if node.op in ("call_function", "output")]
+    writes = _writes(graph)
     views = [node for node in nodes if node.target is torch.ops.aten.as_strided.default and not _has_own_strides(node)]
-    copies = [node for node in nodes if node.target in _MAY_COPY] if writes or views else []
+    copies = [node for node in nodes if node.target in _MAY_COPY] if writes or views or is_handed_on else []
     if not copies:
         return
     memory = _Memory(nodes)
     addressed = {source: view for view in reversed(views) for source in _producers(view)}
-    seen = memory.first_difference(writes, copies) or memory.first_separation(writes, copies)
-    if seen is None and addressed.keys().isdisjoint(copies):
+    outer = graph.find_nodes(op="placeholder") if is_handed_on else []
+
+    def first_seen(some: list[Node]) -> Node | None:
+        seen = memory.first_difference(writes, some) or memory.first_separation(writes, some)
+        return seen or memory.first_result(outer, some)
+
+    if first_seen(copies) is None and addressed.keys().isdisjoint(copies):
         return
     for layout, line in layouts.items():
         yield Guard(layout, line)
     flipping: dict[sympy.Expr, list[Node]] = defaultdict(list)
-    examples = _Examples(values)
     for node in copies:
         for condition in _deciding_conditions(node, examples):
             flipping[condition].append(node)
     for condition, deciding in flipping.items():
-        seen = memory.first_difference(writes, deciding) or memory.first_separation(writes, deciding)
-        seen = seen or next(filter(addressed.get, deciding), None)
+        seen = first_seen(deciding) or next(filter(addressed.get, deciding), None)
         if seen is not None:
             yield Guard(condition, line_of_node(seen))
+
+
+def _writes(graph: torch.fx.Graph) -> list[Node]:
+    """The nodes that write to the memory of a tensor."""
+    nodes = (node for node in graph.nodes if isinstance(node.target, OpOverload))
+    return [node for node in nodes if node.target._schema.is_mutable and node.target not in _CHANGE_NO_MEMORY]
+
+
+def _written_outside(program: ExportedProgram) -> set[torch.nn.Module]:
+    """The branches and loops of which the graph around them writes to arguments or results."""
+    found: set[torch.nn.Module] = set()
+    for part in program.graph_module.modules():
+        graph = part.graph if isinstance(part, torch.fx.GraphModule) else torch.fx.Graph()
+        writes = _writes(graph)
+        for subgraph in graph.find_nodes(op="get_attr") if writes else ():
+            module = getattr(part, str(subgraph.target), None)
+            if isinstance(module, torch.fx.GraphModule):
+                around = {*subgraph.users, *(near for user in subgraph.users for near in (*user.users, *user.args))}
+                memory = _Memory(list(graph.nodes))
+                keys = {key for node in _nodes_in(around) for key in memory.keys(node)}
+                if not keys.isdisjoint(key for write in writes for key in memory.written(write)):
+                    found.add(module)
+    return found
+
+
+def _nodes_in(arguments: Iterable[Any]) -> Iterator[Node]:
+    return (leaf for leaf in pytree.tree_leaves(list(arguments)) if isinstance(leaf, Node))
 
 
 def _has_own_strides(view: Node) -> bool:
@@ -183,8 +225,9 @@ class _Memory:
                 self._share_as_declared(node)
         for node in nodes:
             for source in node.all_input_nodes:
+                self.position.setdefault(source, -1)
                 for key in self.keys(source):
-                    self.created.setdefault(key, self.position.get(source, -1))
+                    self.created.setdefault(key, self.position[source])
                     self.last_read[key] = self.position[node]
 
     def _share_as_declared(self, node: Node) -> None:
@@ -214,16 +257,13 @@ class _Memory:
 
     def first_difference(self, writes: list[Node], copies: list[Node]) -> Node | None:
         """The first of some copies without which a later read of its source, or of the copy, sees a write."""
-        joined: dict[Any, Any] = {}
-        for copy in copies:
-            for source, result in zip(self.keys(copy.all_input_nodes[0]), self.keys(copy), strict=False):
-                joined[self._root(result, joined)] = self._root(source, joined)
+        joined = self._joined(copies)
         members: dict[Any, list[Any]] = defaultdict(list)
         for key in self.created:
             members[self._root(key, joined)].append(key)
         for write in writes:
             position = self.position[write]
-            for key in self._written(write):
+            for key in self.written(write):
                 for other in members[self._root(key, joined)]:
                     if other != key and self.created[other] < position < self.last_read.get(other, -1):
                         return next(copy for copy in copies if {key, other} & {*self.keys(copy)})
@@ -250,7 +290,26 @@ class _Memory:
                         return view
         return None
 
-    def _written(self, write: Node) -> Iterator[Any]:
+    def first_result(self, placeholders: list[Node], copies: list[Node]) -> Node | None:
+        """The first of some copies without which a result of a subgraph has the memory of a placeholder, or has not."""
+        results = [*_nodes_in(node.args for node in self.position if node.op == "output")]
+        for copy in copies if placeholders else ():
+            joined = self._joined([copy])
+            outer = {self._root(key, joined) for node in placeholders for key in self.keys(node)}
+            if any(self._root(key, joined) in outer for node in results for key in self.keys(node)):
+                return copy
+        return None
+
+    def _joined(self, copies: Iterable[Node]) -> dict[Any, Any]:
+        """The memory of results of copies to that of their sources."""
+        joined: dict[Any, Any] = {}
+        for copy in copies:
+            for source, result in zip(self.keys(copy.all_input_nodes[0]), self.keys(copy), strict=False):
+                joined[self._root(result, joined)] = self._root(source, joined)
+        return joined
+
+    def written(self, write: Node) -> Iterator[Any]:
+        """The keys of the memory that a node writes to."""
         for value in _mutated(write):
             yield from self.keys(value)
 

@@ -317,6 +317,16 @@ def _layout_of_tensor(original: Callable[..., bool], self: torch.Tensor, *args: 
     return answer
 
 
+def _contiguous(original: Callable[..., Tensor], self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """``Tensor.contiguous``: it leaves no operator where an axis of size 1 makes the tensor contiguous."""
+    result = original(self, *args, **kwargs)
+    is_dynamic = result is self and any(isinstance(size, torch.SymInt) for size in self.shape)
+    if not is_dynamic or args or kwargs or _is_always_contiguous(self):
+        return result
+    recorded: torch.Tensor = torch.ops.aten.contiguous.default(self)
+    return recorded
+
+
 def _is_always_contiguous(tensor: torch.Tensor) -> bool:
     """Whether a tensor has the strides of a contiguous one for all sizes."""
     expected: Any = 1
@@ -492,6 +502,13 @@ FUNCTION_PATCHES: tuple[Patch, ...] = (
         "torch:Tensor.is_contiguous",
         _layout_of_tensor,
         "it has one answer for all sizes, and axes of size 1 change it",
+        PatchKind.SOUND,
+        strict=False,
+    ),
+    Patch(
+        "torch:Tensor.contiguous",
+        _contiguous,
+        "it leaves no operator if the example makes the tensor contiguous by an axis of size 1",
         PatchKind.SOUND,
         strict=False,
     ),

@@ -297,7 +297,8 @@ def warn_about_squeezed_dims(program: ExportedProgram) -> None:
     """Warn about squeezes of data-dependent dims: torch.export assumes that their size is not 1, and keeps them."""
     lines = {
         f"  {size.node.expr} at {source_line(node)}": None
-        for node in program.graph.nodes
+        for part in program.graph_module.modules()
+        for node in (part.graph.nodes if isinstance(part, torch.fx.GraphModule) else ())
         if getattr(node.target, "overloadpacket", None) is torch.ops.aten.squeeze
         for size in _squeezed(node)
         if isinstance(size, torch.SymInt) and free_unbacked_symbols(size) and not statically_known_true(size != 1)

@@ -23,7 +23,7 @@ from fxonnx_translations._torch_compat import OpOverload, pytree
 from ..._capture import Assumption, AssumptionKind, Capture
 from ..._capture.constraints.constraint import Constraint, report_narrowed
 from ..._capture.constraints.guard_recorder import DataEdge, line_of_node
-from ..._capture.constraints.guard_sources import SQUEEZES
+from ..._capture.constraints.guard_sources import SQUEEZES, graphs_of
 from ..._capture.shapes.dim_names import DynamicSqueeze, keep_results, squeeze_results
 from ..._capture.suspicions.departures import Departure, DepartureKind
 from ..._cost import export_seconds, forward_seconds
@@ -33,7 +33,7 @@ from ...errors import CaptureError
 from ..assumption_checks import placeholder_values
 from ..call_binding import bind_call
 from ..verification_inputs import auto_sizes, may_index_on_gpu, resize_inputs
-from .coverage import MOVES, CodePath, Coverage
+from .coverage import MOVES, CodePath
 from .prove import Prover, obstacle
 from .runs import ProgramInterpreter
 from .variations import Variation, variations, with_other_values
@@ -87,8 +87,9 @@ def confirm_assumed_limits(capture: Capture, model: Any, *, strict: bool) -> Cap
 def _name_axes(program: ExportedProgram) -> list[DynamicSqueeze]:
     """Make the axes that squeezes of dynamic axes remove explicit; return these squeezes."""
     found: list[DynamicSqueeze] = []
-    for node in program.graph.nodes:
-        value = node.args[0].meta.get("val") if node.target in SQUEEZES else None
+    nodes = [node for graph in graphs_of(program) for node in graph.nodes if node.target in SQUEEZES]
+    for node in nodes:
+        value = node.args[0].meta.get("val")
         if not isinstance(value, torch.Tensor) or not value.dim():
             continue
         asked = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", range(value.dim()))
@@ -101,7 +102,9 @@ def _name_axes(program: ExportedProgram) -> list[DynamicSqueeze]:
         node.args = (node.args[0], removed)
         kept = frozenset(axis - sum(other < axis for other in removed) for axis in dynamic)
         found.append(DynamicSqueeze(node, kept))
-    program.graph_module.recompile()
+    for part in program.graph_module.modules() if found else ():
+        if isinstance(part, torch.fx.GraphModule):
+            part.recompile()
     return found
 
 
@@ -153,7 +156,7 @@ def _is_right(capture: Capture, prover: Prover, names: Sequence[str]) -> bool:
             return False
         args, kwargs = resize_inputs(capture.exported_program, limits, call, sizes)
         label = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-    return _status(prover, Variation.of(label, args, kwargs, is_required=True)) == "equal"
+    return _status_of_branches(capture, prover, Variation.of(label, args, kwargs, is_required=True)) == "equal"
 
 
 def _status(prover: Prover, variation: Variation) -> str:
@@ -234,15 +237,19 @@ def _is_right_at(
     return "different" not in statuses and "equal" in statuses if statuses else None
 
 
-def _status_of_branches(capture: Capture, prover: Prover, variation: Variation, paths: Mapping[str, CodePath]) -> str:
+def _status_of_branches(
+    capture: Capture, prover: Prover, variation: Variation, paths: Mapping[str, CodePath] | None = None
+) -> str:
     """The result of comparisons at sizes, with values for which each branch of the program runs.
 
     What a branch asks about sizes is not seen at values that take the other one.
     """
-    prover.coverage, statuses = Coverage(capture.exported_program.graph_module), []
+    prover.coverage.begin()
+    statuses = []
     for one in with_other_values(capture, variation):
-        path = paths[one.label.removeprefix(variation.label)]
-        statuses.append(_status(prover, one) if prover.has_path(one, path) else "different")
+        path = None if paths is None else paths[one.label.removeprefix(variation.label)]
+        is_other = path is not None and not prover.has_path(one, path)
+        statuses.append("different" if is_other else _status(prover, one))
         if statuses[-1] == "different" or not prover.coverage.has_untaken:
             break
     else:

@@ -27,6 +27,7 @@ class Coverage:
 
     module: torch.fx.GraphModule
     _runs: list[Mapping[str, int]] = field(default_factory=list)
+    _first: int = 0
 
     def __post_init__(self) -> None:
         self._branches: dict[str, Assumption] = {}
@@ -49,10 +50,15 @@ class Coverage:
         """Add the calls of one run, by path of the subgraph."""
         self._runs.append(dict(calls))
 
+    def begin(self) -> None:
+        """Begin with runs at other sizes."""
+        self._first = len(self._runs)
+
     @property
     def has_untaken(self) -> bool:
-        """Whether there is a branch, or the body of a loop, that no run has called."""
-        return not all(any(run.get(name) for run in self._runs) for name in (*self._branches, *self._loops))
+        """Whether there is a branch, or the body of a loop, that no run at these sizes has called."""
+        runs = self._runs[self._first :]
+        return not all(any(run.get(name) for run in runs) for name in (*self._branches, *self._loops))
 
     def missing(self) -> tuple[Assumption, ...]:
         """The branches that no run has taken, and the loops with the same number of iterations in all runs."""

@@ -25,11 +25,11 @@ from ..random_outputs import can_perturb, is_smaller, perturbed, perturbed_weigh
 from .coverage import CodePath, Coverage
 from .record import CANNOT_RUN, Proof, ProofRun, unproved
 from .runs import CapturedRunner, ModelRunner, Outcome, TooManyCalls
-from .variations import Variation, sequences, variations
+from .variations import Variation, sequences, variations, with_other_values
 
 __all__ = ["Prover", "obstacle", "prove"]
 
-_MAX_RUNS = 14
+_MAX_RUNS = 24
 # Calls of loop bodies in one run, and of torch's functions for each of them.
 _MAX_ITERATIONS = 1000
 _CALLS_PER_ITERATION = 100
@@ -99,11 +99,14 @@ def prove(capture: Capture, model: Any, *, is_stateful: bool = False) -> Proof:
     limit = max(1, min(_MAX_RUNS, int(whole / max(forward, 1e-9)))) if departures else int(not is_large)
     runs: list[ProofRun] = []
     for variation in variations(capture, prover.example):
-        if len(runs) == limit:
-            break
-        if variation.is_required or prover.coverage.missing():
-            is_long = forward * _growth(prover.example, variation) > whole
-            done = _skipped(variation) if is_long else prover.run(variation)
+        prover.coverage.begin()
+        is_needed = variation.is_required or bool(prover.coverage.missing())
+        # What the branch for other values computes may depend on sizes as well.
+        for one in with_other_values(capture, variation) if variation.has_other_sizes else (variation,):
+            if len(runs) == limit or not (is_needed if one is variation else prover.coverage.has_untaken):
+                break
+            is_long = forward * _growth(prover.example, one) > whole
+            done = _skipped(one) if is_long else prover.run(one)
             if done is not None:
                 runs.append(done)
     example = next((run for run in runs if run.inputs == "example"), _NOT_VALID)

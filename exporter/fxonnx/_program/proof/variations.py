@@ -41,11 +41,13 @@ class Variation:
         labels: A description of the inputs of each call.
         calls: Positional and keyword inputs of each call.
         is_required: Whether they are run even if all branches have been exercised.
+        has_other_sizes: Whether they have other sizes than the example.
     """
 
     labels: tuple[str, ...]
     calls: tuple[tuple[Any, Any], ...]
     is_required: bool
+    has_other_sizes: bool = False
 
     @classmethod
     def of(cls, label: str, args: Any, kwargs: Any, *, is_required: bool) -> Variation:
@@ -129,7 +131,7 @@ def _sizes(capture: Capture, call: BoundCall) -> Iterator[Variation]:
     for sizes in wanted:
         args, kwargs = resize_inputs(capture.exported_program, limits, call, sizes)
         label = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-        yield Variation.of(label, args, kwargs, is_required=True)
+        yield replace(Variation.of(label, args, kwargs, is_required=True), has_other_sizes=True)
 
 
 def _changed(change: Callable[[torch.Tensor], torch.Tensor], leaf: Any) -> Any:
@@ -154,10 +156,12 @@ def repeated_inputs(label: str, graph: ir.Graph, args: Any, kwargs: Any) -> tupl
         ArgumentError: If the description is not that of inputs.
     """
     leaves, structure = pytree.tree_flatten((args, kwargs))
-    if label in _CHANGES:
-        made = [_changed(_CHANGES[label], leaf) for leaf in leaves]
-    else:
-        sizes = _sizes_of(label)
+    given, _, change = label.rpartition(", ")
+    if change not in _CHANGES:
+        given, change = label, ""
+    made = leaves
+    if given:
+        sizes = _sizes_of(given)
         values = [value for value in graph.inputs if value.name not in graph.initializers]
         if len(values) != len(leaves) or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
             return None
@@ -165,6 +169,8 @@ def repeated_inputs(label: str, graph: ir.Graph, args: Any, kwargs: Any) -> tupl
         made = [
             random_like(leaf, _shape(value, leaf, sizes), generator) for value, leaf in zip(values, leaves, strict=True)
         ]
+    if change:
+        made = [_changed(_CHANGES[change], leaf) for leaf in made]
     args, kwargs = pytree.tree_unflatten(made, structure)
     return args, kwargs
 
