@@ -387,7 +387,13 @@ def test_the_command_verify_repeats_the_proof_from_the_file(tmp_path: Path) -> N
     source = "tests.program.test_proof:doubling_example"
     done = CliRunner().invoke(app, ["verify", str(path), source])
     assert done.exit_code == 0, done.output
-    for expected in ("departures from torch.export:", "at the example:", "at negated:", "at n = 1:", "at n = 7, negated:"):
+    for expected in (
+        "departures from torch.export:",
+        "at the example:",
+        "at negated:",
+        "at n = 1:",
+        "at n = 7, negated:",
+    ):
         assert expected in done.stdout
     other = CliRunner().invoke(app, ["verify", str(path), "tests.program.test_proof:tripling_example"])
     assert other.exit_code == 1
