@@ -15,6 +15,7 @@ import sympy
 import torch
 from torch import nn
 from torch.export import Dim
+from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
 
 import fxonnx
@@ -172,6 +173,12 @@ def source_is_not_read(x: torch.Tensor) -> torch.Tensor:
     return columns
 
 
+def attend(x: torch.Tensor, is_causal: bool) -> torch.Tensor:
+    """Attention to two elements more than there are queries."""
+    key = nn.functional.pad(x, (0, 0, 0, 2))
+    return scaled_dot_product_attention(x, key, key, is_causal=is_causal)
+
+
 # Function, examples, dynamic_shapes, constraints, inputs within them, inputs outside.
 NARROW = [
     pytest.param(branch, (R(2, 12),), ({0: "b", 1: "s"},), ["s >= 9"], (R(1, 9),), (R(2, 8),), id="branch"),
@@ -191,6 +198,9 @@ NARROW = [
     pytest.param(strides_are_data, (R(3, 4),), ({0: "n"},), ["n != 1"], (R(2, 4),), (R(1, 4),), id="strides-are-data"),
     pytest.param(last_rows_times_rows, (R(2, 5),), ({1: "s"},), ["s >= 3"], (R(2, 3),), (R(2, 2),), id="slice-length"),
     pytest.param(written_source, (R(3, 4),), ({0: "n"},), ["n != 1"], (R(2, 4),), (R(1, 4),), id="written-source"),
+    pytest.param(written_source, (R(1, 1, 4),), ({0: "n", 1: "s"},), ["n == 1 or s == 1"], (R(1, 3, 4),), (R(2, 3, 4),), id="written-source-of-one-element"),
+    pytest.param(lambda x: attend(x, x.shape[1] > 1), (R(2, 3, 4),), ({1: "t"},), ["t >= 2"], (R(2, 2, 4),), (R(2, 1, 4),), id="causal-with-another-key"),
+    pytest.param(lambda x: attend(x, x.shape[1] > 4), (R(2, 3, 4),), ({1: "t"},), ["t <= 4"], (R(2, 1, 4),), (R(2, 5, 4),), id="causal"),
     pytest.param(written_rest, (R(4, 3),), ({0: "n"},), ["n != 2"], (R(3, 3),), (R(2, 3),), id="written-rest"),
     pytest.param(other_sizes_are_impossible, (R(4, 3, 2),), ({1: "n"},), ["n >= 2", "(8*n) % (n + 1) == 0"], (R(4, 7, 2),), (R(4, 4, 2),), id="impossible-copy"),
     pytest.param(lambda x, y: x + y, (R(4), R(4)), ({0: "a"}, {0: "b"}), ["a == b"], (R(5), R(5)), (R(4), R(5)), id="equal"),
@@ -265,6 +275,7 @@ WIDE = [
     pytest.param(lambda x: encoder(x), (R(2, 5, 8),), ({0: "n", 1: "t"},), (R(1, 1, 8),), id="strides"),
     pytest.param(lambda x: encoder(x), (R(1, 5, 8),), ({0: "n", 1: "t"},), (R(3, 4, 8),), id="strides-at-1"),
     pytest.param(lambda x: encoder(x), (R(5, 5, 8),), ({0: "n", 1: "t"},), (R(3, 4, 8),), id="strides-that-agree"),
+    pytest.param(lambda x: scaled_dot_product_attention(x, x, x, is_causal=x.shape[1] > 1), (R(2, 1, 4),), ({1: "t"},), (R(2, 3, 4),), id="causal-of-one"),
     pytest.param(written_before, (R(3, 4),), ({0: "n"},), (R(1, 4),), id="written-before-the-copy"),
     pytest.param(source_is_not_read, (R(3, 4),), ({0: "n"},), (R(1, 4),), id="written-copy-of-a-temporary"),
     pytest.param(source_is_not_read, (R(1, 4),), ({0: "n"},), (R(3, 4),), id="written-view-of-a-temporary"),
@@ -434,7 +445,7 @@ def test_exported_program_with_assertions() -> None:
         "x.shape[0] % 16 == 0",
         "x.shape[0] <= 64",
     ]
-    assert program.record.guards == ("requires x.shape[0] % 16 == 0 (test_constraints.py:39)",)
+    assert program.record.guards == ("requires x.shape[0] % 16 == 0 (test_constraints.py:40)",)
 
 
 def test_exported_program_with_a_number_of_pieces() -> None:

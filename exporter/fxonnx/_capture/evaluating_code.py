@@ -33,7 +33,7 @@ __all__ = [
 
 # Code that implements symbolic numbers; the first frame outside of it is the one that evaluates a condition.
 _RECORDER = OWN + "_capture/constraints/guard_recorder.py"
-_PATCHES = tuple(OWN + "_capture/" + name for name in ("patches/patch.py", "edges.py", "data_edges.py"))
+_PATCHES = tuple(OWN + "_capture/" + name for name in ("patches/patch.py", "edges.py"))
 _DATA_DEPENDENCE = (OWN + "_capture/data_dependence/", OWN + "_capture/suspicions/handled_errors.py")
 # They evaluate the conditions of rewritten functions.
 _HELPERS = OWN + "_capture/rewriting/operators/helpers.py"
@@ -41,6 +41,8 @@ _MACHINERY = (
     *(TORCH + name for name in ("fx/experimental/", "__init__.py", "_dynamo/")),
     *(SYMPY, _RECORDER, __file__, *_PATCHES, *_DATA_DEPENDENCE, _HELPERS),
 )
+# It evaluates a condition that the model passes as an argument.
+_FOR_USERS = frozenset({(OWN + "_capture/patches/functional.py", "_scaled_dot_product_attention")})
 # Interpreter of user code: of the functions of torch.cond, and of all code in strict mode.
 _DYNAMO = TORCH + "_dynamo/symbolic_convert.py"
 # It evaluates the conditions of interpreted code.
@@ -95,7 +97,8 @@ def evaluating_frame(frame: FrameType | None) -> FrameType | None:
         if name == _DYNAMO:
             code = getattr(frame.f_locals.get("self"), "f_code", None)
             return None if code is None or is_user_file(code.co_filename) else frame
-        if is_user_frame(frame) if name.startswith("<") else not name.startswith(_MACHINERY):
+        is_passed_on = name.startswith(_MACHINERY) or (name, frame.f_code.co_name) in _FOR_USERS
+        if is_user_frame(frame) if name.startswith("<") else not is_passed_on:
             return frame
         frame = frame.f_back
     return None

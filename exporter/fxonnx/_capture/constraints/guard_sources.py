@@ -363,6 +363,11 @@ class _Examples:
                 self._changed[key] = _Sizes({**self._values, symbol: sympy.Integer(number)})
             yield self._changed[key]
 
+    def without_ones(self, sizes: Iterable[sympy.Expr]) -> _Sizes:
+        """The sizes at other values of all symbols of some sizes."""
+        symbols = {symbol for size in sizes for symbol in size.free_symbols}
+        return _Sizes({**self._values, **{symbol: self._values[symbol] + 2 for symbol in symbols}})
+
 
 def _deciding_conditions(node: Node, examples: _Examples) -> Iterator[sympy.Expr]:
     """The conditions of the example, a size is 1 or is not, without which an operator copies instead, or vice versa."""
@@ -382,6 +387,14 @@ def _deciding_conditions(node: Node, examples: _Examples) -> Iterator[sympy.Expr
         other = next((each for each in changed if each.is_one(size) is (not is_one)), None)
         if other is not None and _returns_view(node, other) is (not usual):
             yield (sympy.Eq if is_one else sympy.Ne)(size, 1)
+            sizes.discard(size)
+    ones = [size for size in sorted(sizes, key=str) if examples.sizes.is_one(size)]
+    found: list[set[sympy.Expr]] = []
+    for several in itertools.chain.from_iterable(itertools.combinations(ones, n) for n in range(2, len(ones) + 1)):
+        is_known = any(known <= {*several} for known in found)
+        if not is_known and _returns_view(node, examples.without_ones(several)) is (not usual):
+            found.append({*several})
+            yield sympy.Or(*(sympy.Eq(size, 1) for size in several))
 
 
 def _returns_view(node: Node, sizes: _Sizes) -> bool | None:

@@ -265,14 +265,24 @@ def _scaled_dot_product_attention(
     """``F.scaled_dot_product_attention`` with an ``is_causal`` that may be symbolic.
 
     transformers passes ``is_causal = length > 1 and mask is None``, which is a SymBool if the length is dynamic. With a
-    mask it can only be False; without one the condition is evaluated, which adds a guard. Keys and values have the same
+    mask it can only be False. Of one query and key, a causal mask changes nothing: this condition is True for all
+    lengths, and another one is evaluated, which adds a guard. Keys and values have the same
     length, which the shape functions of some kernels do not check: two symbols for one length prevent fusions.
     """
     if isinstance(key.shape[-2], torch.SymInt) and isinstance(value.shape[-2], torch.SymInt):
         check(key.shape[-2] == value.shape[-2])
     if isinstance(is_causal, torch.SymBool):
-        is_causal = attn_mask is None and bool(is_causal)
+        is_causal = attn_mask is None and (_is_of_several(is_causal, query, key) or bool(is_causal))
     return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
+
+
+def _is_of_several(condition: torch.SymBool, query: Any, key: Any) -> bool:
+    """Whether a condition is that there are several queries, and as many keys."""
+    length = query.shape[-2]
+    if not isinstance(length, torch.SymInt) or not statically_known_true(length == key.shape[-2]):
+        return False
+    several: tuple[Any, ...] = (length > 1, length != 1)
+    return any(isinstance(one, torch.SymBool) and one.node.expr == condition.node.expr for one in several)
 
 
 def _validate_device(original: Callable[..., None], query: Tensor, key: Tensor, value: Tensor) -> None:
