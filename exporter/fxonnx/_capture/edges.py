@@ -1,7 +1,9 @@
 """Edges: single sizes at which a model takes another branch, where the branch for all other sizes may compute the same.
 
 ``if pad > 0: x = F.pad(x, (0, pad))`` skips a padding by nothing, and ``if x.shape != skip.shape`` an interpolation to
-the same size. With the answer for the other sizes, the captured program may be right at all of them.
+the same size. With the answer for the other sizes, the captured program may be right at all of them. In
+``if n % 8 != 0: x = F.pad(x, (0, 8 - n % 8))``, it is right once the padding is ``-n % 8``, which is the same beside the
+edge and 0 at it.
 
 ``if index.numel() > 0: y.index_add_(0, index, x)`` is one of a size that depends on data. If control flow on it cannot
 be captured, such as beside gradients, the proof shows whether the program is right at the edge as well; otherwise the
@@ -26,7 +28,7 @@ from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.node import has_side_effect
 
-from fxonnx_translations._torch_compat import ValueRanges, bound_sympy, int_oo
+from fxonnx_translations._torch_compat import FloorDiv, Mod, PythonMod, ValueRanges, bound_sympy, int_oo, sym_min
 
 from .._own_operators import define_operator
 from .._user_files import is_user_file, is_user_frame
@@ -59,12 +61,16 @@ def answered_beside_edges(kept: Collection[str] | None, log: GuardLog) -> Iterat
     if kept is None:
         context: Any = nullcontext()
     else:
-        patch = Patch(
+        guard = Patch(
             "torch.fx.experimental.sym_node:SymNode.guard_bool",
             partial(_guard_bool, kept, log),
             "a model branches on single sizes",
         )
-        context = applied((patch,))
+        padding = (
+            Patch(f"torch:SymInt.{name}", partial(replacement, log), "a model pads to a multiple in a branch")
+            for name, replacement in (("__rsub__", _remainder_to_next), ("__add__", _next_quotient), ("__radd__", _next_quotient))
+        )
+        context = applied((guard, *padding))
     with context:
         yield
 
@@ -90,6 +96,28 @@ def _guard_bool(
         return original(self, file, line)
     log.edges.setdefault(assumed, place)
     return answer
+
+
+def _remainder_to_next(log: GuardLog, original: Callable[..., Any], self: torch.SymInt, other: Any) -> Any:
+    """``8 - n % 8``, which becomes 0 where n is a multiple of 8, if the capture assumes that it is not."""
+    found, remainder = original(self, other), self.node.expr
+    is_rest = isinstance(remainder, Mod | PythonMod) and remainder.args[1] == other
+    return found % other if is_rest and _is_assumed(log, *remainder.args) else found
+
+
+def _next_quotient(log: GuardLog, original: Callable[..., Any], self: torch.SymInt, other: Any) -> Any:
+    """``n // 8 + 1``, which becomes ``n // 8`` where n is a multiple of 8, if the capture assumes that it is not."""
+    quotient = self.node.expr
+    if type(other) is int and other == 1 and isinstance(quotient, FloorDiv) and _is_assumed(log, *quotient.args):
+        remainder = Mod(*quotient.args)
+        hint = self.node.shape_env.size_hint(remainder)
+        other = sym_min(self.node.shape_env.create_symintnode(remainder, hint=int(hint)), 1)
+    return original(self, other)
+
+
+def _is_assumed(log: GuardLog, size: sympy.Expr, divisor: sympy.Expr) -> bool:
+    """Whether the capture assumes that a size is not a multiple of a number."""
+    return any(sympy.Ne(kind(size, divisor), 0) in log.edges for kind in (Mod, PythonMod))
 
 
 def edge_of(condition: sympy.Basic, ranges: Mapping[sympy.Symbol, Any]) -> tuple[sympy.Basic, bool] | None:

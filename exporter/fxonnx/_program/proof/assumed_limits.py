@@ -33,7 +33,7 @@ from ...errors import CaptureError
 from ..assumption_checks import placeholder_values
 from ..call_binding import bind_call
 from ..verification_inputs import auto_sizes, may_index_on_gpu, resize_inputs
-from .coverage import MOVES, CodePath
+from .coverage import FILLS, MOVES, CodePath
 from .prove import Prover, obstacle
 from .runs import ProgramInterpreter
 from .variations import Variation, variations, with_other_values
@@ -258,9 +258,8 @@ def _status_of_branches(
 
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_FILLS = frozenset({"empty", "zeros", "ones", "full", "arange", "scalar_tensor", "sym_size", "sym_numel"})
-_FILLS_LIKE = frozenset({"new_empty", "new_zeros", "new_ones", "new_full", "empty_like", "zeros_like", "ones_like"})
-_HARMLESS = MOVES | _FILLS | _FILLS_LIKE | {"index_select", "select_scatter"}
+_WITHOUT_VALUES = frozenset({"empty", "new_empty", "empty_like", "arange", "sym_size", "sym_numel"})
+_HARMLESS = MOVES | FILLS | _WITHOUT_VALUES | {"index_select", "select_scatter"}
 
 
 def confirm_data_edges(capture: Capture, model: Any) -> Capture:

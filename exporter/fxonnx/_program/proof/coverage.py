@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from fxonnx_translations._torch_compat import OpOverload, TorchDispatchMode
+from fxonnx_translations._torch_compat import OpOverload, TorchDispatchMode, pytree
 
 from ..._capture import Assumption
 from ..._provenance import source_line
 from .record import unproved
 
-__all__ = ["MOVES", "CodePath", "Coverage"]
+__all__ = ["FILLS", "MOVES", "CodePath", "Coverage"]
 
 
 @dataclass
@@ -100,6 +100,12 @@ MOVES = frozenset(
         *("upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
     }
 )
+FILLS = frozenset(
+    {
+        *("zeros", "ones", "full", "scalar_tensor", "new_zeros", "new_ones", "new_full"),
+        *("zeros_like", "ones_like", "full_like"),
+    }
+)
 _RANGES = frozenset({"arange", "linspace"})
 """Operators whose numbers are sizes."""
 
@@ -124,17 +130,41 @@ class CodePath:
 
 
 class _Recorder(TorchDispatchMode):
+    """Records the calls of operators that compute, with the constants among their operands.
+
+    A constant that only becomes a part of another tensor, as the padding of a sequence does, is not recorded.
+    """
+
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.calls: list[tuple[Any, ...]] = []
+        self._constants: dict[int, tuple[torch.Tensor, Any]] = {}
 
     def __torch_dispatch__(
         self, func: OpOverload[Any, Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        name = func._schema.name.partition("::")[2]
-        if name not in MOVES:
-            self.calls.append((str(func), () if name in _RANGES else _numbers(func, args, kwargs or {})))
-        return func(*args, **(kwargs or {}))
+        name, kwargs = func._schema.name.partition("::")[2], kwargs or {}
+        operands = [self._constants.get(_memory(one)) for one in _tensors((args, kwargs))]
+        result = func(*args, **kwargs)
+        call = str(func), () if name in _RANGES else _numbers(func, args, kwargs)
+        constants = [constant for _, constant in filter(None, operands)]
+        for tensor in _tensors(result):
+            self._constants.pop(_memory(tensor), None)
+            if name in FILLS or (name in MOVES and constants and len(constants) == len(operands)):
+                # The tensor is kept, so that no other one has its memory.
+                self._constants[_memory(tensor)] = tensor, call if name in FILLS else constants
+        if name not in MOVES and name not in FILLS:
+            self.calls.append((*call, constants))
+        return result
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """The storage of a tensor, which its views share."""
+    return tensor.untyped_storage()._cdata
 
 
 def _numbers(func: OpOverload[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
