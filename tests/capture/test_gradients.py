@@ -295,6 +295,47 @@ def test_gradients_of_the_parts_of_a_batch(score: Callable[[torch.Tensor], torch
         torch.testing.assert_close(program(x)[0], model(x))
 
 
+class _Layer(_Saliency):
+    """The gradients of a layer, with further options of ``torch.autograd.grad``."""
+
+    def __init__(self, options: Any, weight: float | None = None) -> None:
+        super().__init__(lambda out: out[:, 1])
+        self.options, self.weight = options, weight
+
+    def forward(self, x: torch.Tensor) -> Any:
+        with torch.enable_grad():
+            y = self.conv(x)
+            out = self.score(y.relu().mean((2, 3)))
+            options = self.options if self.weight is None else {"grad_outputs": [torch.tensor(self.weight)] * len(out)}
+            found = torch.autograd.grad(
+                outputs=torch.unbind(out),
+                inputs=y,
+                **options or {},
+            )
+            return found[0].mean((2, 3))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("options", [None, {"retain_graph": True}, {"grad_outputs": None}], ids=str)
+def test_gradients_of_the_parts_with_options(options: Any, batch: int) -> None:
+    model = _Layer(options).eval()
+    program = fxonnx.export(model, (torch.rand(batch, 3, 8, 8),), dynamic_shapes=({0: "b"},))
+    run_from_file(program)
+    assert not any(one.narrows for one in program.record.constraints)
+    for size in (1, 4):
+        x = torch.rand(size, 3, 8, 8)
+        torch.testing.assert_close(program(x)[0], model(x))
+
+
+def test_weights_of_the_parts_are_one_for_each() -> None:
+    """Their number limits the batch."""
+    model = _Layer(None, 2.0).eval()
+    x = torch.rand(3, 3, 8, 8)
+    program = fxonnx.export(model, (x,), dynamic_shapes=({0: "b", 2: "h"},))
+    assert [one.text for one in program.record.constraints if "b" in one.dims] == ["b == 3"]
+    torch.testing.assert_close(program(x)[0], model(x))
+
+
 # Derivatives in forward: ``torch.func`` transforms and ``torch.autograd``, recorded as plain operators.
 
 

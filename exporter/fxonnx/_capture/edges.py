@@ -2,8 +2,8 @@
 
 ``if pad > 0: x = F.pad(x, (0, pad))`` skips a padding by nothing, and ``if x.shape != skip.shape`` an interpolation to
 the same size. With the answer for the other sizes, the captured program may be right at all of them. In
-``if n % 8 != 0: x = F.pad(x, (0, 8 - n % 8))``, it is right once the padding is ``-n % 8``, which is the same beside the
-edge and 0 at it.
+``if n % 8 != 0: x = F.pad(x, (0, 8 - n % 8))``, it is right if the padding is ``-n % 8``: the same beside the edge, and 0
+at it.
 
 ``if index.numel() > 0: y.index_add_(0, index, x)`` is one of a size that depends on data. If control flow on it cannot
 be captured, such as beside gradients, the proof shows whether the program is right at the edge as well; otherwise the
@@ -68,7 +68,11 @@ def answered_beside_edges(kept: Collection[str] | None, log: GuardLog) -> Iterat
         )
         padding = (
             Patch(f"torch:SymInt.{name}", partial(replacement, log), "a model pads to a multiple in a branch")
-            for name, replacement in (("__rsub__", _remainder_to_next), ("__add__", _next_quotient), ("__radd__", _next_quotient))
+            for name, replacement in (
+                ("__rsub__", _remainder_to_next),
+                ("__add__", _next_quotient),
+                ("__radd__", _next_quotient),
+            )
         )
         context = applied((guard, *padding))
     with context:
@@ -98,14 +102,14 @@ def _guard_bool(
     return answer
 
 
-def _remainder_to_next(log: GuardLog, original: Callable[..., Any], self: torch.SymInt, other: Any) -> Any:
+def _rest_of_block(log: GuardLog, original: Callable[..., Any], self: torch.SymInt, other: Any) -> Any:
     """``8 - n % 8``, which becomes 0 where n is a multiple of 8, if the capture assumes that it is not."""
     found, remainder = original(self, other), self.node.expr
     is_rest = isinstance(remainder, Mod | PythonMod) and remainder.args[1] == other
     return found % other if is_rest and _is_assumed(log, *remainder.args) else found
 
 
-def _next_quotient(log: GuardLog, original: Callable[..., Any], self: torch.SymInt, other: Any) -> Any:
+def _next_block(log: GuardLog, original: Callable[..., Any], self: torch.SymInt, other: Any) -> Any:
     """``n // 8 + 1``, which becomes ``n // 8`` where n is a multiple of 8, if the capture assumes that it is not."""
     quotient = self.node.expr
     if type(other) is int and other == 1 and isinstance(quotient, FloorDiv) and _is_assumed(log, *quotient.args):

@@ -44,6 +44,7 @@ __all__ = [
     "GRADIENTS",
     "FunctionCall",
     "RetryTransforms",
+    "SummedParts",
     "TransformTracing",
     "call_region",
     "closed_transforms",
@@ -168,6 +169,16 @@ def reject_lost_gradients(operands: Iterable[Any]) -> None:
         )
 
 
+class SummedParts(tuple[torch.Tensor, ...]):
+    """The sum of the parts of a vector, in their place as the outputs of ``torch.autograd.grad``.
+
+    Attributes:
+        parts: Returns the parts themselves, of which weights have the number.
+    """
+
+    parts: Callable[[], Sequence[torch.Tensor]]
+
+
 def gradients(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """``torch.autograd.grad`` and ``Tensor.backward`` in forward, of which torch.export loses the saved tensors.
 
@@ -180,6 +191,12 @@ def gradients(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not is_own and recording_mode() is not None and pytree.tree_any(_is_fake, (args, kwargs)):
         _options().whole_forward = True
         raise RetryTransforms
+    outputs = args[0] if args else kwargs.get("outputs")
+    if isinstance(outputs, SummedParts):
+        weights = args[2] if len(args) > 2 else kwargs.get("grad_outputs")
+        if weights is not None:
+            kwargs.pop("outputs", None)
+            args = outputs.parts(), *args[1:]
     return original(*args, **kwargs)
 
 

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from fxonnx_translations._torch_compat import arange, check, pytree, scan, sym_max, sym_min
 
 from ..._user_files import is_user_code
-from ..function_transforms import computes_gradients
+from ..function_transforms import SummedParts, computes_gradients
 from ..suspicions.departures import DepartureKind, record_departure
 from .patch import FunctionPatch, Patch, PatchKind, TorchFunctionPatch
 
@@ -425,11 +425,13 @@ def _unbind_outputs(original: Callable[..., Sequence[Tensor]], input: Any, dim: 
     if not is_vector or not computes_gradients() or not _is_differentiated(caller.f_code.co_filename, caller.f_lineno):
         return original(input, dim)
     record_departure(DepartureKind.REPLACED, "the outputs of torch.autograd.grad, by their sum", caller)
-    return (input.sum(),)
+    summed = SummedParts((input.sum(),))
+    summed.parts = partial(original, input, dim)
+    return summed
 
 
 def _is_differentiated(file: str, line: int) -> bool:
-    """Whether a line has ``grad(unbind(outputs), inputs)``, with no other parts and no weights of the outputs."""
+    """Whether a line has ``grad(unbind(outputs), inputs)``, with no other parts."""
     lines = linecache.getlines(file)
     if not any("unbind" in text for text in lines[line - 1 : line]):
         return False
@@ -444,8 +446,7 @@ def _is_differentiated(file: str, line: int) -> bool:
 
 def _outputs_are_parts(call: ast.Call) -> bool:
     given = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "outputs")]
-    has_weights = len(call.args) > 2 or any(keyword.arg in (None, "grad_outputs") for keyword in call.keywords)
-    return not has_weights and any(isinstance(value, ast.Call) and _name(value.func) == "unbind" for value in given)
+    return any(isinstance(value, ast.Call) and _name(value.func) == "unbind" for value in given)
 
 
 def _is_at(node: ast.expr, line: int) -> bool:
