@@ -2,8 +2,8 @@
 
 ``if pad > 0: x = F.pad(x, (0, pad))`` skips a padding by nothing, and ``if x.shape != skip.shape`` an interpolation to
 the same size. With the answer for the other sizes, the captured program may be right at all of them. In
-``if n % 8 != 0: x = F.pad(x, (0, 8 - n % 8))``, it is right if the padding is ``-n % 8``: the same beside the edge, and 0
-at it.
+``if n % 8 != 0: x = F.pad(x, (0, 8 - n % 8))``, it is right if the padding is ``-n % 8``: the same beside the edge, and
+0 at it.
 
 ``if index.numel() > 0: y.index_add_(0, index, x)`` is one of a size that depends on data. If control flow on it cannot
 be captured, such as beside gradients, the proof shows whether the program is right at the edge as well; otherwise the
@@ -69,9 +69,9 @@ def answered_beside_edges(kept: Collection[str] | None, log: GuardLog) -> Iterat
         padding = (
             Patch(f"torch:SymInt.{name}", partial(replacement, log), "a model pads to a multiple in a branch")
             for name, replacement in (
-                ("__rsub__", _remainder_to_next),
-                ("__add__", _next_quotient),
-                ("__radd__", _next_quotient),
+                ("__rsub__", _rest_of_block),
+                ("__add__", _next_block),
+                ("__radd__", _next_block),
             )
         )
         context = applied((guard, *padding))
