@@ -19,8 +19,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
 
 import fxonnx
-from fxonnx._capture.constraints.constraint_solver import Bounds, bounds_of, is_implied, normal_forms, text_of
+from fxonnx._capture.constraints.constraint_solver import Bounds, bounds_of, is_implied, normal_forms
 from fxonnx._capture.constraints.guard_recorder import SourceLine
+from fxonnx._capture.constraints.relation_text import text_of
 from fxonnx.errors import ArgumentError, CaptureError
 
 from .captures import capture

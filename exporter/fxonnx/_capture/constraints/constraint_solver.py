@@ -1,4 +1,4 @@
-"""Solver for relations between sizes: normal forms, implication, and printing as Python code.
+"""Solver for relations between sizes: normal forms and implication.
 
 Relations of one size are decided by the set of sizes that satisfy them. Equations of several sizes are decided on a
 grid: both sides are polynomials for the sizes of each remainder, so that a few sizes of each remainder prove equality.
@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 import sympy
-from sympy.printing.precedence import PRECEDENCE, precedence
-from sympy.printing.str import StrPrinter
 
 from fxonnx_translations._builder.exact_quotients import CONVERSIONS, exact_integer, factors_of, has_float_remainder
 from fxonnx_translations._builder.size_values import EVALUATION_ERRORS
@@ -44,7 +42,6 @@ __all__ = [
     "normal_forms",
     "range_of",
     "required_multiples",
-    "text_of",
 ]
 
 _LARGEST_GRID = 1 << 20
@@ -124,7 +121,17 @@ def _limits(expression: sympy.Basic) -> Iterator[sympy.Basic]:
             isinstance(larger, Max) and smaller in larger.args
         ):
             return
+        if smaller == 0 and _is_remainder(larger):
+            return
     yield _solved(expression)
+
+
+def _is_remainder(expression: sympy.Expr) -> bool:
+    """Whether an expression is ``n - k*(n // k)``, which is not negative."""
+    return any(
+        quotient.args[1].is_positive and sympy.expand(quotient.args[0] - quotient.args[1] * quotient - expression) == 0
+        for quotient in expression.atoms(FloorDiv)
+    )
 
 
 def _solved(expression: sympy.Basic) -> sympy.Basic:
@@ -502,99 +509,3 @@ def range_of(
     except (*EVALUATION_ERRORS, ValueRangeError, NotImplementedError, AttributeError, KeyError):
         # torch's interval arithmetic has no rule for an operation, or the ranges contradict the relation.
         return None
-
-
-class _Printer(StrPrinter):  # type: ignore[misc]
-    """Printer in Python's notation; names of sizes may contain any characters (``x.shape[0]``)."""
-
-    printmethod = "_fxonnx"  # torch's functions would print themselves otherwise
-
-    def _print_Relational(self, relation: sympy.Rel) -> str:
-        lhs, rhs = relation.lhs, relation.rhs
-        if isinstance(relation, sympy.Eq | sympy.Ne):
-            # sympy's own order of the sides depends on the names.
-            lhs, rhs = sorted((lhs, rhs), key=lambda side: (side.is_number, not side.is_Symbol, str(side)))
-        return f"{self._print(lhs)} {relation.rel_op} {self._print(rhs)}"
-
-    def _binary(self, expression: sympy.Expr, sign: str) -> str:
-        one, other = (self.parenthesize(side, PRECEDENCE["Mul"] + 1) for side in expression.args)
-        return f"{one} {sign} {other}"
-
-    def _print_FloorDiv(self, expression: sympy.Expr) -> str:
-        return self._binary(expression, "//")
-
-    _print_CleanDiv = _print_FloorDiv
-
-    def _print_Mod(self, expression: sympy.Expr) -> str:
-        return self._binary(expression, "%")
-
-    _print_PythonMod = _print_Mod
-
-    def _print_IntTrueDiv(self, expression: sympy.Expr) -> str:
-        return self._binary(expression, "/")
-
-    _print_FloatTrueDiv = _print_IntTrueDiv
-
-    def _print_ToFloat(self, expression: sympy.Expr) -> str:
-        # Python converts the integer in the operation that follows.
-        return str(self.parenthesize(expression.args[0], PRECEDENCE["Atom"], strict=True))
-
-    def _called(self, name: str, expression: sympy.Expr) -> str:
-        return f"{name}({', '.join(map(self._print, expression.args))})"
-
-    def _print_TruncToInt(self, expression: sympy.Expr) -> str:
-        return self._called("int", expression)
-
-    def _print_CeilToInt(self, expression: sympy.Expr) -> str:
-        return self._called("ceil", expression)
-
-    def _print_FloorToInt(self, expression: sympy.Expr) -> str:
-        return self._called("floor", expression)
-
-    def _print_RoundToInt(self, expression: sympy.Expr) -> str:
-        return self._called("round", expression)
-
-    _print_RoundDecimal = _print_RoundToInt
-
-    def _print_FloatPow(self, expression: sympy.Expr) -> str:
-        base, exponent = (self.parenthesize(side, PRECEDENCE["Pow"], strict=True) for side in expression.args)
-        return f"{base}**{exponent}"
-
-    _print_PowByNatural = _print_FloatPow
-
-    def _print_Function(self, expression: sympy.Expr) -> str:
-        return self._called(type(expression).__name__.removeprefix("OpaqueUnaryFn_"), expression)
-
-    def _print_Min(self, expression: sympy.Expr) -> str:
-        return f"min({', '.join(sorted(self._print(argument) for argument in expression.args))})"
-
-    def _print_Max(self, expression: sympy.Expr) -> str:
-        return f"max({', '.join(sorted(self._print(argument) for argument in expression.args))})"
-
-    def _join_operands(self, expression: sympy.Basic, word: str) -> str:
-        parts = [
-            f"({self._print(part)})" if precedence(part) < PRECEDENCE["Relational"] else self._print(part)
-            for part in expression.args
-        ]
-        return f" {word} ".join(sorted(parts))
-
-    def _print_And(self, expression: sympy.Basic) -> str:
-        return self._join_operands(expression, "and")
-
-    def _print_Or(self, expression: sympy.Basic) -> str:
-        if all(isinstance(part, sympy.Eq) and part.rhs.is_Integer for part in expression.args):
-            values = {part.lhs: sorted(int(one.rhs) for one in expression.args) for part in expression.args}
-            if len(values) == 1:
-                ((value, numbers),) = values.items()
-                return f"{self._print(value)} in {{{', '.join(map(str, numbers))}}}"
-        return self._join_operands(expression, "or")
-
-    def _print_Not(self, expression: sympy.Basic) -> str:
-        return f"not ({self._print(expression.args[0])})"
-
-
-def text_of(relation: sympy.Basic) -> str:
-    """Print a relation as Python code: ``seq >= 9``, ``batch % 16 == 0``."""
-    if isinstance(relation, sympy.Gt | sympy.Lt | sympy.Ge | sympy.Le) and relation.lhs.is_number:
-        relation = relation.reversed
-    return str(_Printer().doprint(relation))

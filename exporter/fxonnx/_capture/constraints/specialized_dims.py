@@ -28,8 +28,9 @@ from ..shapes.dynamic_shapes import (
     root_name,
 )
 from .constraint import Constraint, Place, SizeLimits
-from .constraint_solver import Bounds, range_of, text_of
+from .constraint_solver import Bounds, range_of
 from .guard_recorder import GuardLog, SourceLine
+from .relation_text import text_of
 from .size_sets import SizeSet
 
 __all__ = [

@@ -10,10 +10,12 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
+import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from itertools import zip_longest
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -182,30 +184,63 @@ def _infer_size(original: Callable[..., Any], a: Sequence[Any], b: Sequence[Any]
     return original(a, b)
 
 
-def _global_pooling(
-    pooled: Callable[..., Tensor],
-    rank: int,
-    original: Callable[..., Any],
-    input: Tensor,
-    kernel_size: Any,
-    *args: Any,
-    **options: Any,
+_POOLING_DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "avg": {"stride": None, "padding": 0, "ceil_mode": False, "count_include_pad": True, "divisor_override": None},
+        "max": {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False},
+    }
+)
+
+
+def _pooling(
+    kind: str, rank: int, original: Callable[..., Any], input: Tensor, kernel_size: Any, *args: Any, **options: Any
 ) -> Any:
-    """A pooling function whose window is as large as the input, as the adaptive one of so many axes."""
-    default = not args and all(value in (None, False, 0, True) for value in options.values())
-    # A function of the model that torch.export intercepts gets all options.
-    others = (options.get(name) for name in ("return_indices", "divisor_override", "stride", "padding"))
-    if default and not any(others) and _covers_input(kernel_size, input.shape[-rank:]):
-        return pooled(input, 1)
-    return original(input, kernel_size, *args, **options)
+    """Pooling whose windows or padding have dynamic sizes, which the operators do not take."""
+    defaults = _POOLING_DEFAULTS[kind]
+    given = {**defaults, **dict(zip(defaults, args, strict=False)), **options}
+    stride = given.pop("stride")
+    windows, sides = _per_axis(kernel_size, rank), _per_axis(given.pop("padding"), rank)
+    is_padded = any(isinstance(size, torch.SymInt) for size in sides)
+    if not is_padded and not any(sides):
+        given.pop("count_include_pad", None)
+    is_plain = all(value == defaults[name] for name, value in given.items())
+    if not is_plain or not (is_padded or any(isinstance(size, torch.SymInt) for size in windows)):
+        return original(input, kernel_size, *args, **options)
+    if is_padded:
+        # Zeros that are counted, or values below all others.
+        least = 0 if kind == "avg" else -math.inf if input.is_floating_point() else torch.iinfo(input.dtype).min
+        padded = F.pad(input, [side for one in reversed(sides) for side in (one, one)], value=least)
+        return _pooling(kind, rank, original, padded, kernel_size, stride)
+    if not stride and not any(sides) and _covers_input(windows, input.shape[-rank:]):
+        return getattr(F, f"adaptive_{kind}_pool{rank}d")(input, 1)
+    steps = _per_axis(stride or windows, rank)
+    if any(sides) or any(_expression(one) != _expression(other) for one, other in zip(steps, windows, strict=True)):
+        return original(input, kernel_size, *args, **options)
+    return _pooled_blocks(kind, input, windows)
 
 
-def _covers_input(kernel_size: Any, sizes: Sequence[int | torch.SymInt]) -> bool:
-    """Whether a dynamic kernel size is the same expression as the input size, which needs no guard."""
-    kernel = tuple(kernel_size) if isinstance(kernel_size, Sequence) else (kernel_size,) * len(sizes)
-    if len(kernel) != len(sizes) or not any(isinstance(size, torch.SymInt) for size in kernel):
-        return False
-    return all(_expression(one) == _expression(other) for one, other in zip(kernel, sizes, strict=True))
+def _pooled_blocks(kind: str, input: Tensor, windows: Sequence[Any]) -> Tensor:
+    """Pooling by windows that lie side by side: each is a block of the input."""
+    rank, sizes = len(windows), input.shape[-len(windows) :]
+    counts = [size // window for size, window in zip(sizes, windows, strict=True)]
+    for axis, (count, window) in enumerate(zip(counts, windows, strict=True)):
+        input = input.narrow(axis - rank, 0, count * window)
+    blocks = input.reshape(*input.shape[:-rank], *(size for pair in zip(counts, windows, strict=True) for size in pair))
+    axes = [*range(1 - 2 * rank, 0, 2)]
+    return blocks.mean(axes) if kind == "avg" else blocks.amax(axes)
+
+
+def _per_axis(sizes: Any, rank: int) -> tuple[Any, ...]:
+    return (
+        tuple(sizes)
+        if isinstance(sizes, Sequence) and len(sizes) == rank
+        else (sizes[0] if isinstance(sizes, Sequence) else sizes,) * rank
+    )
+
+
+def _covers_input(windows: Sequence[Any], sizes: Sequence[Any]) -> bool:
+    """Whether the sizes of a window are the same expressions as those of the input, which needs no guard."""
+    return all(_expression(one) == _expression(other) for one, other in zip(windows, sizes, strict=True))
 
 
 def _expression(size: int | torch.SymInt) -> Any:
@@ -465,8 +500,8 @@ _TORCH_FUNCTIONS: tuple[tuple[str, Callable[..., Any], str], ...] = (
     *(
         (
             f"torch.nn.functional:{kind}_pool{rank}d",
-            partial(_global_pooling, getattr(F, f"adaptive_{kind}_pool{rank}d"), rank),
-            "it specializes the window size, also if it is the size of the input",
+            partial(_pooling, kind, rank),
+            "it specializes the sizes of windows and paddings",
         )
         for kind in ("avg", "max")
         for rank in (1, 2, 3)
