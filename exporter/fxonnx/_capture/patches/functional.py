@@ -231,11 +231,8 @@ def _pooled_blocks(kind: str, input: Tensor, windows: Sequence[Any]) -> Tensor:
 
 
 def _per_axis(sizes: Any, rank: int) -> tuple[Any, ...]:
-    return (
-        tuple(sizes)
-        if isinstance(sizes, Sequence) and len(sizes) == rank
-        else (sizes[0] if isinstance(sizes, Sequence) else sizes,) * rank
-    )
+    given = (*sizes,) if isinstance(sizes, Sequence) else (sizes,)
+    return given if len(given) == rank else given[:1] * rank
 
 
 def _covers_input(windows: Sequence[Any], sizes: Sequence[Any]) -> bool:

@@ -164,7 +164,7 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 
 def _memory(tensor: torch.Tensor) -> int:
     """The storage of a tensor, which its views share."""
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _numbers(func: OpOverload[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
