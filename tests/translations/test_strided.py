@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+from torch.nn import functional as F
 
 import fxonnx
 
@@ -27,6 +30,15 @@ def _overlapping_chunks(a: torch.Tensor) -> torch.Tensor:
     return chunks.as_strided(size, stride)
 
 
+def _frames(a: torch.Tensor) -> torch.Tensor:
+    """Frames of a padded sequence, of which torch does not know that its length is positive."""
+    length = a.shape[-1]
+    size = min(7, length)
+    count = math.ceil((length - size) / (size - 1)) + 1
+    padded = F.pad(a, (0, (count - 1) * (size - 1) + size - length)).contiguous()
+    return padded.as_strided((*a.shape[:-1], count, size), (*padded.stride()[:-1], size - 1, 1))
+
+
 def _written_and_transposed(a: torch.Tensor) -> torch.Tensor:
     changed = a * 2
     view = changed.t()
@@ -45,6 +57,7 @@ CASES = (
         (T(("n", "h")),),
         "symbolic windows",
     ),
+    Case(_READ, _frames, (T((2, 3, "h")),), "frames of at most 7"),
     Case(_READ, lambda a: a.as_strided((a.shape[0] - 2, 3), (1, 1), 0), (T(("h",)),), "symbolic", opset=11),
     Case(_READ, lambda a: a.t().as_strided((2, 2), (1, 2)), (T((3, 4)),), "of a transposed tensor"),
     Case(_READ, lambda a: a[1:, ::2].as_strided((2, 2), (1, 2), 0), (T((3, 4)),), "before the start of a view"),

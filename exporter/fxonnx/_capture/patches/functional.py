@@ -52,13 +52,14 @@ def _linspace(original: Callable[..., Tensor], start: Any, end: Any, steps: Any,
 
 
 def _as_tensor(original: Callable[..., Tensor], data: Any, *args: Any, **options: Any) -> Tensor:
-    """``torch.as_tensor`` of a list that contains sizes or tensors, as ``torch.tensor``."""
-    if isinstance(data, (list, tuple)) and any(
-        isinstance(item, torch.SymInt | Tensor) for item in pytree.tree_leaves(data)
-    ):
+    """``torch.as_tensor`` of a number of sizes, or of a list with sizes or tensors, as ``torch.tensor``."""
+    if not isinstance(data, Tensor) and any(isinstance(item, _SYMBOLIC | Tensor) for item in pytree.tree_leaves(data)):
         names = ("dtype", "device")[: len(args)]
         return torch.tensor(data, **dict(zip(names, args, strict=True)), **options)
     return original(data, *args, **options)
+
+
+_SYMBOLIC = torch.SymInt | torch.SymFloat | torch.SymBool
 
 
 def _tensor(original: Callable[..., Tensor], data: Any, **options: Any) -> Tensor:
@@ -67,7 +68,7 @@ def _tensor(original: Callable[..., Tensor], data: Any, **options: Any) -> Tenso
     torch.export computes it of sizes in the same way, but knows the function by its identity.
     """
     leaves = pytree.tree_leaves(data)
-    is_traced = any(isinstance(item, Tensor | torch.SymInt | torch.SymFloat | torch.SymBool) for item in leaves)
+    is_traced = any(isinstance(item, Tensor | _SYMBOLIC) for item in leaves)
     if isinstance(data, Tensor) or not is_traced or not all(map(_is_number, leaves)):
         return original(data, **options)
     # The common dtype of all items, none of which is weaker than another one.
@@ -87,8 +88,7 @@ def _tensor(original: Callable[..., Tensor], data: Any, **options: Any) -> Tenso
 
 
 def _is_number(item: Any) -> bool:
-    numbers = bool | int | float | torch.SymInt | torch.SymFloat | torch.SymBool
-    return item.dim() == 0 if isinstance(item, Tensor) else isinstance(item, numbers)
+    return item.dim() == 0 if isinstance(item, Tensor) else isinstance(item, bool | int | float | _SYMBOLIC)
 
 
 def _dtype_of_number(item: Any) -> torch.dtype:

@@ -14,7 +14,7 @@ from ..._builder.empty_tensors import STATIC_SLICE, symbols_that_must_be_positiv
 from ..._builder.op import Op
 from ..._builder.symbolic_dims import Dim, is_static
 from ..._registry import OpCall, translates
-from ..._torch_compat import PythonMod
+from ..._torch_compat import PythonMod, sym_max
 from .axes import END, as_carrier, axis_of, first_position, position, rank, sliced
 from .scatter import scatter_op
 
@@ -248,11 +248,13 @@ def triu(op: Op, self: ir.Value, diagonal: Dim = 0) -> ir.Value:
 
 def is_contiguous(source: torch.Tensor) -> bool:
     """Whether the tensor is contiguous, decided without adding guards on symbolic sizes."""
-    expected: Any = 1
+    # torch computes strides of sizes of at least 1; they are the same unless the tensor is empty.
+    expected: list[Any] = [1, 1]
     for size, stride in reversed(list(zip(source.shape, source.stride(), strict=True))):
-        if not statically_known_true(size == 1) and not statically_known_true(stride == expected):
+        is_one = statically_known_true(size == 1)
+        if not is_one and not any(statically_known_true(stride == distance) for distance in expected):
             return False
-        expected = expected * size
+        expected = [expected[0] * size, expected[1] * sym_max(size, 1)]
     return True
 
 
