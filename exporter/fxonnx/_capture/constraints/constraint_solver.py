@@ -99,6 +99,7 @@ def _without_clamps(expression: sympy.Basic) -> sympy.Basic:
 def _limits(expression: sympy.Basic) -> Iterator[sympy.Basic]:
     if isinstance(expression, sympy.Eq):
         expression = cancelled(expression)
+    expression = _without_positive_factors(expression)
     if expression in (sympy.true, True):
         return
     if len(expression.free_symbols) == 1:
@@ -132,6 +133,15 @@ def _is_remainder(expression: sympy.Expr) -> bool:
         quotient.args[1].is_positive and sympy.expand(quotient.args[0] - quotient.args[1] * quotient - expression) == 0
         for quotient in expression.atoms(FloorDiv)
     )
+
+
+def _without_positive_factors(expression: sympy.Basic) -> sympy.Basic:
+    """``n - 5 >= 0`` from ``batch*(n - 5) >= 0``."""
+    if not isinstance(expression, sympy.Ge | sympy.Gt | sympy.Le | sympy.Lt) or expression.rhs != 0:
+        return expression
+    factors = sympy.Mul.make_args(expression.lhs)
+    others = [factor for factor in factors if not factor.is_positive]
+    return expression if len(others) == len(factors) else expression.func(sympy.Mul(*others), 0)
 
 
 def _solved(expression: sympy.Basic) -> sympy.Basic:

@@ -71,6 +71,7 @@ class SizeFunction:
         degree: The largest degree of the polynomials.
         start: The first size at which they hold.
         is_everywhere: Whether they hold for negative integers as well.
+        undefined: The sizes before ``start`` at which a divisor is 0; no condition holds there.
     """
 
     values: Values
@@ -78,6 +79,7 @@ class SizeFunction:
     degree: int = 0
     start: int = 0
     is_everywhere: bool = True
+    undefined: frozenset[int] = frozenset()
 
     def differences(self) -> Values:
         """For each remainder the value at ``start``, the first difference of the polynomial, the second, and so on."""
@@ -100,7 +102,7 @@ class SizeFunction:
     def extended(self, start: int, period: int, degree: int) -> SizeFunction:
         """The same function with a later start, a multiple of the period and a higher degree."""
         values = self.table(start + (degree + 1) * period)
-        return SizeFunction(values, period, degree, start, self.is_everywhere)
+        return SizeFunction(values, period, degree, start, self.is_everywhere, self.undefined)
 
     def reduced(self) -> SizeFunction:
         """The same function with its least degree."""
@@ -124,7 +126,15 @@ class SizeFunction:
 
     def complement(self) -> SizeFunction:
         """The opposite of a condition."""
-        return replace(self, values=1 - self.values)
+        return replace(self, values=1 - self.values)._without_undefined()
+
+    def _without_undefined(self) -> SizeFunction:
+        """A condition that does not hold where it is undefined."""
+        if not self.undefined:
+            return self
+        values = self.values.copy()
+        values[sorted(self.undefined)] = 0
+        return replace(self, values=values)
 
     @property
     def slope(self) -> int | None:
@@ -168,19 +178,20 @@ def _compute(expression: sympy.Basic, known: Known, sign: int) -> SizeFunction:
     arguments: Sequence[sympy.Basic] = expression.args
     if isinstance(expression, CeilToInt) and isinstance(arguments[0], IntTrueDiv):
         value, divisor = arguments[0].args
-        return _quotient(_known(value, known, sign), -1 * divisor, _negative_quotient)
+        return _quotient_of(_known(value, known, sign), -1 * divisor, _negative_quotient, known, sign)
     if isinstance(expression, sympy.Pow):
         if not (arguments[1].is_Integer and 0 < int(arguments[1]) <= _LARGEST_POWER):
             raise NotComputableError
         arguments = [arguments[0]] * int(arguments[1])
     if isinstance(expression, FloorDiv | Mod | PythonMod) and len(arguments) == 2:
         divided = np.floor_divide if isinstance(expression, FloorDiv) else np.remainder
-        return _quotient(_known(arguments[0], known, sign), arguments[1], divided)
+        return _quotient_of(_known(arguments[0], known, sign), arguments[1], divided, known, sign)
     functions = [_known(argument, known, sign) for argument in arguments]
     if isinstance(expression, sympy.Rel):
         difference = _joined(np.subtract, *functions).with_stable_sign()
         values = RELATIONS[type(expression)](difference.values, 0).astype(np.int64)
-        return replace(difference, values=values[: difference.start + difference.period], degree=0)
+        found = replace(difference, values=values[: difference.start + difference.period], degree=0)
+        return found._without_undefined()
     if isinstance(expression, sympy.Not):
         return functions[0].complement()
     for kind, operation in _OPERATIONS.items():
@@ -239,7 +250,27 @@ def _joined(operation: Callable[..., Any], one: SizeFunction, other: SizeFunctio
     largest = (int(np.abs(values).max()) for values in (first, second))
     if operation is np.multiply and math.prod(largest) >= _LARGEST:
         raise NotComputableError
-    return _checked(SizeFunction(operation(first, second), period, degree, start, is_everywhere)).reduced()
+    undefined = one.undefined | other.undefined
+    return _checked(SizeFunction(operation(first, second), period, degree, start, is_everywhere, undefined)).reduced()
+
+
+def _quotient_of(
+    function: SizeFunction, divisor: sympy.Basic, operation: Callable[..., Any], known: Known, sign: int
+) -> SizeFunction:
+    """The quotient or the remainder of a function and a number, or a function that is constant from some size on."""
+    if divisor.is_Integer:
+        return _quotient(function, divisor, operation)
+    by = _known(divisor, known, sign).reduced()
+    numbers = np.unique(by.values[by.start :])
+    start = max(function.start, by.start)
+    if len(numbers) > 1 or sign < 0:
+        raise NotComputableError
+    function = function.extended(start, function.period, function.degree)
+    found, first = _quotient(function, sympy.Integer(int(numbers[0])), operation), by.table(start)
+    values = found.values.copy()
+    values[:start] = operation(function.values[:start], np.where(first == 0, 1, first))
+    undefined = function.undefined | by.undefined | {*map(int, np.flatnonzero(first == 0))}
+    return replace(found, values=values, is_everywhere=False, undefined=undefined)
 
 
 def _quotient(function: SizeFunction, divisor: sympy.Basic, operation: Callable[..., Any]) -> SizeFunction:
