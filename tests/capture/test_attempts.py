@@ -355,3 +355,21 @@ def test_a_model_that_fails_itself_is_not_tried_again() -> None:
             diagnostics=fxonnx.Diagnostics(on_stage=lambda *stage: attempts.append(str(stage))),
         )
     assert not any("plain" in one for one in attempts)
+
+
+def padded(x: Tensor) -> Tensor:
+    rest = int(x.shape[0]) % 4
+    if rest:
+        x = torch.cat((x, x.new_zeros(4 - rest, x.shape[1])))
+    return x.view(-1, 4, x.shape[1]).sum(1)
+
+
+def test_attempts_beside_single_sizes_begin_with_symbolic_integers() -> None:
+    model = Function(padded).eval()
+    program = fxonnx.export(model, (X,), dynamic_shapes=({0: "n"},))
+    changes = [one.change.replace(f"{Path(__file__).parent}/", "") for one in program.record.capture.attempts]
+    integers = "int, float and len keep sizes symbolic in test_attempts.py"
+    assert changes == ["", integers, "branches for single sizes are left out"]
+    for rows in (4, 5, 8, 3):
+        x = torch.rand(rows, 3)
+        torch.testing.assert_close(program(x)[0], model(x))

@@ -226,9 +226,18 @@ class CapturePlan:
         """The functions that run in a transformed form."""
         return self.rewriting if self.loops is None else self.loops.rewriting
 
-    def with_edges(self, kept: frozenset[str]) -> CapturePlan:
-        """The first plan of a series of attempts in which conditions are answered beside their edges."""
-        return dataclasses.replace(self, edges=kept, log=GuardLog(), change="branches for single sizes are left out")
+    def with_edges(self, kept: frozenset[str], integers: SymbolicIntegers) -> CapturePlan:
+        """The first plan of a series of attempts in which conditions are answered beside their edges.
+
+        It begins with the files in which sizes are symbolic after the attempts without it.
+        """
+        return dataclasses.replace(
+            self,
+            edges=kept,
+            integers=SymbolicIntegers(integers.files),
+            log=GuardLog(),
+            change="branches for single sizes are left out",
+        )
 
     def changed(self, change: str = "", **values: Any) -> CapturePlan:
         """The plan of the next attempt: with new values of fields, and without values of the fields after them.

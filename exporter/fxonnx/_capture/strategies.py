@@ -149,7 +149,7 @@ def capture_with_strategies(
     if isinstance(outcome, Failure):
         return _plain_capture(attempt, plan, outcome.error, own_error)
     if _has_fewer_sizes(outcome, last) and has_edges(asked):
-        return _with_fewer_limits(outcome, last, lambda edges: attempts(plan.with_edges(edges)), confirm)
+        return _with_fewer_limits(outcome, last, lambda edges: attempts(plan.with_edges(edges, last.integers)), confirm)
     return outcome, last
 
 
