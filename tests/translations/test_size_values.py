@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sympy
 
-from fxonnx_translations._builder.size_values import SizeValues, UndefinedSizeError
+from fxonnx_translations._builder.size_values import SizeProgram, SizeValues, UndefinedSizeError
 from fxonnx_translations._torch_compat import FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod, int_oo, sympy_functions
 
 n = sympy.Symbol("n", integer=True, positive=True)
@@ -52,6 +52,7 @@ def test_values(expression: sympy.Basic, function: Callable[[int, int], Any]) ->
     for one in (1, 2, 7, 64, 1001):
         for other in (1, 3, 8):
             assert SizeValues({n: one, m: other}).value(expression) == function(one, other)
+            assert SizeProgram(expression).value({"n": one, "m": other}) == function(one, other)
 
 
 def test_parts_are_computed_once() -> None:
@@ -74,6 +75,9 @@ def test_parts_are_computed_once() -> None:
 def test_sizes_without_a_value(expression: sympy.Expr) -> None:
     with pytest.raises(UndefinedSizeError):
         SizeValues({n: 1}).size(expression)
+    if expression.free_symbols == {n}:
+        with pytest.raises(UndefinedSizeError):
+            SizeProgram(expression).value({"n": 1})
 
 
 def test_other_symbols_have_the_default_value() -> None:

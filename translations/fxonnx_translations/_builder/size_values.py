@@ -17,7 +17,7 @@ import sympy
 
 from .._torch_compat import int_oo, sympy_functions
 
-__all__ = ["EVALUATION_ERRORS", "SizeValues", "UndefinedSizeError"]
+__all__ = ["EVALUATION_ERRORS", "SizeProgram", "SizeValues", "UndefinedSizeError"]
 
 EVALUATION_ERRORS = (ArithmeticError, AssertionError, TypeError, ValueError)
 """Errors of sympy, mpmath and torch's functions where sizes are inserted in an expression that has no value at them."""
@@ -84,10 +84,7 @@ class SizeValues:
             function = _unary_function(type(part).__name__)
         if function is None:
             return self._atom(part.func(*map(sympy.sympify, operands)))
-        value = function(*operands)
-        if isinstance(value, complex):
-            raise UndefinedSizeError(f"{part} is {value}")
-        return int(value) if isinstance(value, Fraction) and value.denominator == 1 else value
+        return _plain(function(*operands))
 
     def _atom(self, part: sympy.Basic) -> Any:
         if part.is_Symbol and self._default is not None:
@@ -103,6 +100,60 @@ class SizeValues:
         if not part.is_number or part.is_real is False:
             raise UndefinedSizeError(f"{part} is not a number")
         return float(part)
+
+
+class SizeProgram:
+    """An expression that is evaluated at many choices of its symbols: its parts in their order, each once.
+
+    Args:
+        expression: The expression.
+    """
+
+    def __init__(self, expression: sympy.Basic) -> None:
+        self._expression = expression
+        self._symbols = sorted(expression.free_symbols, key=str)
+        self._constants: list[Any] = []
+        self._steps: list[tuple[Callable[..., Any], tuple[int, ...]]] = []
+        parts = dict.fromkeys(sympy.postorder_traversal(expression))
+        computed = {part: _FUNCTIONS.get(type(part)) for part in parts if part.args}
+        constants = [part for part in parts if not part.args and not part.is_Symbol]
+        if None in computed.values():
+            # An operation of which only one operand has to have a value, or one of sympy.
+            return
+        try:
+            self._constants = [SizeValues({}).value(constant) for constant in constants]
+        except UndefinedSizeError:
+            return
+        slots = {part: slot for slot, part in enumerate([*self._symbols, *constants, *computed])}
+        self._steps = [
+            (function, tuple(slots[one] for one in part.args)) for part, function in computed.items() if function
+        ]
+
+    def value(self, sizes: Mapping[str, int]) -> Any:
+        """The value at sizes by the names of the symbols; see ``SizeValues.value``.
+
+        Raises:
+            UndefinedSizeError: If it has none.
+        """
+        values: list[Any] = [int(sizes[symbol.name]) for symbol in self._symbols]
+        if not self._steps:
+            return SizeValues(dict(zip(self._symbols, values, strict=True))).value(self._expression)
+        values += self._constants
+        try:
+            for function, operands in self._steps:
+                values.append(_plain(function(*[values[operand] for operand in operands])))
+        except (ArithmeticError, TypeError, ValueError) as error:
+            raise UndefinedSizeError(f"{self._expression}: {error}") from error
+        return values[-1]
+
+
+def _plain(value: Any) -> Any:
+    """A result as a number of Python that is not complex."""
+    if isinstance(value, int | float):
+        return value
+    if isinstance(value, complex):
+        raise UndefinedSizeError(f"a part of a size is {value}")
+    return int(value) if isinstance(value, Fraction) and value.denominator == 1 else value
 
 
 def _unary_function(name: str) -> Callable[..., Any] | None:

@@ -10,6 +10,7 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +18,7 @@ import sympy
 import torch
 
 from fxonnx_translations._builder.empty_tensors import Requirement
-from fxonnx_translations._builder.size_values import SizeValues, UndefinedSizeError
+from fxonnx_translations._builder.size_values import SizeProgram, UndefinedSizeError
 from fxonnx_translations._torch_compat import Max, Min
 
 from ..._display import TableTuple
@@ -76,9 +77,8 @@ class Constraint:
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether sizes of all of its dims satisfy it."""
-        values = SizeValues({symbol: sizes[symbol.name] for symbol in self.expression.free_symbols})
         try:
-            return values.value(self.expression) is True
+            return _program_of(self.expression).value(sizes) is True
         except UndefinedSizeError:
             # The model raises the error as well. The graph, whose limit has a reason, divides by 1 instead of 0.
             return self.reason is not None
@@ -86,6 +86,12 @@ class Constraint:
     def is_about(self, expression: sympy.Basic) -> bool:
         """Whether an expression contains a constrained dim."""
         return any(symbol.name in self.dims for symbol in expression.free_symbols)
+
+
+@lru_cache(maxsize=256)
+def _program_of(expression: sympy.Basic) -> SizeProgram:
+    """The condition of a constraint, for the search of sizes that satisfy it."""
+    return SizeProgram(expression)
 
 
 class Constraints(TableTuple[Constraint]):
