@@ -373,3 +373,18 @@ def test_attempts_beside_single_sizes_begin_with_symbolic_integers() -> None:
     for rows in (4, 5, 8, 3):
         x = torch.rand(rows, 3)
         torch.testing.assert_close(program(x)[0], model(x))
+
+
+def checked(x: Tensor) -> Tensor:
+    if x.shape[0] < 3:
+        raise ValueError("too few rows")
+    rest = -x.shape[1] % 4
+    if rest > 0:
+        x = torch.cat((x, x.new_zeros(x.shape[0], rest)), 1)
+    return x.unflatten(1, (-1, 4)).sum(2)
+
+
+def test_limits_of_other_lines_are_no_reason_for_attempts_beside_single_sizes() -> None:
+    with pytest.warns(UserWarning, match="n >= 3"):
+        program = fxonnx.export(Function(checked).eval(), (torch.ones(4, 5),), dynamic_shapes=({0: "n"},))
+    assert [one.change for one in program.record.capture.attempts] == [""]

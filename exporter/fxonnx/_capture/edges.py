@@ -39,15 +39,17 @@ from .evaluating_code import Asking, evaluating_frame
 from .patches.patch import Patch, applied
 from .user_code import function_source
 
-__all__ = ["answered_beside_data_edges", "answered_beside_edges", "edge_of", "has_edges"]
+__all__ = ["answered_beside_data_edges", "answered_beside_edges", "edge_of", "edge_places"]
 
 
-def has_edges(conditions: Mapping[sympy.Basic, Asking]) -> bool:
-    """Whether conditions of a model, with sizes as symbols, have edges, and are no checks."""
-    return any(
-        edge_of(condition, dict.fromkeys(condition.free_symbols, ValueRanges(1, int_oo))) and answer_at(asking) is None
+def edge_places(conditions: Mapping[sympy.Basic, Asking]) -> set[str]:
+    """The places of the conditions of a model, with sizes as symbols, that have edges and are no checks."""
+    return {
+        f"{asking.f_code.co_filename}:{asking.f_lineno} in {asking.f_code.co_name}"
         for condition, asking in conditions.items()
-    )
+        if edge_of(condition, dict.fromkeys(condition.free_symbols, ValueRanges(1, int_oo)))
+        and answer_at(asking) is None
+    }
 
 
 @contextmanager

@@ -6,7 +6,7 @@ A capture for fewer sizes than requested is made again with other answers, if th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -17,7 +17,7 @@ from ..errors import CaptureError
 from .constraints.constraint import Constraint
 from .constraints.specialized_dims import SpecializedDimsError, without_specialized
 from .data_dependence.checks import is_data_dependent, may_be_data_dependent, unresolved_error
-from .edges import has_edges
+from .edges import edge_places
 from .evaluating_code import Asking
 from .function_transforms import RetryTransforms
 from .patches.size_numbers import converting_files
@@ -40,9 +40,12 @@ _LEAST_SHARE = 1 / 1024
 """Of a constraint that excludes larger sizes only."""
 
 
-def _has_fewer_sizes(capture: Capture, plan: CapturePlan) -> bool:
-    """Whether a model was captured for fewer sizes than requested."""
-    return _count(capture, plan) > 0
+def _may_be_limited_at(places: Collection[str], capture: Capture, plan: CapturePlan) -> bool:
+    """Whether a model was captured for fewer sizes than requested, possibly because of the conditions at some places."""
+    limits = [one for one in capture.limits.constraints if one.narrows]
+    if plan.specialized or any(one.line is None for one in limits):
+        return bool(places)
+    return any(f"{place}:" in str(one.line) for one in limits for place in places)
 
 
 def _with_fewer_limits(
@@ -148,7 +151,7 @@ def capture_with_strategies(
     outcome, last, asked = attempts(plan)
     if isinstance(outcome, Failure):
         return _plain_capture(attempt, plan, outcome.error, own_error)
-    if _has_fewer_sizes(outcome, last) and has_edges(asked):
+    if _may_be_limited_at(edge_places(asked), outcome, last):
         return _with_fewer_limits(outcome, last, lambda edges: attempts(plan.with_edges(edges, last.integers)), confirm)
     return outcome, last
 
