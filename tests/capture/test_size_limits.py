@@ -19,7 +19,16 @@ from fxonnx._capture.constraints.constraint_solver import Bounds, is_implied, li
 from fxonnx._capture.constraints.relation_text import text_of
 from fxonnx._capture.constraints.size_sets import SizeSet, size_function
 from fxonnx_translations._builder.size_values import SizeValues
-from fxonnx_translations._torch_compat import CeilToInt, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod
+from fxonnx_translations._torch_compat import (
+    CeilToInt,
+    FloorDiv,
+    IntTrueDiv,
+    Max,
+    Min,
+    Mod,
+    PythonMod,
+    sympy_functions,
+)
 from tests.functions import Function
 
 h, w = (sympy.Symbol(name, integer=True, positive=True) for name in "hw")
@@ -43,6 +52,8 @@ def random_size(chance: random.Random, symbol: sympy.Symbol, depth: int) -> symp
             lambda size, number: size + PythonMod(-size, number),
             lambda size, number: PythonMod(size, number),
             lambda size, number: CeilToInt(IntTrueDiv(size, sympy.Integer(number))),
+            lambda size, number: sympy_functions.RoundToInt(IntTrueDiv(size, sympy.Integer(number))),
+            lambda size, number: FloorDiv(size, Max(2, Min(symbol, number))),
             lambda size, number: Max(size, number),
             lambda size, number: Min(size, 4 * number),
             lambda size, number: size * (symbol + number),
@@ -187,3 +198,34 @@ def test_the_file_accepts_the_sizes_of_the_guards(guards: Sequence[tuple[int, in
         else:
             with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.Fail, match="requires n"):
                 run()
+
+
+_window = Max(1, sympy_functions.RoundToInt(IntTrueDiv(Min(h, w), sympy.Integer(256))))
+_parity = Max(Mod(h, 2), Mod(w, 2))
+_frames = CeilToInt(IntTrueDiv(h - Min(315, h), Min(315, h) - 62))
+EXTREMES: list[tuple[sympy.Basic, list[str]]] = [
+    (FloorDiv(h, _window) >= 11, ["h >= 11"]),
+    (FloorDiv(h, _window) - 10 >= 0, ["h >= 10"]),
+    (FloorDiv(h, _window) > 0, []),
+    (FloorDiv(h + FloorDiv(_window - 1, 2) + FloorDiv(_window, 2), _window) + 2 >= 3, []),
+    (_window <= 1, ["h <= 383 or w <= 383"]),
+    (sympy.Eq(_window, 2), ["h <= 640 or w <= 640", "h >= 384", "w >= 384"]),
+    (FloorDiv(h + _parity, 2) >= 1, []),
+    (FloorDiv(h + _parity, 2) >= 3, ["(h + max(h % 2, w % 2)) // 2 >= 3"]),
+    (FloorDiv(Min(h, w), 4) >= 2, ["h >= 8", "w >= 8"]),
+    (FloorDiv(Max(h, w), 4) < 9, ["h <= 35", "w <= 35"]),
+    (w * (_frames + 1) >= 0, ["h != 62"]),
+    ((Min(315, h) - 62) * _frames + Min(315, h) >= 0, ["h != 62"]),
+]
+
+
+@pytest.mark.parametrize(("relation", "expected"), EXTREMES, ids=[text_of(row[0]) for row in EXTREMES])
+def test_limits_of_the_smaller_and_the_larger_size(relation: sympy.Basic, expected: list[str]) -> None:
+    found = list(normal_forms(relation))
+    assert sorted(map(text_of, found)) == expected
+    chance = random.Random(0)
+    for most in (20, 80, 1000, 5000):
+        for _ in range(300):
+            sizes = {h: chance.randint(1, most), w: chance.randint(1, most)}
+            if not (relation.has(_frames) and sizes[h] == 62):
+                assert accepted([relation], sizes) == accepted(found, sizes), sizes

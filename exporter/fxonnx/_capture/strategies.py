@@ -41,7 +41,7 @@ _LEAST_SHARE = 1 / 1024
 
 
 def _may_be_limited_at(places: Collection[str], capture: Capture, plan: CapturePlan) -> bool:
-    """Whether a model was captured for fewer sizes than requested, possibly because of the conditions at some places."""
+    """Whether a model was captured for fewer sizes than requested, perhaps because of the conditions at some places."""
     limits = [one for one in capture.limits.constraints if one.narrows]
     if plan.specialized or any(one.line is None for one in limits):
         return bool(places)

@@ -31,6 +31,7 @@ from fxonnx_translations._torch_compat import (
     try_solve,
 )
 
+from .size_extremes import cases_of_extremes
 from .size_sets import LONGEST_PERIOD, RELATIONS, Bounds, NotComputableError, SizeSet, Values, size_function
 
 __all__ = [
@@ -110,6 +111,10 @@ def _limits(expression: sympy.Basic) -> Iterator[sympy.Basic]:
         if limits is not None:
             yield from limits
             return
+    cases = cases_of_extremes(expression) if expression.has(Min, Max) else None
+    if cases is not None:
+        yield from normal_forms(cases)
+        return
     # A bound or a remainder of 0, if an equation has this meaning.
     meanings = (_clamp_limit, _divisibility) if isinstance(expression, sympy.Eq) else ()
     found = next((form for meaning in meanings if (form := meaning(expression)) is not None), expression)

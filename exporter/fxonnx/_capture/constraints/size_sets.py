@@ -28,6 +28,7 @@ from fxonnx_translations._torch_compat import (
     PythonMod,
     ValueRanges,
     int_oo,
+    sympy_functions,
 )
 
 __all__ = [
@@ -179,6 +180,9 @@ def _compute(expression: sympy.Basic, known: Known, sign: int) -> SizeFunction:
     if isinstance(expression, CeilToInt) and isinstance(arguments[0], IntTrueDiv):
         value, divisor = arguments[0].args
         return _quotient_of(_known(value, known, sign), -1 * divisor, _negative_quotient, known, sign)
+    if isinstance(expression, sympy_functions.RoundToInt) and isinstance(arguments[0], IntTrueDiv):
+        value, divisor = arguments[0].args
+        return _rounded_quotient(_known(value, known, sign), divisor)
     if isinstance(expression, sympy.Pow):
         if not (arguments[1].is_Integer and 0 < int(arguments[1]) <= _LARGEST_POWER):
             raise NotComputableError
@@ -289,6 +293,21 @@ def _quotient(function: SizeFunction, divisor: sympy.Basic, operation: Callable[
         raise NotComputableError
     extended = function.extended(function.start, period, function.degree)
     return replace(extended, values=operation(extended.values, by)).reduced()
+
+
+def _rounded_quotient(function: SizeFunction, divisor: sympy.Basic) -> SizeFunction:
+    """The quotient of a function and a number, rounded to the nearest integer, and to the even one of two."""
+    if not divisor.is_Integer or int(divisor) <= 0:
+        raise NotComputableError
+    by = int(divisor)
+    # The differences of the longer period are even multiples of the divisor.
+    period = function.period * 2 * by * math.lcm(*range(1, function.degree + 1))
+    if period > LONGEST_PERIOD:
+        raise NotComputableError
+    extended = function.extended(function.start, period, function.degree)
+    quotients, rest = np.divmod(extended.values, by)
+    is_up = (2 * rest > by) | ((2 * rest == by) & (quotients % 2 == 1))
+    return replace(extended, values=quotients + is_up).reduced()
 
 
 def _negative_quotient(values: Values, divisor: int) -> Values:
