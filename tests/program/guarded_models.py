@@ -75,7 +75,7 @@ class _PoolOfEighths(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h, w = x.shape[-2:]
         y = self.head(x)
-        scale = F.avg_pool2d(y, (h // 8, w // 8))
+        scale = F.avg_pool2d(y, (h // 8, w // 8), ceil_mode=True)
         return self.tail(F.interpolate(scale, size=(h, w)) + y) + x
 
 
@@ -99,7 +99,7 @@ class _Windows(nn.Module):
 
 
 class _Samples(nn.Module):
-    """A separator that is written for lengths without a remainder, and pads others."""
+    """A separator that is written for lengths without a remainder, and doubles and pads others."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class _Samples(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rest = x.shape[-1] % 40
-        padded = F.pad(x, (0, 40 - rest)) if rest else x
+        padded = F.pad(x * 2, (0, 40 - rest)) if rest else x
         return self.decoder(self.encoder(padded[:, None]).relu())[..., : x.shape[-1]]
 
 
