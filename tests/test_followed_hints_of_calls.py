@@ -14,19 +14,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from torch.nn import functional as F
 from torch.onnx import TrainingMode
 
 import fxonnx
 from fxonnx import ExportOptions, InputObserver, QuantizeConfig
 
 from .functions import Function, VariadicFunction
-
-# from .hints import hints_outside_of_the_capture
 from .messages import check_message
 from .test_mistakes_by_topic import LINEAR, Counter, NumberOf, drop_in, linear, of, square, thrice, translated, wrong
 
-ROOT = Path(__file__).parent.parent
 X = torch.rand(2, 3)
 RELU = torch.ops.aten.relu.default
 _Call = Callable[[], Any]
