@@ -263,8 +263,9 @@ def eager_failure(
         # A construct that fxonnx refuses.
         return None
     hint = None if error.hint == OTHER_HINT else error.hint
-    if is_data_dependent(cause) or (hint is not None and _is_from_patches(cause)):
-        # After a guard, the model may change state that nobody restores; errors of the patches are clearer themselves.
+    is_from_patches = _is_from_patches(cause)
+    if is_data_dependent(cause) or (hint is not None and is_from_patches):
+        # After a guard, the model may change state that nobody restores.
         return None
     is_small = bytes_of(model.parameters()) <= _MOST_BYTES
     # A debugger would wait for input again.
@@ -276,7 +277,9 @@ def eager_failure(
     if raised is None or isinstance(raised, UncapturedHigherOrderOpError):
         return None
     # The hint of another error of the capture would not help.
-    found = error_of_model(raised, model, hint if type(raised) is type(cause) else None)
+    # Errors of the patches are clearer themselves.
+    shown = cause if is_from_patches and cause is not None else raised
+    found = error_of_model(shown, model, hint if type(raised) is type(cause) else None)
     found.__cause__ = cause
     return found
 
