@@ -1,14 +1,15 @@
-"""The hints of errors of the capture, as they are in the code."""
+"""The hints of errors, as they are in the code: those of the capture, and those of the other rooms."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["capture_hints"]
+__all__ = ["capture_hints", "other_hints"]
 
 PACKAGE = Path(__file__).parent.parent / "exporter" / "fxonnx"
+TRANSLATIONS = PACKAGE.parent.parent / "translations" / "fxonnx_translations"
 _RAISES = ("CaptureError", "refuse")
 
 
@@ -31,6 +32,40 @@ def capture_hints() -> Iterator[tuple[str, str]]:
                 given = named.get(given.id)
             for text in _texts(given):
                 yield f"{path.name}:{call.lineno}", text
+
+
+def other_hints() -> Iterator[tuple[str, str]]:
+    """Each hint outside of the capture with its place; ``{}`` stands for a value. Suggestions of names have no text."""
+    for root in (PACKAGE, TRANSLATIONS):
+        for path in sorted(root.rglob("*.py")):
+            if "_capture" not in path.relative_to(root).parts:
+                yield from _hints_of_file(path, root)
+
+
+def _hints_of_file(path: Path, root: Path) -> Iterator[tuple[str, str]]:
+    tree = ast.parse(path.read_text())
+    named: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            named.setdefault(node.targets[0].id, []).append(node.value)
+        elif isinstance(node, ast.FunctionDef):
+            named.setdefault(node.name, []).extend(_returned(node))
+    for call in ast.walk(tree):
+        for keyword in call.keywords if isinstance(call, ast.Call) else ():
+            if keyword.arg == "hint":
+                place = f"{path.relative_to(root).as_posix()}:{keyword.value.lineno}"
+                yield from ((place, text) for value in _values(keyword.value, named) for text in _texts(value))
+
+
+def _returned(function: ast.FunctionDef) -> Sequence[ast.expr]:
+    return [node.value for node in ast.walk(function) if isinstance(node, ast.Return) and node.value is not None]
+
+
+def _values(node: ast.expr, named: dict[str, list[ast.expr]]) -> Sequence[ast.expr]:
+    """What a name of the file may refer to, and a function of it return; any other expression itself."""
+    if isinstance(node, ast.Call):
+        node = node.func
+    return named.get(node.id, []) if isinstance(node, ast.Name) else [node]
 
 
 def _texts(node: ast.expr | None) -> Iterator[str]:

@@ -185,10 +185,10 @@ def test_which_add_ons_apply_to_a_model(model: nn.Module, names: list[str], monk
 
 
 def test_scripted_modules_and_functions() -> None:
-    (script, quantization) = all_extensions()
+    script, quantization, *_ = all_extensions()
     scripted = torch.jit.trace(nn.Linear(2, 2), torch.randn(1, 2))
     with extended(nn.Sequential(scripted)):
-        assert active_extensions() == (script, quantization)
+        assert active_extensions()[:2] == (script, quantization)
     with extended(nn.Linear(2, 2)):
         assert script in active_extensions()
 

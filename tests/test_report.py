@@ -246,7 +246,7 @@ def test_constants_come_after_the_modules(tmp_path: Path) -> None:
     program = fxonnx.export(Reshapes().eval(), (torch.rand(2, 3),), dynamic_shapes=({0: "batch"},))
     page = fxonnx.report(program, tmp_path / "page.html").read_text().partition('id="graph"')[2]
     text = re.sub(r"<[^>]+>", "", page)
-    places = [text.index(part) for part in ("scale: FLOAT[3]", "layer.bias: ", "Gemm mul", "= [0, 2, 2]")]
+    places = [text.index(part) for part in ("scale: FLOAT[3]", "layer.bias: ", "Gemm mul", "= [-1, 2, 2]")]
     assert places == sorted(places)
 
 

@@ -33,7 +33,8 @@ def is_user_file(filename: str) -> bool:
     """Whether a file is user code: not part of torch, sympy, fxonnx or Python's standard library."""
     if filename.startswith("<"):
         return filename.startswith(_INPUTS)
-    if filename.startswith((TORCH, OWN, SYMPY)):
+    if filename.startswith((TORCH, OWN, SYMPY)) or filename.endswith((".pyx", ".pxd")):
+        # Compiled code has no lines of the user.
         return False
     return not filename.startswith(_LIBRARY) or "site-packages" in filename
 

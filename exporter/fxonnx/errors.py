@@ -60,10 +60,18 @@ __all__ = [
 ]
 
 
+_MOST_CHARACTERS = 200
+
+
 def kind_of(value: object) -> str:
     """The class of a value with its article, for messages: ``an int``, ``a list``."""
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
+
+
+def node_line(node: str) -> str:
+    """The line of a message that shows an FX node, whose arguments may be any number of nodes."""
+    return f"  node: {node}" if len(node) <= _MOST_CHARACTERS else f"  node: {node[: _MOST_CHARACTERS - 4]} ..."
 
 
 def one_line(error: BaseException) -> str:
@@ -240,7 +248,7 @@ class TranslationError(ConversionError):
         self.location = location
         parts = [f"translating {target}: {message}" if target else message]
         if node:
-            parts.append(f"  node: {node}")
+            parts.append(node_line(node))
         if location:
             parts.append(f"  at: {location}")
         super().__init__("\n".join(parts), hint=hint)

@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 import sympy
 import torch
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, RuntimeException
 
 import fxonnx
 from fxonnx._capture.constraints.constraint_solver import Bounds, is_implied, limits_of, normal_forms
@@ -229,3 +230,22 @@ def test_limits_of_the_smaller_and_the_larger_size(relation: sympy.Basic, expect
             sizes = {h: chance.randint(1, most), w: chance.randint(1, most)}
             if not (relation.has(_frames) and sizes[h] == 62):
                 assert accepted([relation], sizes) == accepted(found, sizes), sizes
+
+
+@pytest.mark.parametrize("is_symmetric", [True, False])
+@pytest.mark.parametrize("name", torch.signal.windows.__all__)
+def test_windows_of_torch_have_other_values_at_one_element(name: str, is_symmetric: bool) -> None:
+    """torch's code returns them after a comparison of the size, which is a limit as one of the model's."""
+    window, more = getattr(torch.signal.windows, name), {"a": [0.4, 0.3, 0.3]} if name == "general_cosine" else {}
+    model = Function(lambda x: x * window(x.shape[0], sym=is_symmetric, **more)).eval()
+    program = fxonnx.export(model, (torch.rand(6),), dynamic_shapes=({0: "n"},))
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
+    found = {}
+    for n in (0, 1, 2, 7):
+        x = torch.rand(n)
+        try:
+            (found[n],) = session.run(None, {"x": x.numpy()})
+        except (Fail, InvalidArgument, RuntimeException):
+            continue
+        torch.testing.assert_close(torch.from_numpy(found[n]), model(x), atol=1e-6, rtol=1e-5)
+    assert {2, 7} <= found.keys()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -137,3 +138,15 @@ def test_parameters_that_are_values_of_tensors(name: str, dtype: torch.dtype) ->
         k = torch.tensor(value).to(dtype)
         (found,) = program(LARGE, k)
         torch.testing.assert_close(found, forward(LARGE, k), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("function", [F.hardsigmoid, F.hardswish])
+def test_the_default_slope_is_not_written(function: Callable[..., torch.Tensor]) -> None:
+    """OpenCV 5.0 fuses a HardSigmoid with beta and a product, such as squeeze-and-excitation's, to the HardSwish of one of both."""
+    program = fxonnx.export(
+        Function(lambda x: x * function(x.mean(1, True))).eval(), (torch.randn(2, 3),), opset_version=13
+    )
+    (node,) = (node for node in program.model.graph if node.op_type == "HardSigmoid")
+    assert list(node.attributes) == ["alpha"]
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(program(x)[0], x * function(x.mean(1, True)))

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import fxonnx
+from fxonnx_translations._builder.shape_inference import ints_of
 from tests.functions import Function
 
 
@@ -84,3 +85,34 @@ def test_known_chains(function: Any, expected: list[str] | None, opset: int) -> 
     program = fxonnx.export(Function(function).eval(), (x,), opset_version=opset, verify=True)
     if expected is not None:
         assert [node.op_type for node in program.model.graph] == expected
+
+
+RESHAPED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "flatten": lambda x: x.flatten(1),
+    "x.shape[0]": lambda x: x.reshape(x.shape[0], 3, 8),
+    "merged with the batch": lambda x: x.flatten(0, 1).sin().reshape(x.shape[0], 24),
+    "transposed": lambda x: x.transpose(1, 2).reshape(x.shape[0], 24),
+    "last": lambda x: x.permute(1, 2, 0).reshape(24, x.shape[0]),
+    "windows": lambda x: x.view(x.shape[0], 2, 2, 6).transpose(1, 2).reshape(-1, 2, 6).reshape(x.shape[0], 24),
+}
+
+
+@pytest.mark.parametrize("name", RESHAPED)
+def test_the_only_dynamic_size_is_inferred(name: str) -> None:
+    """OpenCV takes a 0, which copies the size of the input, for the number of elements."""
+    model = Function(RESHAPED[name]).eval()
+    program = fxonnx.export(model, (torch.randn(2, 4, 6),), dynamic_shapes=({0: "n"},))
+    targets = [ints_of(node.inputs[1]) for node in program.model.graph if node.op_type == "Reshape"]
+    assert targets
+    assert all(target is not None and 0 not in target for target in targets)
+    for n in (0, 1, 7):
+        x = torch.randn(n, 4, 6)
+        torch.testing.assert_close(program(x)[0], model(x))
+
+
+def test_a_size_beside_a_static_size_of_0_is_not_inferred() -> None:
+    """The number of elements, 0, does not tell the batch."""
+    model = Function(lambda x: x.reshape(x.shape[0], 0, 3)).eval()
+    program = fxonnx.export(model, (torch.randn(2, 0, 6),), dynamic_shapes=({0: "n"},))
+    for n in (0, 1, 7):
+        assert program(torch.randn(n, 0, 6))[0].shape == (n, 0, 3)

@@ -36,6 +36,7 @@ from .patches.patch import is_tracing, not_tracing
 from .user_code import codes_of, reachable_functions
 
 __all__ = [
+    "OTHER_HINT",
     "call_with_weights",
     "copies_of_inputs",
     "eager_failure",
@@ -53,6 +54,12 @@ __all__ = [
 
 
 _T = TypeVar("_T")
+
+OTHER_HINT = (
+    "compute with functions of torch at this line, or leave it out of exports: "
+    "if not torch.compiler.is_exporting(): ..."
+)
+"""The hint for an error of the capture that is none of the known ones."""
 
 # All parameters of a model up to this size are copied for a call, and those that are small themselves.
 _MOST_COPIED_BYTES = 2**24
@@ -255,8 +262,10 @@ def eager_failure(
     if cause is None and not isinstance(error, SpecializedDimsError):
         # A construct that fxonnx refuses.
         return None
-    if is_data_dependent(cause) or _is_from_patches(cause):
-        # After a guard, the model may change state that nobody restores; errors of the patches are clearer themselves.
+    hint = None if error.hint == OTHER_HINT else error.hint
+    is_from_patches = _is_from_patches(cause)
+    if is_data_dependent(cause) or (hint is not None and is_from_patches):
+        # After a guard, the model may change state that nobody restores.
         return None
     is_small = bytes_of(model.parameters()) <= _MOST_BYTES
     # A debugger would wait for input again.
@@ -268,7 +277,9 @@ def eager_failure(
     if raised is None or isinstance(raised, UncapturedHigherOrderOpError):
         return None
     # The hint of another error of the capture would not help.
-    found = error_of_model(raised, model, error.hint if type(raised) is type(cause) else None)
+    # Errors of the patches are clearer themselves.
+    shown = cause if is_from_patches and cause is not None else raised
+    found = error_of_model(shown, model, hint if type(raised) is type(cause) else None)
     found.__cause__ = cause
     return found
 

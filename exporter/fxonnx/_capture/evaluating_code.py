@@ -69,6 +69,8 @@ _RESHAPES = (torch.ops.aten.flatten.using_ints, torch.ops.aten.ravel.default, to
 # which of two equivalent kernels to call, and whether a cache is empty.
 _BROADCASTING = re.compile(r"/transformers/(masking_utils\.py|cache_utils\.py|integrations/\w+\.py)$")
 
+# Code of torch that returns other values for sizes of 0 and 1, as a model does.
+_VALUES = TORCH + "signal/windows/"
 _MASKS = re.compile(r"/transformers/masking_utils\.py$")
 
 
@@ -84,7 +86,8 @@ class Asking:
 def is_library_frame(evaluating: FrameType) -> bool:
     """Whether a frame is in torch, or in code of transformers that computes the same values for sizes of 0 and 1."""
     name = evaluating.f_code.co_filename
-    return name.startswith((TORCH, OWN)) or _BROADCASTING.search(name) is not None
+    is_of_torch = name.startswith((TORCH, OWN)) and not name.startswith(_VALUES)
+    return is_of_torch or _BROADCASTING.search(name) is not None
 
 
 def evaluating_frame(frame: FrameType | None) -> FrameType | None:
@@ -123,7 +126,7 @@ def is_shortcut(guard: sympy.Basic, evaluating: FrameType) -> bool:
     name = evaluating.f_code.co_filename
     if _BROADCASTING.search(name) is not None:
         return distinguishes_zero_or_one(guard)
-    if not name.startswith((TORCH, OWN)):
+    if not name.startswith((TORCH, OWN)) or name.startswith(_VALUES):
         return False
     # Operators are called from __torch_function__; other conditions in torch.export are about the program.
     if name.startswith((TORCH + "export/", TORCH + "_export/")) and not _is_operator_call(evaluating):

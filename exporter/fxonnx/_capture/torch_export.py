@@ -35,7 +35,7 @@ from .constraints.guard_recorder import recorded_guards
 from .constraints.size_forms import canonical_sizes
 from .constraints.specialized_dims import specialized_dims_error
 from .data_dependence.checks import is_data_dependent
-from .eager_runs import eager_failure, hooks_for_model_only, user_line
+from .eager_runs import OTHER_HINT, eager_failure, hooks_for_model_only, user_line
 from .edges import answered_beside_data_edges, answered_beside_edges
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms, recorded_forward
 from .inputs.converted_inputs import restore_frozen, stacked_results, with_pieces
@@ -87,12 +87,30 @@ _NUMBER_HINT = (
     "input that it depends on in frozen=[...], which makes it a constant"
 )
 _UNHASHABLE = "unhashable type: non-nested SymInt"
+_MEMORY_HINT = (
+    "during the capture, tensors have no memory: compute with operators of torch, or leave the call out of exports: "
+    "if not torch.compiler.is_exporting(): ..."
+)
 _HINTS = {
     **dict.fromkeys(_QUANTIZED, _QUANTIZED_HINT),
     ".__new__() takes ": "remove __new__ from the NamedTuple that forward returns, or let it accept all of its fields",
     "is not differentiable with respect to argument": "export within torch.no_grad(), as the model is called",
-    _UNHASHABLE: ("a size is the key of a dictionary or set: convert it with int(...), which makes it static"),
+    _UNHASHABLE: (
+        "a size or the value of a tensor is the key of a dictionary or set: convert a size with int(...), which makes "
+        "it static; name the input that a value depends on in frozen=[...], which makes it a constant"
+    ),
+    "cannot be pickled or copied by copy.copy": (
+        "copy with clone(); leave out what saves or sends a tensor: if not torch.compiler.is_exporting(): ..."
+    ),
     **dict.fromkeys(("of type SymFloat", "SymFloat.__format__", "Rational instance"), _NUMBER_HINT),
+    **dict.fromkeys(
+        ("Cannot access data pointer", "Cannot access storage", "only available on CPU", "Not available for 'meta'"),
+        _MEMORY_HINT,
+    ),
+    "do not support aliasing": "return a new tensor from each branch and body, such as x.clone()",
+    "do not support input mutation": "compute a new tensor in each branch and body: x + 1 in the place of x.add_(1)",
+    "to have same metadata": "return tensors of the shape and dtype of the operands from each branch and body",
+    "to be of the form": "pass an example with such a size, or another Dim",
     "of type SymInt which has no callable": (
         "NumPy has this function for numbers only, not for dynamic sizes: call the function of Python's math instead, "
         "or convert the size with int(...), which makes it static"
@@ -114,9 +132,14 @@ _TO_NUMPY = ".numpy() is not supported for tensor subclasses"
 _RETURNED = re.compile(r"Found <class '([^']+)'> in output, which is not a known type")
 _ADVICE = (
     *("For more ", "For extended logs", "For C++ stack", "If you suspect", "consider using data-dependent friendly"),
-    *("Exception raised from ", "frame #", "<omitting python frames>"),
+    *("Exception raised from ", "frame #", "<omitting python frames>", "This higher order operator doesn't work"),
 )
+_OTHER_ADVICE = ("Caused by: (", "Hint: ", "Explanation: ", "Higher Order Operator: ")
 _ADVICE_IN_LINE = re.compile(r" \(e\.g\. FakeTensor, FunctionalTensor\)| If you're using torch\.compile/export/fx.*")
+_END = re.compile("The error above occurred when calling torch.export|\n *from user code:|\n *Developer debug context")
+_FAKE = re.compile(r"FakeTensor\(\.\.\., (?:device='[^']*', )?size=(\([^)]*\))[^)]*\)")
+# torch's classes of numbers that are computed during the capture.
+_NUMBERS = re.compile(r"(?:non-nested )?Sym(Int|Float|Bool)\b")
 # torch's symbols for dynamic sizes (s58), and for values of tensors (u0, zuf1).
 _SYMBOLS = re.compile(r"\b(s|u|zuf|zf)\d+\b")
 
@@ -390,8 +413,16 @@ def explained_error(error: Exception, model: torch.nn.Module, plan: CapturePlan)
         if returned is not None:
             problem = f"forward returns an object of the class {returned[1]}, which is not a tensor"
             hint = "return tensors in tuples, lists or dicts, or register the class: torch.export.register_dataclass"
+            if returned[1] == "coroutine":
+                hint = "define forward without async"
         elif custom := _operator_without_shapes(error):
             problem, hint = _without_shapes(custom, error)
+        elif isinstance(error, UnsupportedOperatorException):
+            problem = f"torch.export does not know the shape of the result of {error.func}\n{_place(error)}"
+            hint = (
+                "compute it with other operators, on padded tensors and a mask in the place of nested ones, or wrap "
+                "the call in an operator of torch.library.custom_op with register_fake"
+            )
         elif _TO_NUMPY in shown:
             problem = f"forward returns a NumPy array, or computes with one\n{_place(error)}"
             hint = "return the tensor, and compute with functions of torch"
@@ -399,6 +430,7 @@ def explained_error(error: Exception, model: torch.nn.Module, plan: CapturePlan)
             problem = f"{_needed(error)}\n{shown}"
         else:
             problem = f"torch.export cannot capture the model: {type(error).__name__}\n{shown}"
+            hint = hint or OTHER_HINT
         found = CaptureError(problem, hint=hint)
     found.__cause__ = error
     return found
@@ -420,10 +452,8 @@ def _described(error: BaseException) -> tuple[str, str | None]:
     """torch's message without its debugging advice, the user's line of code, and a hint for known causes."""
     lines: list[str] = []
     is_guard = isinstance(error, GuardOnDataDependentSymNode | DataDependentOutputException)
-    for line in (
-        "" if is_guard else str(error).partition("The error above occurred when calling torch.export")[0].splitlines()
-    ):
-        if line.lstrip().startswith("Caused by: (") or line.startswith(_ADVICE):
+    for line in "" if is_guard else _END.split(str(error), maxsplit=1)[0].splitlines():
+        if line.lstrip().startswith(_OTHER_ADVICE) or line.startswith(_ADVICE):
             continue
         line = _ADVICE_IN_LINE.sub("", line)
         line = _SYMBOLS.sub(lambda found: "a size" if found[0].startswith("s") else "a value", line)
@@ -431,7 +461,9 @@ def _described(error: BaseException) -> tuple[str, str | None]:
             lines.append(line)
     shown = "\n".join(f"  {line}".rstrip() for line in lines[:MESSAGE_LINES]).rstrip()
     place = _place(error)
-    hint = next((hint for marker, hint in _HINTS.items() if marker in shown), None)
+    hint = next((hint for marker, hint in _HINTS.items() if marker in str(error)), None)
+    shown = _FAKE.sub(r"a tensor of size \1", shown)
+    shown = _NUMBERS.sub(lambda found: f"symbolic {found[1].lower()}", shown)
     return "\n".join(text for text in (shown, place) if text), hint
 
 

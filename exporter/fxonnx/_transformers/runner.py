@@ -101,7 +101,7 @@ def load(
 def _config(root: Path) -> Any:
     transformers = import_extra("transformers")
     if not (root / "config.json").is_file():
-        hint = did_you_mean(root.name, (each.name for each in root.parent.glob("*"))) if root.parent.is_dir() else None
+        hint = None if root.is_dir() else did_you_mean(root.name, (each.name for each in root.parent.glob("*")))
         problem = f"{root} has no config.json" if root.is_dir() else f"directory {root} does not exist"
         raise ArgumentError(
             "directory", problem, hint=hint or "pass a directory that fxonnx.huggingface.export has written"

@@ -159,7 +159,8 @@ def random_inputs(model: ir.Model) -> list[torch.Tensor]:
             continue
         if graph_input.dtype is None or graph_input.shape is None:
             problem = "random values cannot be made up for it: its dtype or rank is not known"
-            raise ArgumentError(str(graph_input.name), problem, hint="pass inputs")
+            hint = "declare both in the file: onnx.helper.make_tensor_value_info(name, type, shape)"
+            raise ArgumentError(str(graph_input.name), problem, hint=hint)
         sizes = [dim if isinstance(dim, int) else 2 for dim in graph_input.shape]
         if is_sequence(graph_input):
             sizes = [2, *sizes]

@@ -72,7 +72,8 @@ def mish(op: Op, self: ir.Value) -> ir.Value:
 @translates("aten::hardsigmoid")
 def hardsigmoid(op: Op, self: ir.Value) -> ir.Value:
     """aten::hardsigmoid(Tensor self) -> Tensor"""
-    return op.HardSigmoid(self, alpha=1.0 / 6.0, beta=0.5)
+    # beta is 0.5 by default. OpenCV 5.0 takes a product with any tensor for a HardSwish if beta is written.
+    return op.HardSigmoid(self, alpha=1.0 / 6.0)
 
 
 @translates("aten::hardswish")

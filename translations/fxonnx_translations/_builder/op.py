@@ -461,6 +461,9 @@ class Op(onnxscript.OpBuilder):
             dim if isinstance(dim, int) else 0 if axis < len(source) and source[axis] == dim else None
             for axis, dim in enumerate(dims)
         ]
+        if target.count(0) == 1 and None not in target and 0 not in dims:
+            # The others are positive constants, so that -1 can be inferred for empty tensors as well; some runtimes take 0 for a size.
+            target = [size or None for size in target]
         unknown = target.count(None)
         # If another size is 0, -1 cannot be inferred from the number of elements; plain symbols are checked at the call.
         copied = [dim for dim, size in zip(dims, target, strict=True) if size == 0 and not isinstance(dim, int)]

@@ -108,7 +108,7 @@ def _per_channel(op: Op, parameter: ir.Value, rank: int) -> ir.Value:
 
 def hard_swish(op: Op, x: ir.Value) -> ir.Value:
     """HardSwish (opset 14)."""
-    return op.Mul(x, op.HardSigmoid(x, alpha=1.0 / 6.0, beta=0.5))
+    return op.Mul(x, op.HardSigmoid(x, alpha=1.0 / 6.0))
 
 
 def mish(op: Op, x: ir.Value) -> ir.Value:

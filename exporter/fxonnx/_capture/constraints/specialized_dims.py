@@ -100,9 +100,12 @@ class SpecializedDimsError(CaptureError):
         noun = "a dim" if len(specialized) == 1 else "dims"
         if refusal is not None and refusal.hint is not None:
             lines.append(f"  {refusal.message}")
+        places = [line for dim in specialized for line in dim.lines]
+        in_lambda = any(line.place.endswith("<lambda>") and " for " in line.code for line in places)
         super().__init__(
             f"the model specializes {noun} that should be dynamic:\n" + "\n".join(lines),
             hint=("" if refusal is None or refusal.hint is None else f"{refusal.hint}; or ")
+            + ("write the loop in a function with def, and not in a lambda; or " if in_lambda else "")
             + "look for sizes that are literal numbers or converted to Python ints (view, reshape, int(), range), "
             "or leave the axis out of dynamic_shapes to make it static"
             + ("; if the model treats a size of 1 as a special case, pass a larger example" if ones else ""),

@@ -125,8 +125,14 @@ def _view(tensor: torch.Tensor) -> object:
 
 
 def _memory_of(tensor: torch.Tensor) -> int:
-    """An id of the memory of a tensor; 0 for tensors without memory of their own, such as sparse ones."""
-    return int(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else 0
+    """An id of the memory of a tensor; 0 for tensors without memory of their own: sparse ones, items of a batch."""
+    if tensor.layout is not torch.strided:
+        return 0
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except NotImplementedError:
+        # One item of a batch, within vmap.
+        return 0
 
 
 def reject_shared_writes(program: ExportedProgram, shared: Sequence[SharedMemory]) -> None:

@@ -10,7 +10,7 @@ from torch.fx import Graph, Node
 
 from ..._nodes import schema_of
 from ..._provenance import source_line
-from ...errors import PrepareError
+from ...errors import PrepareError, node_line
 from ..graph_utils import insert_call
 from ..sizes import expression
 
@@ -36,7 +36,8 @@ def refuse(node: Node, problem: str, *, hint: str | None = None) -> NoReturn:
     Raises:
         PrepareError: Always; names the operator, the node and the user's source line.
     """
-    raise PrepareError(f"{node.target}: {problem}\n  node: {node.format_node()}\n  at: {source_line(node)}", hint=hint)
+    shown = node_line(str(node.format_node()))
+    raise PrepareError(f"{node.target}: {problem}\n{shown}\n  at: {source_line(node)}", hint=hint)
 
 
 class Emitter:

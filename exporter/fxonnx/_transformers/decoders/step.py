@@ -100,7 +100,7 @@ def example_inputs(model: Any, batch: int = _BATCH) -> dict[str, Any]:
     if has_recurrent_states(model):
         return _step(model, state_inputs(model, batch, _PAST), batch)
     _check_cache(transformers, model)
-    pairs = cached_states(model, "export it with fxonnx.export, if it is not a decoder-only language model")
+    pairs = cached_states(model, "export it without a cache, with fxonnx.export")
     device = input_device(model)
     past = [
         tuple(
