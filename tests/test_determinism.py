@@ -59,7 +59,7 @@ def _network(name: str) -> Callable[[], fxonnx.ONNXProgram]:
     return lambda: Example(case, *case.example()).export(dynamic=True)
 
 
-_NETWORKS = ("mlp", "word_language_model_lstm", "word_language_model_transformer")
+_NETWORKS = ("mlp", "word_language_model_lstm", "word_language_model_transformer", "swin_t")
 _EXPORTS: Mapping[str, Callable[[], fxonnx.ONNXProgram]] = MappingProxyType(
     {"layers": _layers, "quantized": _quantized, "functions": _functions, "constraints": _constraints}
 )
@@ -81,8 +81,8 @@ def _checksums(times: int, names: Sequence[str]) -> list[Any]:
 @pytest.mark.parametrize(
     "names",
     [
-        pytest.param([*_EXPORTS, *_NETWORKS], id="small"),
-        pytest.param(["swin_t"], id="swin_t", marks=pytest.mark.nightly),  # it takes as long as all the others twice
+        pytest.param([*_EXPORTS], id="layers, quantized, functions, constraints"),
+        pytest.param([*_NETWORKS], id="networks", marks=pytest.mark.nightly),
     ],
 )
 def test_files_are_byte_identical_in_every_export_and_process(names: Sequence[str]) -> None:
