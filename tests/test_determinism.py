@@ -23,7 +23,6 @@ from torch import nn
 
 import fxonnx
 from tests.capture.test_constraints import either, model
-from tests.models.zoo import CASES
 
 
 def _layers() -> fxonnx.ONNXProgram:
@@ -54,6 +53,7 @@ def _constraints() -> fxonnx.ONNXProgram:
 
 def _network(name: str) -> Callable[[], fxonnx.ONNXProgram]:
     from tests.models.test_models import Example
+    from tests.models.zoo import CASES
 
     (case,) = (case for case in CASES if case.name == name)
     return lambda: Example(case, *case.example()).export(dynamic=True)
