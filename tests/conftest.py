@@ -46,11 +46,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="as --sample, also for the tables that otherwise run whole")
 
 
-# Tables that run whole: complaints and mistakes of users, refusals, hostile files, and the rules for texts.
+# Tables that run whole: complaints and mistakes of users, refusals, hostile files, the rules for texts, and the types of
+# transformers without those that have the marker.
 _WHOLE = (
     *("tests/capture/test_refusals.py", "tests/test_cli", "tests/test_complaints.py", "tests/test_docs.py"),
     *("tests/test_drop_in.py", "tests/test_errors.py", "tests/test_hostile_files.py", "tests/test_language.py"),
-    "tests/test_public.py",
+    *("tests/test_public.py", "tests/huggingface/test_backend.py::test_types"),
+    "tests/huggingface/test_export.py::test_types",
 )
 
 # Tests of whole models, which take seconds each.

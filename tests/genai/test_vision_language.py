@@ -362,11 +362,13 @@ def test_other_towers_are_refused(name: str, match: str, tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.nightly
 def test_a_window_that_counts_padding(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="prompts of unequal lengths may have other tokens"):
         fxonnx.genai.export(make_gemma3(), tmp_path / "out", tokenizer=make_tokenizer(), verify=False)
 
 
+@pytest.mark.nightly
 def test_features_of_layers_that_the_tower_does_not_have(tmp_path: Path) -> None:
     # The comparison runs.
     model = make_qwen("qwen3_vl", deepstack_visual_indexes=[1, 8])
