@@ -191,7 +191,9 @@ def test_version() -> None:
     assert found["libraries"]["torch"] == torch.__version__
 
 
-def test_demo(tmp_path: Path) -> None:
+def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 9, 9), torch.nn.ReLU())
+    monkeypatch.setattr("fxonnx._cli.demo.AlexNet", lambda: small)
     done = CliRunner().invoke(app, ["demo", "-o", str(tmp_path / "m.onnx"), "--json"])
     assert done.exit_code == 0
     found = json.loads(done.stdout)
