@@ -145,6 +145,7 @@ def test_generation_by_parts(tmp_path: Path, model_type: str) -> None:
     assert torch.equal(model.generate(**inputs, **options), expected)
 
 
+@pytest.mark.nightly  # test_image_text.py has the same parts, and test_generation_by_parts this way to make them
 def test_parts_of_a_model_of_images_and_text(tmp_path: Path) -> None:
     """All parts that compute the logits, the encoder of images among them; each weight is stored once."""
     from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
