@@ -345,6 +345,7 @@ def test_weights_in_4_bits_of_a_merged_decoder(tmp_path: Path) -> None:
     assert check.difference < 0.5
 
 
+@pytest.mark.nightly
 def test_a_decoder_in_half_precision_that_branches_on_infinities(tmp_path: Path) -> None:
     """Its attention is rounded by another kernel in the model than in the captured program; logits are in float32."""
     model = make_model("pix2struct", TASKS["image-to-text"])
