@@ -275,7 +275,9 @@ def test_a_file_of_another_dtype_is_loaded_by_its_suffix(checkpoint: Path, tmp_p
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "q4"])
-@pytest.mark.parametrize("model_type", ["llama", "bert", "t5"])
+@pytest.mark.parametrize(
+    "model_type", ["bert", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("llama", "t5"))]
+)
 def test_checkpoints_are_converted_without_loading_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str, dtype: str
 ) -> None:
