@@ -41,16 +41,18 @@ def _saturates() -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    text = "give the marker nightly to cases of tables: three of four of 4 cases and more, 23 of 24 from 100 on, most of whole models"
+    text = "give the marker nightly to cases of tables: two of three of 2 cases and more, 47 of 48 from 100 on, most of whole models"
     parser.addoption("--sample", action="store_true", help=text)
     parser.addoption("--quick", action="store_true", help="as --sample, also for the tables that otherwise run whole")
 
 
-# Tables that run whole: complaints and mistakes of users, refusals, hostile files, and the rules for texts.
+# Tables that run whole: complaints and mistakes of users, refusals, hostile files, the rules for texts, and the types of
+# transformers without those that have the marker.
 _WHOLE = (
     *("tests/capture/test_refusals.py", "tests/test_cli", "tests/test_complaints.py", "tests/test_docs.py"),
     *("tests/test_drop_in.py", "tests/test_errors.py", "tests/test_hostile_files.py", "tests/test_language.py"),
-    "tests/test_public.py",
+    *("tests/test_public.py", "tests/huggingface/test_backend.py::test_types"),
+    "tests/huggingface/test_export.py::test_types",
 )
 
 # Tests of whole models, which take seconds each.
@@ -58,9 +60,9 @@ _WHOLE_MODELS = ("tests/genai/", "tests/huggingface/", "tests/models/", "tests/l
 
 
 # Of how many cases one runs in every change, for functions with at least so many cases.
-_SHARES = ((1000, 96), (100, 24), (40, 12), (8, 8), (4, 4))
-_SHARES_OF_WHOLE_MODELS = ((40, 20), (8, 12), (4, 6), (2, 3))
-_SHARES_OF_EVERYDAY_USE = ((16, 6),)
+_SHARES = ((1000, 192), (100, 48), (40, 24), (8, 12), (4, 6), (2, 3))
+_SHARES_OF_WHOLE_MODELS = ((40, 40), (8, 24), (4, 12), (2, 6))
+_SHARES_OF_EVERYDAY_USE = ((16, 8),)
 
 
 def _share(name: str, count: int) -> int:

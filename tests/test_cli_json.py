@@ -191,7 +191,13 @@ def test_version() -> None:
     assert found["libraries"]["torch"] == torch.__version__
 
 
-def test_demo(tmp_path: Path) -> None:
+class Small(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x)
+
+
+def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fxonnx._cli.demo.AlexNet", Small)
     done = CliRunner().invoke(app, ["demo", "-o", str(tmp_path / "m.onnx"), "--json"])
     assert done.exit_code == 0
     found = json.loads(done.stdout)

@@ -166,6 +166,7 @@ def test_the_installed_wheel_exports(built: Path, tmp_path: Path) -> None:
     assert done.stdout.strip() == f"fxonnx {fxonnx.__version__}"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_the_first_command_of_a_page_works_in_the_unpacked_sdist(page: str, built: Path, tmp_path: Path) -> None:
     with tarfile.open(built / f"{NAME}.tar.gz") as sdist:

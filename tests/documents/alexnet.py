@@ -18,12 +18,16 @@ INPUT_NAMES = ["actual_input_1"] + ["learned_%d" % i for i in range(16)]  # noqa
 
 
 def make() -> Any:
-    """AlexNet with random weights."""
+    """AlexNet with random weights and narrow linear layers."""
     import_torchvision()
     import torchvision
 
     torch.manual_seed(0)
-    return torchvision.models.alexnet(weights=None).eval()
+    model = torchvision.models.alexnet(weights=None)
+    # The first two have nearly all weights, and no document shows them.
+    model.classifier[1], model.classifier[4] = torch.nn.Linear(9216, 64), torch.nn.Linear(64, 64)
+    model.classifier[6] = torch.nn.Linear(64, 1000)
+    return model.eval()
 
 
 def check_file(path: Path, model: Any, input_name: str = "actual_input_1") -> onnx.ModelProto:

@@ -89,13 +89,17 @@ def call(model: Any, inputs: dict[str, Any]) -> Any:
 
 
 PARTS = ("llama", "gemma2", "mistral", "qwen3_moe", "t5", "bart", "whisper")
-"""Types whose parts for generation are tested; their whole models are the same code with the cache as an input."""
+"""Types whose parts for generation are tested."""
+
+
+EVERY_CHANGE = ("bert", "vit")
+"""An encoder and a model of images; whole models that decode have their cache as an input, and run by night."""
 
 
 @pytest.mark.parametrize(
     "model_type",
     [
-        pytest.param(name, marks=pytest.mark.nightly) if name in PARTS else name
+        name if name in EVERY_CHANGE else pytest.param(name, marks=pytest.mark.nightly)
         for name in COMPARED
         if name not in RANDOM
     ],
@@ -141,6 +145,7 @@ def test_generation_by_parts(tmp_path: Path, model_type: str) -> None:
     assert torch.equal(model.generate(**inputs, **options), expected)
 
 
+@pytest.mark.nightly  # test_image_text.py has the same parts, and test_generation_by_parts this way to make them
 def test_parts_of_a_model_of_images_and_text(tmp_path: Path) -> None:
     """All parts that compute the logits, the encoder of images among them; each weight is stored once."""
     from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -50,7 +50,16 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Export
     return made
 
 
-@pytest.mark.parametrize("name", PIPELINES)
+# The pipeline that every change exports, once for all tests; it has the parts of Stable Diffusion, and more.
+SHARED = "StableDiffusionXLPipeline"
+
+
+def _by_night(names: Iterable[str]) -> list[Any]:
+    """The pipelines, all but one of which are exported by night only."""
+    return [name if name == SHARED else pytest.param(name, marks=pytest.mark.nightly) for name in names]
+
+
+@pytest.mark.parametrize("name", _by_night(PIPELINES))
 def test_images(exported: Callable[[str], Exported], name: str) -> None:
     """Images of two texts, all modules of which are files."""
     found = exported(name)
@@ -116,7 +125,7 @@ _NAMES: Mapping[str, Mapping[str, tuple[list[str], list[str]]]] = {
 }
 
 
-@pytest.mark.parametrize("name", _NAMES)
+@pytest.mark.parametrize("name", _by_night(_NAMES))
 def test_names_as_in_optimum(exported: Callable[[str], Exported], name: str) -> None:
     for component, expected in _NAMES[name].items():
         session = onnxruntime.InferenceSession(exported(name).result.path / component / "model.onnx")
@@ -124,6 +133,7 @@ def test_names_as_in_optimum(exported: Callable[[str], Exported], name: str) -> 
         assert ([each.name for each in inputs], [each.name for each in outputs]) == expected
 
 
+@pytest.mark.nightly
 def test_directories_and_half_precision(tmp_path: Path) -> None:
     pipeline = make("StableDiffusionPipeline")
     pipeline.save_pretrained(tmp_path / "pipeline")
@@ -221,31 +231,35 @@ def test_ids_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_stages_of_files(exported: Callable[[str], Exported]) -> None:
-    stages = exported("StableDiffusionXLPipeline").stages
+    stages = exported(SHARED).stages
     first = [f"{stage} text_encoder/model.onnx (1 of 5)" for stage in ("export", "save", "verify")]
     assert stages[:4] == ["load", *first]
     assert stages[-2:] == ["verify vae_decoder/model.onnx (5 of 5)", "verify image"]
 
 
 def test_the_display_names_files(exported: Callable[[str], Exported]) -> None:
-    lines = str(exported("StableDiffusionXLPipeline").result).splitlines()
+    lines = str(exported(SHARED).result).splitlines()
     position = next(index for index, line in enumerate(lines) if "vae_encoder/model.onnx" in line)
     assert lines[position + 1].strip() == "only for sample_height >= 2"
     assert lines[position + 3].strip().startswith("sample 2x3x16x18: difference")
     assert lines[-1].strip().startswith("image, 3 steps, 32x48: difference")
 
 
-def test_inputs_without_a_file(exported: Callable[[str], Exported], tmp_path: Path) -> None:
+@pytest.mark.nightly
+def test_inputs_without_a_file(exported: Callable[[str], Exported]) -> None:
     """Layers that a pipeline skips are a part of the file."""
     name = "StableDiffusion3Pipeline"
     loaded = fxonnx.huggingface.load(exported(name).result.path)
     with pytest.raises(ArgumentError, match="skip_layers: the exported file has no such input"):
         images(loaded, name, skip_guidance_layers=[0], skip_layer_guidance_stop=1.0)
+
+
+def test_files_that_cannot_be_loaded(exported: Callable[[str], Exported], tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="file: expected None for a pipeline of Diffusers"):
-        fxonnx.huggingface.load(exported(name).result.path, file="_fp16")
-    shutil.copytree(exported(name).result.path, tmp_path / "copy")
-    (tmp_path / "copy" / "text_encoder_3" / "model.onnx").unlink()
-    with pytest.raises(ArgumentError, match=r"directory: .*text_encoder_3 has no model\.onnx"):
+        fxonnx.huggingface.load(exported(SHARED).result.path, file="_fp16")
+    shutil.copytree(exported(SHARED).result.path, tmp_path / "copy")
+    (tmp_path / "copy" / "text_encoder_2" / "model.onnx").unlink()
+    with pytest.raises(ArgumentError, match=r"directory: .*text_encoder_2 has no model\.onnx"):
         fxonnx.huggingface.load(tmp_path / "copy")
 
 

@@ -38,14 +38,13 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-# Their captures take longest, and other tests have the same models: tests/capture/rewriting/test_experts.py,
-# tests/models/test_speech.py, and test_generation_by_parts for whisper.
-_TESTED_ELSEWHERE = ("mobilenet_v2", "switch_transformers", "vits", "whisper")
+EVERY_CHANGE = ("bert", "clip", "llama", "t5", "vit", "wav2vec2")
+"""One of each kind: encoder, two towers, decoder, encoder-decoder, images, sound. The others run by night."""
 
 
 @pytest.mark.parametrize(
     "model_type",
-    [pytest.param(each, marks=pytest.mark.nightly) if each in _TESTED_ELSEWHERE else each for each in TYPES],
+    [each if each in EVERY_CHANGE else pytest.param(each, marks=pytest.mark.nightly) for each in TYPES],
 )
 def test_types(tmp_path: Path, model_type: str) -> None:
     """The main task of each type, compared at two sizes and, if it generates, in 12 tokens of a padded batch."""
@@ -276,7 +275,9 @@ def test_a_file_of_another_dtype_is_loaded_by_its_suffix(checkpoint: Path, tmp_p
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "q4"])
-@pytest.mark.parametrize("model_type", ["llama", "bert", "t5"])
+@pytest.mark.parametrize(
+    "model_type", ["bert", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("llama", "t5"))]
+)
 def test_checkpoints_are_converted_without_loading_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str, dtype: str
 ) -> None:
@@ -346,6 +347,7 @@ def test_weights_in_4_bits_of_a_merged_decoder(tmp_path: Path) -> None:
     assert check.difference < 0.5
 
 
+@pytest.mark.nightly
 def test_a_decoder_in_half_precision_that_branches_on_infinities(tmp_path: Path) -> None:
     """Its attention is rounded by another kernel in the model than in the captured program; logits are in float32."""
     model = make_model("pix2struct", TASKS["image-to-text"])

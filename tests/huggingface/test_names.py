@@ -63,6 +63,7 @@ def test_queries_of_colpali(tmp_path: Path) -> None:
     torch.testing.assert_close(found, model(ids).embeddings, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.nightly
 def test_pages_of_colpali_without_weights(tmp_path: Path) -> None:
     model = make_model("colpali", TASKS["feature-extraction"])
     model.save_pretrained(tmp_path / "checkpoint")

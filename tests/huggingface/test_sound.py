@@ -47,7 +47,11 @@ def exported_musicgen(
     return made
 
 
-@pytest.mark.parametrize("channels", [1, 2])
+# Stereo has the files of mono, and is exported once for both tests.
+CHANNELS = (pytest.param(1, marks=pytest.mark.nightly), 2)
+
+
+@pytest.mark.parametrize("channels", CHANNELS)
 @pytest.mark.parametrize("guidance", [None, 3.0])
 def test_musicgen(exported_musicgen: Callable[[int], Any], channels: int, guidance: float | None) -> None:
     """Three texts, with classifier-free guidance twice as many rows; tokens of stereo alternate."""
@@ -63,7 +67,7 @@ def test_musicgen(exported_musicgen: Callable[[int], Any], channels: int, guidan
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-3)
 
 
-@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("channels", CHANNELS)
 def test_patterns_of_delays(exported_musicgen: Callable[[int], Any], channels: int) -> None:
     import onnxruntime
 
@@ -78,6 +82,7 @@ def test_patterns_of_delays(exported_musicgen: Callable[[int], Any], channels: i
         assert [each.tolist() for each in found] == [each.tolist() for each in expected], (rows, length, longest)
 
 
+@pytest.mark.nightly
 def test_musicgen_from_a_directory_without_the_comparison(tmp_path: Path) -> None:
     model = make_model("musicgen", TASK)
     model.save_pretrained(tmp_path / "checkpoint")

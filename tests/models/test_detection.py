@@ -22,7 +22,7 @@ SOME = {"topk_candidates": 30, "detections_per_img": 20, "score_thresh": 0.01}
 
 
 def backbone(**options: Any) -> nn.Module:
-    """Four levels of features of 32 channels."""
+    """Two levels of features of 32 channels: the nodes of a further level are the same."""
     torchvision = import_torchvision()
     from torchvision.ops import FeaturePyramidNetwork
 
@@ -32,20 +32,13 @@ def backbone(**options: Any) -> nn.Module:
         def __init__(self) -> None:
             super().__init__()
             self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
-            widths = (8, 16, 24)
-            self.levels = nn.ModuleList(
-                nn.Sequential(nn.Conv2d(width, width + 8, 3, 2, 1), nn.BatchNorm2d(width + 8), nn.ReLU())
-                for width in widths
-            )
+            self.level = nn.Sequential(nn.Conv2d(8, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU())
             extra = torchvision.ops.feature_pyramid_network.LastLevelMaxPool()
-            self.fpn = FeaturePyramidNetwork([8, 16, 24, 32], 32, **({"extra_blocks": extra} | options))
+            self.fpn = FeaturePyramidNetwork([8, 16], 32, **({"extra_blocks": extra} | options))
 
         def forward(self, x: Tensor) -> dict[str, Tensor]:
             x = self.stem(x)
-            features = {"0": x}
-            for index, level in enumerate(self.levels, 1):
-                features[str(index)] = x = level(x)
-            return self.fpn(features)
+            return self.fpn({"0": x, "1": self.level(x)})
 
     return Backbone()
 
@@ -56,18 +49,18 @@ def anchors(detection: Any, levels: int, *, ratios: int = 3) -> Any:
 
 
 def faster_rcnn(detection: Any) -> nn.Module:
-    return detection.FasterRCNN(backbone(), CLASSES, 64, 96, rpn_anchor_generator=anchors(detection, 5), **FEW)
+    return detection.FasterRCNN(backbone(), CLASSES, 64, 96, rpn_anchor_generator=anchors(detection, 3), **FEW)
 
 
 def mask_rcnn(detection: Any) -> nn.Module:
-    return detection.MaskRCNN(backbone(), CLASSES, 64, 96, rpn_anchor_generator=anchors(detection, 5), **FEW)
+    return detection.MaskRCNN(backbone(), CLASSES, 64, 96, rpn_anchor_generator=anchors(detection, 3), **FEW)
 
 
 def faster_rcnn_v2(detection: Any) -> nn.Module:
     """The heads of ``fasterrcnn_resnet50_fpn_v2``, with fewer channels."""
     heads = detection.faster_rcnn
     options = {
-        "rpn_anchor_generator": anchors(detection, 5),
+        "rpn_anchor_generator": anchors(detection, 3),
         "rpn_head": detection.rpn.RPNHead(32, 3, conv_depth=2),
         "box_head": heads.FastRCNNConvFCHead((32, 7, 7), [32, 32], [64], norm_layer=nn.BatchNorm2d),
         "box_predictor": heads.FastRCNNPredictor(64, CLASSES),
@@ -79,7 +72,7 @@ def mask_rcnn_v2(detection: Any) -> nn.Module:
     """The heads of ``maskrcnn_resnet50_fpn_v2``, with fewer channels."""
     heads = detection.mask_rcnn
     options = {
-        "rpn_anchor_generator": anchors(detection, 5),
+        "rpn_anchor_generator": anchors(detection, 3),
         "box_predictor": detection.faster_rcnn.FastRCNNPredictor(1024, CLASSES),
         "mask_head": heads.MaskRCNNHeads(32, [32, 32], 1, norm_layer=nn.BatchNorm2d),
         "mask_predictor": heads.MaskRCNNPredictor(32, 16, CLASSES),
@@ -90,7 +83,7 @@ def mask_rcnn_v2(detection: Any) -> nn.Module:
 def keypoint_rcnn(detection: Any) -> nn.Module:
     heads = detection.keypoint_rcnn
     options = {
-        "rpn_anchor_generator": anchors(detection, 5),
+        "rpn_anchor_generator": anchors(detection, 3),
         "box_predictor": detection.faster_rcnn.FastRCNNPredictor(1024, CLASSES),
         "keypoint_head": heads.KeypointRCNNHeads(32, (16, 16)),
         "keypoint_predictor": heads.KeypointRCNNPredictor(16, 3),
@@ -99,7 +92,7 @@ def keypoint_rcnn(detection: Any) -> nn.Module:
 
 
 def retinanet(detection: Any) -> nn.Module:
-    return detection.RetinaNet(backbone(), CLASSES, 64, 96, anchor_generator=anchors(detection, 5), **SOME)
+    return detection.RetinaNet(backbone(), CLASSES, 64, 96, anchor_generator=anchors(detection, 3), **SOME)
 
 
 def retinanet_v2(detection: Any) -> nn.Module:
@@ -109,12 +102,12 @@ def retinanet_v2(detection: Any) -> nn.Module:
     norm = partial(nn.GroupNorm, 8)
     head = detection.retinanet.RetinaNetHead(32, 3, CLASSES, norm_layer=norm)
     features = backbone(extra_blocks=LastLevelP6P7(32, 32))
-    return detection.RetinaNet(features, CLASSES, 64, 96, anchor_generator=anchors(detection, 6), head=head, **SOME)
+    return detection.RetinaNet(features, CLASSES, 64, 96, anchor_generator=anchors(detection, 4), head=head, **SOME)
 
 
 def fcos(detection: Any) -> nn.Module:
-    generator = anchors(detection, 5)
-    generator = detection.anchor_utils.AnchorGenerator(generator.sizes, ((1.0,),) * 5)
+    generator = anchors(detection, 3)
+    generator = detection.anchor_utils.AnchorGenerator(generator.sizes, ((1.0,),) * 3)
     return detection.FCOS(backbone(), CLASSES, 64, 96, anchor_generator=generator, **SOME)
 
 

@@ -7,7 +7,7 @@ import importlib
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial, wraps
@@ -46,7 +46,6 @@ __all__ = [
     "PatchKind",
     "ShapePatch",
     "StandIn",
-    "ThreadDefault",
     "TorchFunctionPatch",
     "ValuePatch",
     "applied",
@@ -269,7 +268,7 @@ class FunctionPatch(Patch):
         # To restore, only the modules are searched that were imported since.
         found = [
             (each, held)
-            for each in loaded_namespaces(count)
+            for each in _namespaces_with(name, count)
             if (held := each.get(name)) is current or (held is inner and held is not None)
         ]
         if getattr(value, ORIGINAL, None) is current:
@@ -348,6 +347,29 @@ def loaded_namespaces(first: int = 0) -> list[dict[str, Any]]:
     attributes_of = object.__getattribute__
     modules = list(sys.modules.values())[first:]
     return [attributes_of(module, "__dict__") for module in modules if issubclass(type(module), ModuleType)]
+
+
+@dataclass(frozen=True)
+class _Namespaces:
+    """Attributes of the modules that have names of functions, by these names; how many modules were loaded."""
+
+    having: Mapping[str, list[dict[str, Any]]]
+    count: int
+
+
+def _find_namespaces(names: Collection[str]) -> _Namespaces:
+    """Search the loaded modules once, for all patches of functions."""
+    found = _Namespaces({name: [] for name in names}, len(sys.modules))
+    for each in loaded_namespaces() if names else ():
+        for name in () if each.keys().isdisjoint(names) else each.keys() & names:
+            found.having[name].append(each)
+    return found
+
+
+def _namespaces_with(name: str, first: int) -> list[dict[str, Any]]:
+    """Attributes of loaded modules, at least of those that have a name; the first ones are omitted."""
+    found = None if first else active(_Namespaces)
+    return loaded_namespaces(first) if found is None else [*found.having[name], *loaded_namespaces(found.count)]
 
 
 class KernelPatch(Patch):
@@ -516,16 +538,6 @@ class StandIn:
         return getattr(self._original, name)
 
 
-class ThreadDefault:
-    """Class attribute with a different value in the tracing thread; a value of the instance takes precedence."""
-
-    def __init__(self, here: Any, elsewhere: Any) -> None:
-        self._here, self._elsewhere = here, elsewhere
-
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
-        return self._here if is_tracing() else self._elsewhere
-
-
 @contextmanager
 def applied(patches: Iterable[Patch]) -> Iterator[None]:
     """Apply patches, as ``written`` does, for this thread: for others, they pass through until the exit."""
@@ -548,7 +560,10 @@ def written(patches: Iterable[Patch]) -> Iterator[None]:
     with one_at_a_time(), ExitStack() as stack:
         changed: list[tuple[Patch, Any]] = []
         stack.enter_context(undone_in_forks(partial(_restore_all, changed)))
-        skipped = [one for one in (_apply(patch, stack, changed) for patch in patches if patch.applies) if one]
+        present = [patch for patch in patches if patch.applies]
+        names = {patch.target.rpartition(":")[2] for patch in present if isinstance(patch, FunctionPatch)}
+        with activated(_find_namespaces(names)):
+            skipped = [one for one in (_apply(patch, stack, changed) for patch in present) if one]
         if skipped:
             report_missing(skipped)
         yield

@@ -36,10 +36,10 @@ from .patch import (
     KernelPatch,
     Patch,
     PatchKind,
-    ThreadDefault,
     TorchFunctionPatch,
     ValuePatch,
     applied,
+    is_tracing,
 )
 from .sequences import SEQUENCE_PATCHES
 from .shape_kernels import KERNEL_PATCHES
@@ -58,6 +58,16 @@ __all__ = [
     "tracing_patches",
     "value_patches",
 ]
+
+
+class ThreadDefault:
+    """Class attribute with a different value in the tracing thread; a value of the instance takes precedence."""
+
+    def __init__(self, here: Any, elsewhere: Any) -> None:
+        self._here, self._elsewhere = here, elsewhere
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self._here if is_tracing() else self._elsewhere
 
 
 TRACING_PATCHES: tuple[Patch, ...] = (

@@ -381,8 +381,10 @@ def _differs(tensor: torch.Tensor, original: torch.Tensor) -> bool:
 def _random_numbers(is_seeded: bool) -> Iterator[None]:
     """Restore the generators on exit; inside, they begin with one fixed seed or another one."""
     seed = _SEED if is_seeded else _SEED + 1
+    # torch.manual_seed formats a stack for each kind of device that the machine lacks.
+    seed_torch = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
     with preserved_random_states():
-        torch.manual_seed(seed)
+        seed_torch(seed)
         random.seed(seed)
         np.random.seed(seed)
         yield
