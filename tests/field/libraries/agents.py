@@ -130,7 +130,12 @@ def efficientdet_d0() -> Model:
     from effdet import EfficientDet, get_efficientdet_config
 
     config = get_efficientdet_config("efficientdet_d0")
-    config.backbone_name, config.image_size, config.fpn_cell_repeats, config.box_class_repeats = "mobilenetv3_small_050", (128, 128), 1, 1
+    config.backbone_name, config.image_size, config.fpn_cell_repeats, config.box_class_repeats = (
+        "mobilenetv3_small_050",
+        (128, 128),
+        1,
+        1,
+    )
     model = EfficientDet(config, pretrained_backbone=False)
     return Model(model, [(pictures(*size),) for size in ((1, 128, 128), (2, 128, 256), (1, 256, 128))], (HW,))
 
@@ -194,7 +199,9 @@ def _measure(path: str, *kinds: str, **options: Any) -> Model:
         "pictures": lambda n, seed: pictures(n, 32, 40) * (1 - seed / 10),
     }
     module, _, name = path.rpartition(".")
-    function = getattr(import_module(f"torchmetrics.functional.{module}" if module else "torchmetrics.functional"), name)
+    function = getattr(
+        import_module(f"torchmetrics.functional.{module}" if module else "torchmetrics.functional"), name
+    )
     calls = [tuple(made[kind](n, seed) for seed, kind in enumerate(kinds)) for n in (12, 7, 20)]
     return Model(nn.Identity(), calls, (_BATCH,) * len(kinds), call=lambda _, *inputs: function(*inputs, **options))
 
@@ -204,12 +211,18 @@ _FIVE = {"num_classes": 5, "validate_args": False}
 TORCHMETRICS = models(
     "torchmetrics",
     {
-        "confusion_matrix": partial(_measure, "classification.multiclass_confusion_matrix", "scores", "classes", **_FIVE),
-        "error_relative_global": partial(_measure, "image.error_relative_global_dimensionless_synthesis", "pictures", "pictures"),
+        "confusion_matrix": partial(
+            _measure, "classification.multiclass_confusion_matrix", "scores", "classes", **_FIVE
+        ),
+        "error_relative_global": partial(
+            _measure, "image.error_relative_global_dimensionless_synthesis", "pictures", "pictures"
+        ),
         "explained_variance": partial(_measure, "explained_variance", "numbers", "numbers"),
         "f1_score": partial(_measure, "classification.multiclass_f1_score", "scores", "classes", **_FIVE),
         "pearson": partial(_measure, "pearson_corrcoef", "numbers", "numbers"),
-        "peak_signal_noise_ratio": partial(_measure, "image.peak_signal_noise_ratio", "pictures", "pictures", data_range=1.0),
+        "peak_signal_noise_ratio": partial(
+            _measure, "image.peak_signal_noise_ratio", "pictures", "pictures", data_range=1.0
+        ),
         "r2_score": partial(_measure, "r2_score", "numbers", "numbers"),
         "scale_invariant_distortion": partial(
             _measure, "audio.scale_invariant_signal_distortion_ratio", "sounds", "sounds"

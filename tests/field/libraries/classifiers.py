@@ -9,10 +9,45 @@ from ..row import Calls, Model, models
 from ..samples import HW, pictures
 
 _OF_ANY_SIZE = (
-    *("convnextv2_atto", "cpubone_nano", "cspnext_tiny", "cs3darknet_s", "dla46_c", "edgenext_xx_small", "efficientvit_b0", "efficientvim_m1"),
-    *("ese_vovnet19b_slim_dw", "fasternet_t0", "fastvit_t8", "fbnetc_100", "gernet_s", "ghostnetv3_050", "hrnet_w18_small", "iformer_t"),
-    *("lcnetv2_small", "lowformer_b0", "mambaout_femto", "mixnet_s", "mnasnet_small", "mobilenetv3_small_050", "mobilevit_xxs"),
-    *("mobilevitv2_050", "poolformerv2_s12", "pvt_v2_b0", "regnety_002", "repghostnet_050", "repvgg_a0", "repvit_m0_9", "resnet10t"),
+    *(
+        "convnextv2_atto",
+        "cpubone_nano",
+        "cspnext_tiny",
+        "cs3darknet_s",
+        "dla46_c",
+        "edgenext_xx_small",
+        "efficientvit_b0",
+        "efficientvim_m1",
+    ),
+    *(
+        "ese_vovnet19b_slim_dw",
+        "fasternet_t0",
+        "fastvit_t8",
+        "fbnetc_100",
+        "gernet_s",
+        "ghostnetv3_050",
+        "hrnet_w18_small",
+        "iformer_t",
+    ),
+    *(
+        "lcnetv2_small",
+        "lowformer_b0",
+        "mambaout_femto",
+        "mixnet_s",
+        "mnasnet_small",
+        "mobilenetv3_small_050",
+        "mobilevit_xxs",
+    ),
+    *(
+        "mobilevitv2_050",
+        "poolformerv2_s12",
+        "pvt_v2_b0",
+        "regnety_002",
+        "repghostnet_050",
+        "repvgg_a0",
+        "repvit_m0_9",
+        "resnet10t",
+    ),
     *("rexnet_100", "shvit_s1", "starnet_s050", "swiftformer_xs", "test_nfnet", "tf_efficientnetv2_b0", "tinynet_e"),
 )
 """Networks of pictures of any size."""
@@ -70,7 +105,9 @@ def _segmentation(decoder: str, encoder: str = "resnet18", calls: Calls | None =
 SEGMENTATION = models(
     "segmentation-models-pytorch",
     {
-        "PAN": lambda: _segmentation("PAN", calls=[(pictures(*size),) for size in ((1, 128, 128), (2, 160, 128), (1, 128, 192))]),
+        "PAN": lambda: _segmentation(
+            "PAN", calls=[(pictures(*size),) for size in ((1, 128, 128), (2, 160, 128), (1, 128, 192))]
+        ),
         "PSPNet": partial(_segmentation, "PSPNet"),
         "Segformer": partial(_segmentation, "Segformer"),
         "Segformer_mit_b0": partial(_segmentation, "Segformer", "mit_b0"),

@@ -49,7 +49,9 @@ def _spline(name: str) -> Model:
     transforms, networks = import_module("nflows.transforms"), import_module("nflows.nn.nets")
     model = getattr(transforms, name)(
         **{"mask": torch.tensor([1, 0, 1, 0]), "num_bins": 4, "tails": "linear", "tail_bound": 3.0},
-        transform_net_create_fn=lambda before, after: networks.ResidualNet(before, after, hidden_features=16, num_blocks=1),
+        transform_net_create_fn=lambda before, after: networks.ResidualNet(
+            before, after, hidden_features=16, num_blocks=1
+        ),
     )
     return Model(model, [(randn(n, 4) * 2,) for n in (4, 1, 9)], (_ROWS,))
 
@@ -90,7 +92,9 @@ NORMFLOWS = models(
             lambda library: library.flows.CoupledRationalQuadraticSpline(4, 1, 16, num_bins=4)
         ),
         "LULinearPermute": lambda: _normflows(lambda library: library.flows.LULinearPermute(4)),
-        "MaskedAffineAutoregressive": lambda: _normflows(lambda library: library.flows.MaskedAffineAutoregressive(4, 16)),
+        "MaskedAffineAutoregressive": lambda: _normflows(
+            lambda library: library.flows.MaskedAffineAutoregressive(4, 16)
+        ),
     },
 )
 

@@ -16,11 +16,20 @@ from ..samples import HW, gray, pictures
 _SIZES = ((1, 48, 48), (2, 64, 40), (1, 37, 53))
 
 
-def _kornia(path: str, *more: Any, make: Callable[..., torch.Tensor] = pictures, dims: Any = HW, sizes: Any = _SIZES, **options: Any) -> Model:
+def _kornia(
+    path: str,
+    *more: Any,
+    make: Callable[..., torch.Tensor] = pictures,
+    dims: Any = HW,
+    sizes: Any = _SIZES,
+    **options: Any,
+) -> Model:
     """A function of a picture."""
     room, _, name = path.rpartition(".")
     function = getattr(import_module(f"kornia.{room}"), name)
-    return Model(nn.Identity(), [(make(*size),) for size in sizes], (dims,), call=lambda _, x: function(x, *more, **options))
+    return Model(
+        nn.Identity(), [(make(*size),) for size in sizes], (dims,), call=lambda _, x: function(x, *more, **options)
+    )
 
 
 _SQUARE = (3, 3)

@@ -101,7 +101,13 @@ LAYERS = models(
             (*_GRAPH, _NODES),
         ),
         "GPSConv_performer": lambda: Model(
-            _named("GPSConv", channels=8, conv=_named("GCNConv", in_channels=8, out_channels=8), heads=2, attn_type="performer"),
+            _named(
+                "GPSConv",
+                channels=8,
+                conv=_named("GCNConv", in_channels=8, out_channels=8),
+                heads=2,
+                attn_type="performer",
+            ),
             _graphs(lambda n, _: _batch(n)),
             (*_GRAPH, _NODES),
         ),
@@ -140,7 +146,9 @@ AGGREGATIONS = models(
     _LIBRARY,
     {
         "AttentionalAggregation": lambda: _of_nodes("AttentionalAggregation", gate_nn=_linear(8, 1)),
-        "DeepSetsAggregation": lambda: _of_nodes("DeepSetsAggregation", local_nn=_linear(8, 16), global_nn=_linear(16, 4)),
+        "DeepSetsAggregation": lambda: _of_nodes(
+            "DeepSetsAggregation", local_nn=_linear(8, 16), global_nn=_linear(16, 4)
+        ),
         "GRUAggregation": partial(_of_nodes, "GRUAggregation", **_WIDTHS),
         "GraphMultisetTransformer": partial(_of_nodes, "GraphMultisetTransformer", channels=8, k=4, heads=2),
         "LSTMAggregation": partial(_of_nodes, "LSTMAggregation", **_WIDTHS),
@@ -149,7 +157,9 @@ AGGREGATIONS = models(
         "MultiAggregation": partial(_of_nodes, "MultiAggregation", aggrs=["mean", "std", "softmax", "powermean"]),
         "QuantileAggregation": partial(_of_nodes, "QuantileAggregation", q=[0.25, 0.5, 0.9]),
         "Set2Set": partial(_of_nodes, "Set2Set", in_channels=8, processing_steps=3),
-        "SetTransformerAggregation": partial(_of_nodes, "SetTransformerAggregation", channels=8, num_seed_points=2, heads=2),
+        "SetTransformerAggregation": partial(
+            _of_nodes, "SetTransformerAggregation", channels=8, num_seed_points=2, heads=2
+        ),
         "SortAggregation": partial(_of_nodes, "SortAggregation", k=3),
         "VariancePreservingAggregation": partial(_of_nodes, "VariancePreservingAggregation"),
     },

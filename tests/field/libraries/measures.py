@@ -51,7 +51,10 @@ def _regression() -> Model:
         def __init__(self) -> None:
             likelihood = gpytorch.likelihoods.GaussianLikelihood()
             super().__init__(randn(12, 2), randn(12, seed=1), likelihood)
-            self.mean, self.kernel = gpytorch.means.ConstantMean(), gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
+            self.mean, self.kernel = (
+                gpytorch.means.ConstantMean(),
+                gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()),
+            )
 
         def forward(self, x: torch.Tensor) -> Any:
             return gpytorch.distributions.MultivariateNormal(self.mean(x), self.kernel(x))
@@ -163,7 +166,12 @@ def _policy(path: str, continuous: bool, call: Callable[..., Any] | None = None,
     actions = spaces.Box(-1, 1, (2,)) if continuous else spaces.Discrete(4)
     policy = _make(f"stable_baselines3.{path}", seen, actions, lambda _: 1e-3)
     observations = [randint(256, n, 3, 36, 36).to(torch.uint8) if pictures_ else rand(n, 8) for n in (2, 1, 5)]
-    return Model(policy, [(each,) for each in observations], (_ROWS,), call=call or (lambda model, x: model(x, deterministic=True)))
+    return Model(
+        policy,
+        [(each,) for each in observations],
+        (_ROWS,),
+        call=call or (lambda model, x: model(x, deterministic=True)),
+    )
 
 
 POLICIES = models(
@@ -195,7 +203,9 @@ LIGHTLY = models(
             name: partial(_pair_loss, name)
             for name in ("BarlowTwinsLoss", "DCLLoss", "NTXentLoss", "NegativeCosineSimilarity", "VICRegLoss")
         },
-        "DINOProjectionHead": partial(_head, "DINOProjectionHead", input_dim=16, hidden_dim=16, bottleneck_dim=8, output_dim=32),
+        "DINOProjectionHead": partial(
+            _head, "DINOProjectionHead", input_dim=16, hidden_dim=16, bottleneck_dim=8, output_dim=32
+        ),
         "SimCLRProjectionHead": partial(_head, "SimCLRProjectionHead", input_dim=16, hidden_dim=16, output_dim=8),
         "SwaVPrototypes": partial(_head, "SwaVPrototypes", input_dim=16, n_prototypes=12),
     },
@@ -230,7 +240,11 @@ EMBEDDINGS = models(
         "LinearEmbeddings": partial(_embeddings, "LinearEmbeddings", n_features=4, d_embedding=8),
         "PeriodicEmbeddings": partial(_embeddings, "PeriodicEmbeddings", n_features=4, d_embedding=8, lite=False),
         "PiecewiseLinearEmbeddings": lambda: _embeddings(
-            "PiecewiseLinearEmbeddings", bins=[torch.linspace(-2, 2, 5)] * 4, d_embedding=8, activation=False, version="B"
+            "PiecewiseLinearEmbeddings",
+            bins=[torch.linspace(-2, 2, 5)] * 4,
+            d_embedding=8,
+            activation=False,
+            version="B",
         ),
         "PiecewiseLinearEncoding": lambda: _embeddings("PiecewiseLinearEncoding", bins=[torch.linspace(-2, 2, 5)] * 4),
     },

@@ -30,7 +30,9 @@ def _fixed(name: str, **options: Any) -> Model:
 
 
 def _volume(name: str, *, dims: Any = None, sizes: Any = None, **options: Any) -> Model:
-    calls: Calls = [(randn(b, 1, d, h, w),) for b, d, h, w in sizes or ((1, 16, 16, 16), (2, 32, 16, 24), (1, 24, 32, 16))]
+    calls: Calls = [
+        (randn(b, 1, d, h, w),) for b, d, h, w in sizes or ((1, 16, 16, 16), (2, 32, 16, 24), (1, 24, 32, 16))
+    ]
     return Model(_make(name, **options), calls, (dims or {0: "batch", 2: "d", 3: "h", 4: "w"},))
 
 
@@ -40,7 +42,9 @@ def _diffusion() -> Model:
         **{**_FLAT, "out_channels": 1, "num_res_blocks": 1, "channels": (8, 16), "attention_levels": (False, True)},
         **{"num_head_channels": 8, "norm_num_groups": 4, "with_conditioning": True, "cross_attention_dim": 8},
     )
-    calls = [(gray(*size), randint(1000, size[0]), randn(size[0], 3, 8)) for size in ((1, 16, 16), (2, 32, 24), (1, 24, 16))]
+    calls = [
+        (gray(*size), randint(1000, size[0]), randn(size[0], 3, 8)) for size in ((1, 16, 16), (2, 32, 24), (1, 24, 16))
+    ]
     return Model(model, calls, (HW, _BATCH, _BATCH))
 
 
@@ -48,7 +52,9 @@ def _bags() -> Model:
     from torch import nn
 
     backbone = nn.Sequential(nn.Conv2d(1, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 16))
-    model = _make("MILModel", num_classes=3, mil_mode="att_trans", backbone=backbone, backbone_num_features=16, trans_blocks=1)
+    model = _make(
+        "MILModel", num_classes=3, mil_mode="att_trans", backbone=backbone, backbone_num_features=16, trans_blocks=1
+    )
     calls = [(torch.stack([gray(n, 24, 24)] * b),) for b, n in ((1, 4), (2, 7), (3, 2))]
     return Model(model, calls, ({0: "batch", 1: "pictures"},))
 

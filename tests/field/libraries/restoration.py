@@ -35,6 +35,7 @@ _SWIN = {"embed_dim": 24, "depths": (2, 2), "num_heads": (2, 2), "window_size": 
 _FORMER = {"dim": 16, "num_blocks": [1, 1, 1, 1], "num_refinement_blocks": 1, "heads": [1, 1, 2, 2]}
 _UFORMER = {"img_size": 64, "embed_dim": 8, "depths": (1,) * 9, "num_heads": (1, 1, 2, 2, 2, 2, 2, 1, 1)}
 
+
 def _lama() -> Model:
     """Small in its blocks only: the class has no sizes."""
     calls = [(image, image.mean(1, keepdim=True).round()) for (image,) in _pictures(3, _MULTIPLES)]

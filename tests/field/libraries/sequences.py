@@ -34,7 +34,11 @@ def _of_words(path: str, calls: Any = None, dims: Any = None, **options: Any) ->
 
 def _x_transformer(kind: str, **options: Any) -> Model:
     layers = _make(f"x_transformers.{kind}", dim=32, depth=2, heads=2, **options)
-    return Model(_make("x_transformers.TransformerWrapper", num_tokens=50, max_seq_len=64, attn_layers=layers), _words(), (_TOKENS,))
+    return Model(
+        _make("x_transformers.TransformerWrapper", num_tokens=50, max_seq_len=64, attn_layers=layers),
+        _words(),
+        (_TOKENS,),
+    )
 
 
 def _masked() -> Model:
@@ -52,7 +56,9 @@ def _of_pictures() -> Model:
 
 def _continuous() -> Model:
     layers = _make("x_transformers.Decoder", dim=32, depth=2, heads=2, rotary_pos_emb=True)
-    model = _make("x_transformers.ContinuousTransformerWrapper", max_seq_len=64, dim_in=8, dim_out=4, attn_layers=layers)
+    model = _make(
+        "x_transformers.ContinuousTransformerWrapper", max_seq_len=64, dim_in=8, dim_out=4, attn_layers=layers
+    )
     return Model(model, _vectors(8), (_TOKENS,))
 
 
@@ -78,15 +84,21 @@ QUANTIZERS = models(
     "vector-quantize-pytorch",
     {
         "FSQ": partial(_quantizer, "FSQ", [4, 4, 4], dim=16),
-        "GroupedResidualVQ": partial(_quantizer, "GroupedResidualVQ", dim=16, groups=2, num_quantizers=2, codebook_size=32),
+        "GroupedResidualVQ": partial(
+            _quantizer, "GroupedResidualVQ", dim=16, groups=2, num_quantizers=2, codebook_size=32
+        ),
         "LatentQuantize": partial(_quantizer, "LatentQuantize", levels=[4, 4, 4], dim=16),
         "LFQ": partial(_quantizer, "LFQ", dim=16, codebook_size=16),
-        "RandomProjectionQuantizer": partial(_quantizer, "RandomProjectionQuantizer", dim=16, codebook_size=32, codebook_dim=8),
+        "RandomProjectionQuantizer": partial(
+            _quantizer, "RandomProjectionQuantizer", dim=16, codebook_size=32, codebook_dim=8
+        ),
         "ResidualFSQ": partial(_quantizer, "ResidualFSQ", dim=16, levels=[4, 4], num_quantizers=2),
         "ResidualVQ": partial(_quantizer, "ResidualVQ", dim=16, num_quantizers=3, codebook_size=32),
         "SimVQ": partial(_quantizer, "SimVQ", dim=16, codebook_size=32),
         "VectorQuantize_of_cosines": partial(_quantizer, "VectorQuantize", 16, 32, use_cosine_sim=True, codebook_dim=8),
-        "VectorQuantize_of_heads": partial(_quantizer, "VectorQuantize", 16, 32, heads=2, separate_codebook_per_head=True),
+        "VectorQuantize_of_heads": partial(
+            _quantizer, "VectorQuantize", 16, 32, heads=2, separate_codebook_per_head=True
+        ),
     },
 )
 
@@ -102,7 +114,9 @@ def _perceiver() -> Model:
 
 
 def _perceiver_io() -> Model:
-    model = _make("perceiver_pytorch.PerceiverIO", depth=1, dim=16, queries_dim=8, logits_dim=5, num_latents=8, latent_dim=32)
+    model = _make(
+        "perceiver_pytorch.PerceiverIO", depth=1, dim=16, queries_dim=8, logits_dim=5, num_latents=8, latent_dim=32
+    )
     calls = [(x, q) for (x,), (q,) in zip(_vectors(16), _vectors(8, 4, 7, 2), strict=True)]
     dims = (_TOKENS, {0: "batch", 1: "queries"})
     return Model(model, calls, dims, call=lambda model, x, queries: model(x, queries=queries))
@@ -166,7 +180,9 @@ MAMBA = models("mambapy", {"parallel": partial(_mamba, parallel=True), "sequenti
 
 def _xlstm(kind: str) -> Model:
     library = import_module("xlstm")
-    matrix = library.mLSTMBlockConfig(mlstm=library.mLSTMLayerConfig(conv1d_kernel_size=4, qkv_proj_blocksize=4, num_heads=2))
+    matrix = library.mLSTMBlockConfig(
+        mlstm=library.mLSTMLayerConfig(conv1d_kernel_size=4, qkv_proj_blocksize=4, num_heads=2)
+    )
     scalar = library.sLSTMBlockConfig(
         slstm=library.sLSTMLayerConfig(backend="vanilla", num_heads=2, conv1d_kernel_size=4),
         feedforward=library.FeedForwardConfig(proj_factor=1.3, act_fn="gelu"),

@@ -59,7 +59,12 @@ def _wav2vec2() -> Model:
         "torchaudio.models.wav2vec2_model",
         **{"extractor_mode": "group_norm", "extractor_conv_layer_config": [(16, 10, 5), (16, 3, 2), (16, 3, 2)]},
         **{"extractor_conv_bias": False, "encoder_embed_dim": 32, "encoder_projection_dropout": 0.0},
-        **{"encoder_pos_conv_kernel": 15, "encoder_pos_conv_groups": 4, "encoder_num_layers": 2, "encoder_num_heads": 2},
+        **{
+            "encoder_pos_conv_kernel": 15,
+            "encoder_pos_conv_groups": 4,
+            "encoder_num_layers": 2,
+            "encoder_num_heads": 2,
+        },
         **{"encoder_attention_dropout": 0.0, "encoder_ff_interm_features": 32, "encoder_ff_interm_dropout": 0.0},
         **{"encoder_dropout": 0.0, "encoder_layer_norm_first": False, "encoder_layer_drop": 0.0, "aux_num_out": 29},
     )
@@ -142,7 +147,8 @@ def _recognizer() -> Model:
         **{"encoder_module": "conformer", "attention_type": "RelPosMHAXL", "normalize_before": True, "causal": False},
     )
     calls = [
-        (randn(b, t, 40), 1 + randint(49, b, u), torch.linspace(1, 0.5, b)) for b, t, u in ((2, 30, 6), (3, 47, 9), (1, 18, 4))
+        (randn(b, t, 40), 1 + randint(49, b, u), torch.linspace(1, 0.5, b))
+        for b, t, u in ((2, 30, 6), (3, 47, 9), (1, 18, 4))
     ]
     return Model(model, calls, (_FRAMES, _TOKENS, _BATCH))
 

@@ -35,7 +35,9 @@ def _film(module: str, name: str, **options: Any) -> Model:
     calls = [(randn(b, 3, 4, 32, 32),) for b in (2, 1, 3)]
     sizes = {"image_size": 32, "image_patch_size": 8, "frames": 4, "frame_patch_size": 2}
     wanted = {**sizes, **_SMALL, **options}
-    return Model(_make(module, name, **{key: value for key, value in wanted.items() if value is not None}), calls, _BATCH)
+    return Model(
+        _make(module, name, **{key: value for key, value in wanted.items() if value is not None}), calls, _BATCH
+    )
 
 
 def _line(module: str, name: str) -> Model:
@@ -52,10 +54,18 @@ def _batches(module: str, name: str, size: int, **options: Any) -> Model:
 _STAGES = {
     f"s{stage}_{name}": value
     for stage in (1, 2, 3, 4)
-    for name, value in {"emb_dim": 16 * stage, "patch_size": 2, "local_patch_size": 4, "global_k": 2, "depth": 1}.items()
+    for name, value in {
+        "emb_dim": 16 * stage,
+        "patch_size": 2,
+        "local_patch_size": 4,
+        "global_k": 2,
+        "depth": 1,
+    }.items()
 }
 _CVT = {
-    f"s{stage}_{name}": value for stage in (1, 2, 3) for name, value in {"emb_dim": 16 * stage, "heads": 1, "depth": 1}.items()
+    f"s{stage}_{name}": value
+    for stage in (1, 2, 3)
+    for name, value in {"emb_dim": 16 * stage, "heads": 1, "depth": 1}.items()
 }
 
 MODELS = models(
@@ -106,7 +116,7 @@ MODELS = models(
         "ScalableViT": partial(
             _windowed, "scalable_vit", "ScalableViT", dim=16, depth=(1, 1), heads=(1, 2), reduction_factor=(2, 2), window_size=(4, 4)
         ),
-        "SepViT": partial(_windowed, "sep_vit", "SepViT", dim=16, depth=(1, 1), heads=(1, 2), window_size=4, dim_head=8),
+        "SepViT": partial(_windowed, "sep_vit", "SepViT", (1, 56, 56), (2, 56, 112), (1, 112, 56), dim=16, depth=(1, 1), heads=(1, 2), window_size=4, dim_head=8),
         "SimpleUViT": partial(_vit, "simple_uvit", "SimpleUViT"),
         "SimpleViT_3d": partial(_film, "simple_vit_3d", "SimpleViT"),
         "SimpleViT_with_fft": partial(_vit, "simple_vit_with_fft", "SimpleViT", freq_patch_size=8),
