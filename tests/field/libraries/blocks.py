@@ -56,7 +56,7 @@ ATTENTION = (
     *_block("rela-transformer", "ReLATransformer", _words(), _TOKENS, num_tokens=50, dim=32, depth=1, max_seq_len=64, **_HEADS),
     *_block(
         "h-transformer-1d", "HTransformer1D", _words(((2, 16), (1, 32), (3, 64))), _TOKENS,
-        num_tokens=50, dim=32, depth=1, max_seq_len=64, block_size=8, **_HEADS,
+        num_tokens=50, dim=32, depth=1, max_seq_len=64, block_size=4, **_HEADS,
     ),
     *_block("taylor-series-linear-attention", "TaylorSeriesLinearAttn", _vectors(32), _TOKENS, dim=32, heads=2, dim_head=8),
     *_block("gateloop-transformer", "SimpleGateLoopLayer", _vectors(16), _TOKENS, dim=16),

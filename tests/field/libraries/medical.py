@@ -18,7 +18,8 @@ _LAYERS = {"channels": (8, 16, 32), "strides": (2, 2)}
 
 
 def _make(name: str, **options: Any) -> Any:
-    return getattr(import_module("monai.networks.nets"), name)(**options)
+    room = "monai.networks.nets" + (".restormer" if name == "Restormer" else "")
+    return getattr(import_module(room), name)(**options)
 
 
 def _plane(name: str, *, sizes: Any = _PLANES, **options: Any) -> Model:
@@ -31,7 +32,7 @@ def _fixed(name: str, **options: Any) -> Model:
 
 def _volume(name: str, *, dims: Any = None, sizes: Any = None, **options: Any) -> Model:
     calls: Calls = [
-        (randn(b, 1, d, h, w),) for b, d, h, w in sizes or ((1, 16, 16, 16), (2, 32, 16, 24), (1, 24, 32, 16))
+        (randn(b, 1, d, h, w),) for b, d, h, w in sizes or ((1, 16, 16, 16), (2, 32, 16, 48), (1, 48, 32, 16))
     ]
     return Model(_make(name, **options), calls, (dims or {0: "batch", 2: "d", 3: "h", 4: "w"},))
 
@@ -59,15 +60,22 @@ def _bags() -> Model:
     return Model(model, calls, ({0: "batch", 1: "pictures"},))
 
 
+def _reconstructed() -> Model:
+    """Without noise, as its encoder and decoder are deployed."""
+    model = _make(
+        "AutoencoderKL",
+        **{**_FLAT, "out_channels": 1, "num_res_blocks": 1, "channels": (8, 16), "attention_levels": (False, False)},
+        **{"norm_num_groups": 4, "with_encoder_nonlocal_attn": False, "with_decoder_nonlocal_attn": False},
+    )
+    return Model(model, [(gray(*size),) for size in _PLANES], (HW,), call=lambda model, x: model.reconstruct(x))
+
+
 MONAI = models(
     "monai",
     {
         "AttentionUnet": partial(_plane, "AttentionUnet", out_channels=2, **_LAYERS),
-        "AutoEncoder": partial(_plane, "AutoEncoder", out_channels=1, **_LAYERS),
-        "AutoencoderKL": partial(
-            _plane, "AutoencoderKL", out_channels=1, num_res_blocks=1, channels=(8, 16), attention_levels=(False, False),
-            norm_num_groups=4, with_encoder_nonlocal_attn=False, with_decoder_nonlocal_attn=False,
-        ),
+        "AutoEncoder": partial(_plane, "AutoEncoder", out_channels=1, channels=(8, 16), strides=(2, 2)),
+        "AutoencoderKL": _reconstructed,
         "BasicUNet": partial(
             _plane, "BasicUNet", features=(8, 8, 8, 8, 8, 8), sizes=((1, 32, 32), (2, 64, 48), (1, 37, 51)),
         ),

@@ -164,7 +164,7 @@ REFORMER = models(
 RECURRENT = models(
     "mingru-pytorch",
     {
-        "minGRULM": partial(_of_words, "minGRU_pytorch.minGRULM.minGRULM", num_tokens=50, dim=16, depth=2),
+        "minGRULM": partial(_of_words, "minGRU_pytorch.minGRULM", num_tokens=50, dim=16, depth=2),
         "minLSTM": partial(_of_words, "minGRU_pytorch.minLSTM.minLSTM", dim=16, calls=_vectors(16)),
     },
 )
