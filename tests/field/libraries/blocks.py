@@ -65,7 +65,6 @@ ATTENTION = (
     *_block("halonet-pytorch", "HaloAttention", _maps((1, 16, 16), (2, 24, 16), (1, 8, 32)), {0: "batch", 2: "h", 3: "w"}, dim=16, block_size=4, halo_size=2, **_HEADS),
     *_block("bottleneck-transformer-pytorch", "BottleStack", _maps((1, 16, 16), (2, 16, 16), (3, 16, 16)), _BATCH, dim=16, fmap_size=16, dim_out=32, num_layers=1, rel_pos_emb=True, **_HEADS),
     *_block("timesformer-pytorch", "TimeSformer", [(randn(b, 4, 3, 32, 32),) for b in (2, 1, 3)], _BATCH, dim=32, num_frames=4, num_classes=5, image_size=32, patch_size=8, depth=1, **_HEADS),
-    *_block("transformer-in-transformer", "TNT", [(randn(b, 3, 32, 32),) for b in (2, 1, 3)], _BATCH, image_size=32, patch_dim=32, pixel_dim=8, patch_size=8, pixel_size=4, depth=1, num_classes=5, **_HEADS),
 )  # fmt: skip
 
 EXPERTS = (
@@ -83,7 +82,11 @@ PLACES = (
     *_block("egnn-pytorch", "EGNN", _places(8), _POINTS, _POINTS, dim=8),
     *_block("egnn-pytorch", "EGNN_Network", [(randint(9, b, n), randn(b, n, 3)) for b, n in _SIZES], _POINTS, _POINTS, num_tokens=9, dim=8, depth=2, num_nearest_neighbors=3),
     *_block("en-transformer", "EnTransformer", _places(8), _POINTS, _POINTS, dim=8, depth=1, neighbors=3, **_HEADS),
-    *_block("invariant-point-attention", "IPATransformer", _vectors(16), _TOKENS, dim=16, depth=1, heads=2, require_pairwise_repr=False, predict_points=True),
+    *_block(
+        "invariant-point-attention", "IPABlock",
+        [(x, torch.linalg.qr(randn(*x.shape[:2], 3, 3)).Q, randn(*x.shape[:2], 3)) for (x,) in _vectors(16)], _TOKENS, _TOKENS, _TOKENS,
+        call=lambda model, x, turns, moves: model(x, rotations=turns, translations=moves), dim=16, heads=2, require_pairwise_repr=False,
+    ),
     *_block("point-transformer-pytorch", "PointTransformerLayer", _places(8), _POINTS, _POINTS, dim=8, num_neighbors=4),
     *_block("graph-transformer-pytorch", "GraphTransformer", [(randn(b, n, 16), randn(b, n, n, 4)) for b, n in _SIZES], _POINTS, {**_POINTS, 2: "points"}, dim=16, depth=1, edge_dim=4, with_feedforwards=True, **_HEADS),
 )  # fmt: skip
