@@ -86,7 +86,7 @@ TORCHRL = models(
         "ConvNet": partial(_torchrl, "ConvNet", (3, 32, 32), in_features=3, num_cells=[8, 8], kernel_sizes=3, strides=2),
         "DdpgMlpActor": partial(_torchrl, "DdpgMlpActor", (8,), action_dim=2, mlp_net_kwargs={"in_features": 8, **_CELLS}),
         "DuelingMlpDQNet": partial(
-            _torchrl, "DuelingMlpDQNet", (8,), out_features=4, mlp_kwargs_feature={"in_features": 8, "out_features": 16, **_CELLS},
+            _torchrl, "models.DuelingMlpDQNet", (8,), out_features=4, mlp_kwargs_feature={"in_features": 8, "out_features": 16, **_CELLS},
             mlp_kwargs_output={"in_features": 16, **_CELLS},
         ),
         "MultiAgentMLP": partial(
@@ -137,7 +137,7 @@ def efficientdet_d0() -> Model:
         1,
     )
     model = EfficientDet(config, pretrained_backbone=False)
-    return Model(model, [(pictures(*size),) for size in ((1, 128, 128), (2, 128, 256), (1, 256, 128))], (HW,))
+    return Model(model, [(pictures(batch, 128, 128),) for batch in (1, 2, 3)], (_BATCH,))
 
 
 def _acquisition(name: str, **options: Any) -> Model:
