@@ -267,6 +267,5 @@ GEOMETRY = models(
         "FullTensorProduct": partial(_points, "FullTensorProduct", "2x0e+1x1o", "1x0e+1x1o"),
         "Linear": partial(_points, "Linear", "4x0e+3x1o", "2x0e+2x1o"),
         "Norm": partial(_points, "Norm", "4x0e+3x1o+2x2e"),
-        "TensorSquare": partial(_points, "TensorSquare", "3x0e+2x1o"),
     },
 )
