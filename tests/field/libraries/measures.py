@@ -223,7 +223,6 @@ PERCEPTRONS = models(
         "Feedforwards": partial(_perceptron, "ff.Feedforwards", 8, 2),
         "FiLMableMLP": partial(_perceptron, "filmable_mlp.FiLMableMLP", 8, 16, 4, condition=3, cond_dim=3),
         "GroupedMLP": partial(_perceptron, "grouped_mlp.GroupedMLP", 8, 16, 4, groups=2),
-        "MLP_with_latent": partial(_perceptron, "mlp_with_latent.MLP", 8, 16, 4, condition=3, dim_latent=3),
         "nFeedforwards": partial(_perceptron, "nff.nFeedforwards", 8, 2),
         "ResidualNormedMLP": partial(_perceptron, "residual_normed_mlp.ResidualNormedMLP", 8, 4, residual_every=2),
     },

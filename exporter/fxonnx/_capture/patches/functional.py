@@ -50,10 +50,9 @@ def _linspace(original: Callable[..., Tensor], start: Any, end: Any, steps: Any,
 
 
 def _as_tensor(original: Callable[..., Tensor], data: Any, *args: Any, **options: Any) -> Tensor:
-    """``torch.as_tensor`` of a list that contains sizes or tensors, as ``torch.tensor``."""
-    if isinstance(data, (list, tuple)) and any(
-        isinstance(item, torch.SymInt | Tensor) for item in pytree.tree_leaves(data)
-    ):
+    """``torch.as_tensor`` of sizes, or of a list that contains sizes or tensors, as ``torch.tensor``."""
+    traced = Tensor | torch.SymInt | torch.SymFloat | torch.SymBool
+    if not isinstance(data, Tensor) and any(isinstance(item, traced) for item in pytree.tree_leaves(data)):
         names = ("dtype", "device")[: len(args)]
         return torch.tensor(data, **dict(zip(names, args, strict=True)), **options)
     return original(data, *args, **options)
@@ -457,7 +456,7 @@ def _name(function: ast.expr) -> str:
 
 
 _TORCH_FUNCTIONS: tuple[tuple[str, Callable[..., Any], str], ...] = (
-    ("torch:as_tensor", _as_tensor, "it specializes sizes in a list"),
+    ("torch:as_tensor", _as_tensor, "it specializes sizes"),
     ("torch:tensor", _tensor, "it reads the values of the tensors in a list"),
     ("torch:linspace", _linspace, "it specializes the number of steps"),
     ("torch:unbind", _unbind_outputs, "the number of results is a dynamic size"),
