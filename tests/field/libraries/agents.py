@@ -85,10 +85,6 @@ TORCHRL = models(
     {
         "ConvNet": partial(_torchrl, "ConvNet", (3, 32, 32), in_features=3, num_cells=[8, 8], kernel_sizes=3, strides=2),
         "DdpgMlpActor": partial(_torchrl, "DdpgMlpActor", (8,), action_dim=2, mlp_net_kwargs={"in_features": 8, **_CELLS}),
-        "DuelingMlpDQNet": partial(
-            _torchrl, "models.DuelingMlpDQNet", (8,), out_features=4, mlp_kwargs_feature={"in_features": 8, "out_features": 16, **_CELLS},
-            mlp_kwargs_output={"in_features": 16, **_CELLS},
-        ),
         "MultiAgentMLP": partial(
             _torchrl, "MultiAgentMLP", (3, 8), n_agent_inputs=8, n_agent_outputs=4, n_agents=3, centralized=False, share_params=False, depth=1,
             num_cells=16,

@@ -113,13 +113,6 @@ TORCHAUDIO = models(
             "squim_objective_model", _sounds(), _SAMPLES, feat_dim=32, win_len=64, d_model=32, nhead=2, hidden_dim=16, num_blocks=1,
             rnn_type="LSTM", chunk_size=31,
         ),
-        "TimeStretch": lambda: Model(
-            _make("torchaudio.transforms.TimeStretch", n_freq=201, hop_length=200),
-            [(randn(b, 201, t, 2),) for b, t in ((1, 30), (2, 47), (3, 11))],
-            ({0: "batch", 2: "frames"},),
-            call=lambda model, x: torch.view_as_real(model(torch.view_as_complex(x), 1.2)),
-        ),
-        "Vad": partial(_transform, "Vad", sample_rate=16000),
         "Wav2Letter": lambda: _torchaudio("Wav2Letter", [(x[:, None],) for (x,) in _sounds()], {0: "batch", 2: "samples"}, num_classes=29),
         "Wav2Vec2": _wav2vec2,
         "WaveRNN": lambda: _torchaudio(
