@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..row import Model, models, rand, randint, randn, row
-from ..samples import HW, pictures, voice
+from ..row import Model, models, randint, randn, row
+from ..samples import HW, pictures
 
 _BATCH = {0: "batch"}
 
@@ -97,16 +97,6 @@ TORCHRL = models(
 )  # fmt: skip
 
 
-@row("resemblyzer", real=True)
-def voice_encoder() -> Model:
-    from resemblyzer import VoiceEncoder
-    from resemblyzer.audio import wav_to_mel_spectrogram
-
-    mel = torch.from_numpy(wav_to_mel_spectrogram(voice(1, 64000)[0].numpy())).float()
-    calls = [(mel[:320].reshape(2, 160, 40),), (mel[:160][None],), (mel[:297].reshape(3, 99, 40),)]
-    return Model(VoiceEncoder("cpu", verbose=False), calls, ({0: "batch", 1: "frames"},))
-
-
 @row("bigvgan")
 def vocoder() -> Model:
     from bigvgan.bigvgan import BigVGAN
@@ -134,24 +124,6 @@ def efficientdet_d0() -> Model:
     )
     model = EfficientDet(config, pretrained_backbone=False)
     return Model(model, [(pictures(batch, 128, 128),) for batch in (1, 2, 3)], (_BATCH,))
-
-
-def _acquisition(name: str, **options: Any) -> Model:
-    """The value of candidates under a process whose data are constants."""
-    model = _make("botorch.models.SingleTaskGP", rand(12, 2).double(), randn(12, 1).double())
-    function = _make(f"botorch.acquisition.{name}", model, **options)
-    calls = [(rand(n, 1, 2, seed=2).double(),) for n in (5, 1, 9)]
-    return Model(function, calls, (_BATCH,))
-
-
-BOTORCH = models(
-    "botorch",
-    {
-        "ExpectedImprovement": partial(_acquisition, "ExpectedImprovement", best_f=0.5),
-        "LogExpectedImprovement": partial(_acquisition, "LogExpectedImprovement", best_f=0.5),
-        "UpperConfidenceBound": partial(_acquisition, "UpperConfidenceBound", beta=0.2),
-    },
-)
 
 
 @row("timesfm")

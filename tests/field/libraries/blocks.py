@@ -74,14 +74,11 @@ EXPERTS = (
 )  # fmt: skip
 
 TABLES = (
-    *_block("tab-transformer-pytorch", "TabTransformer", [(randint(3, n, 2), randn(n, 4)) for n in (3, 1, 8)], _BATCH, _BATCH, categories=(3, 5), num_continuous=4, dim=16, depth=1, heads=2),
-    *_block("tab-transformer-pytorch", "FTTransformer", [(randint(3, n, 2), randn(n, 4)) for n in (3, 1, 8)], _BATCH, _BATCH, categories=(3, 5), num_continuous=4, dim=16, depth=1, heads=2),
 )  # fmt: skip
 
 PLACES = (
     *_block("egnn-pytorch", "EGNN", _places(8), _POINTS, _POINTS, dim=8),
     *_block("egnn-pytorch", "EGNN_Network", [(randint(9, b, n), randn(b, n, 3)) for b, n in _SIZES], _POINTS, _POINTS, num_tokens=9, dim=8, depth=2, num_nearest_neighbors=3),
-    *_block("en-transformer", "EnTransformer", _places(8), _POINTS, _POINTS, dim=8, depth=1, neighbors=3, **_HEADS),
     *_block(
         "invariant-point-attention", "IPABlock",
         [(x, torch.linalg.qr(randn(*x.shape[:2], 3, 3)).Q, randn(*x.shape[:2], 3)) for (x,) in _vectors(16)], _TOKENS, _TOKENS, _TOKENS,

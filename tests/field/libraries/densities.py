@@ -112,9 +112,5 @@ OPERATORS = models(
         "FNO_1d": partial(_operator, "FNO", n_modes=(8,), n_layers=2, sizes=((1, 32), (2, 48), (1, 25))),
         "FNO_2d": partial(_operator, "FNO", n_modes=(8, 8), n_layers=2),
         "TFNO": partial(_operator, "TFNO", n_modes=(8, 8), n_layers=2),
-        "UNO": partial(
-            _operator, "UNO", n_layers=3, channel_mlp_skip="linear", lifting_channels=8, projection_channels=8, uno_out_channels=[8, 8, 8],
-            uno_n_modes=[[6, 6], [4, 4], [6, 6]], uno_scalings=[[0.5, 0.5], [1, 1], [2, 2]],
-        ),
     },
 )  # fmt: skip

@@ -109,14 +109,9 @@ DETECTORS = models(
         "KeyNet": lambda: _network("feature.keynet", "KeyNet", [(gray(*size),) for size in _SIZES], HW, pretrained=False),
         "MKDDescriptor": lambda: _network("feature", "MKDDescriptor", _patches(), {0: "patches"}, whitening=None),
         "SIFTDescriptor": lambda: _network("feature", "SIFTDescriptor", _patches(), {0: "patches"}, patch_size=32),
-        "SOSNet": lambda: _network("feature", "SOSNet", _patches(), {0: "patches"}, pretrained=False),
-        "TFeat": lambda: _network("feature", "TFeat", _patches(), {0: "patches"}, pretrained=False),
         "TinyViT": lambda: _network(
             "models.tiny_vit", "TinyViT", [(pictures(b, 64, 64),) for b in (1, 2, 3)], _BATCH, img_size=64, num_classes=5,
             embed_dims=[16, 16, 32, 32], depths=[1, 1, 1, 1], num_heads=[1, 1, 2, 2], window_sizes=[4, 4, 4, 2],
-        ),
-        "MobileViT": lambda: _network(
-            "models.vit_mobile", "MobileViT", [(pictures(*size),) for size in ((1, 64, 64), (2, 128, 64), (1, 128, 192))], HW
         ),
     },
 )  # fmt: skip

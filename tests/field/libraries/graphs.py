@@ -168,9 +168,6 @@ AGGREGATIONS = models(
 NORMS = models(
     _LIBRARY,
     {
-        "DiffGroupNorm": lambda: Model(
-            _named("DiffGroupNorm", in_channels=8, groups=3), [(randn(n, 8),) for n, _ in _SIZES], (_NODES,)
-        ),
         "GraphNorm": partial(_of_nodes, "GraphNorm", in_channels=8),
         "GraphSizeNorm": partial(_of_nodes, "GraphSizeNorm"),
         "InstanceNorm": partial(_of_nodes, "InstanceNorm", in_channels=8),
@@ -222,16 +219,6 @@ DENSE = models(
 )
 
 _NETWORK: dict[str, Any] = {**_WIDTHS, "hidden_channels": 16, "num_layers": 2}
-
-
-def _molecule(name: str, **options: Any) -> Model:
-    """A model of atoms with places; its graph is computed from the distances."""
-
-    def call(atoms: int) -> tuple[torch.Tensor, ...]:
-        places = randn(atoms, 3) * 1.5
-        return 1 + randint(9, atoms), places, _batch(atoms)
-
-    return Model(_named(name, **options), [call(10), call(17), call(7)], (_NODES,) * 3)
 
 
 NETWORKS = models(

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..row import Calls, Model, models, randint, randn
+from ..row import Model, models, randint, randn
 from ..samples import HW, gray
 
 _PLANES = ((1, 32, 32), (2, 64, 48), (1, 48, 32))
@@ -28,13 +28,6 @@ def _plane(name: str, *, sizes: Any = _PLANES, **options: Any) -> Model:
 
 def _fixed(name: str, **options: Any) -> Model:
     return Model(_make(name, **{**_FLAT, **options}), [(gray(b, 32, 32),) for b in (2, 1, 3)], (_BATCH,))
-
-
-def _volume(name: str, *, dims: Any = None, sizes: Any = None, **options: Any) -> Model:
-    calls: Calls = [
-        (randn(b, 1, d, h, w),) for b, d, h, w in sizes or ((1, 16, 16, 16), (2, 32, 16, 48), (1, 48, 32, 16))
-    ]
-    return Model(_make(name, **options), calls, (dims or {0: "batch", 2: "d", 3: "h", 4: "w"},))
 
 
 def _diffusion() -> Model:
@@ -60,22 +53,10 @@ def _bags() -> Model:
     return Model(model, calls, ({0: "batch", 1: "pictures"},))
 
 
-def _reconstructed() -> Model:
-    """Without noise, as its encoder and decoder are deployed."""
-    model = _make(
-        "AutoencoderKL",
-        **{**_FLAT, "out_channels": 1, "num_res_blocks": 1, "channels": (8, 16), "attention_levels": (False, False)},
-        **{"norm_num_groups": 4, "with_encoder_nonlocal_attn": False, "with_decoder_nonlocal_attn": False},
-    )
-    return Model(model, [(gray(*size),) for size in _PLANES], (HW,), call=lambda model, x: model.reconstruct(x))
-
-
 MONAI = models(
     "monai",
     {
         "AttentionUnet": partial(_plane, "AttentionUnet", out_channels=2, **_LAYERS),
-        "AutoEncoder": partial(_plane, "AutoEncoder", out_channels=1, channels=(8, 16), strides=(2, 2)),
-        "AutoencoderKL": _reconstructed,
         "BasicUNet": partial(
             _plane, "BasicUNet", features=(8, 8, 8, 8, 8, 8), sizes=((1, 32, 32), (2, 64, 48), (1, 37, 51)),
         ),
@@ -111,7 +92,6 @@ MONAI = models(
             [(randn(b, 1, d, h, w),) for b, d, h, w in ((1, 16, 16, 16), (2, 32, 16, 24), (1, 21, 33, 17))],
             ({0: "batch", 2: "d", 3: "h", 4: "w"},),
         ),
-        "Restormer": partial(_plane, "Restormer", out_channels=1, dim=8, num_refinement_blocks=1),
         "SegResNet": partial(_plane, "SegResNet", blocks_down=(1, 1, 1), blocks_up=(1, 1)),
         "SegResNetDS": partial(_plane, "SegResNetDS", init_filters=8, blocks_down=(1, 1, 1)),
         "SENet": partial(
@@ -127,7 +107,6 @@ MONAI = models(
         "ViT": partial(
             _fixed, "ViT", img_size=(32, 32), patch_size=(8, 8), hidden_size=32, mlp_dim=32, num_layers=2, num_heads=2, classification=True
         ),
-        "VNet": partial(_volume, "VNet"),
         "VQVAE": partial(
             _plane, "VQVAE", out_channels=1, channels=(8, 16), num_res_layers=1, num_res_channels=(8, 16), num_embeddings=16, embedding_dim=8,
             downsample_parameters=((2, 4, 1, 1), (2, 4, 1, 1)), upsample_parameters=((2, 4, 1, 1, 0), (2, 4, 1, 1, 0)),

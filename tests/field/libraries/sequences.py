@@ -87,11 +87,6 @@ QUANTIZERS = models(
         "GroupedResidualVQ": partial(
             _quantizer, "GroupedResidualVQ", dim=16, groups=2, num_quantizers=2, codebook_size=32
         ),
-        "LatentQuantize": lambda: Model(
-            _make("vector_quantize_pytorch.LatentQuantize", levels=[4, 4, 4], dim=16),
-            [(x.mT.contiguous(),) for (x,) in _vectors(16)],
-            ({0: "batch", 2: "tokens"},),
-        ),
         "LFQ": partial(_quantizer, "LFQ", dim=16, codebook_size=16),
         "RandomProjectionQuantizer": partial(
             _quantizer, "RandomProjectionQuantizer", dim=16, codebook_size=32, codebook_dim=8
@@ -148,10 +143,6 @@ LOCAL = models(
             _of_words, "local_attention.LocalTransformer", num_tokens=50, max_seq_len=64, dim=32, depth=1, heads=2, dim_head=16,
             local_attn_window_size=8, calls=_words(16, 32, 11),
         ),
-        "LocalMHA": partial(
-            _of_words, "local_attention.LocalMHA", dim=32, window_size=8, heads=2, dim_head=16, use_rotary_pos_emb=False,
-            calls=_vectors(32, 16, 24, 11),
-        ),
     },
 )  # fmt: skip
 
@@ -168,7 +159,6 @@ REFORMER = models(
 RECURRENT = models(
     "mingru-pytorch",
     {
-        "minLM": partial(_of_words, "minGRU_pytorch.minLM.minLM", num_tokens=50, dim=16, depth=2),
         "minLSTM": partial(_of_words, "minGRU_pytorch.minLSTM.minLSTM", dim=16, calls=_vectors(16)),
     },
 )

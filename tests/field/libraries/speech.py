@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 
-from ..row import Calls, Model, models, randint, randn
+from ..row import Calls, Model, models, randn
 from ..samples import voice
 
 _BATCH = {0: "batch"}
 _SAMPLES = {0: "batch", 1: "samples"}
 _FRAMES = {0: "batch", 1: "frames"}
-_TOKENS = {0: "batch", 1: "tokens"}
 
 
 def _make(path: str, *arguments: Any, **options: Any) -> Any:
@@ -34,11 +33,6 @@ def _lines() -> Calls:
 
 def _features(width: int) -> Calls:
     return [(randn(b, t, width),) for b, t in ((1, 40), (3, 71), (2, 25))]
-
-
-def _with_lengths(calls: Calls) -> Calls:
-    """The share of each sound that is not padding."""
-    return [(x, torch.linspace(1, 0.5, x.shape[0])) for (x,) in calls]
 
 
 def _with_counts(calls: Calls) -> Calls:
@@ -100,7 +94,6 @@ TORCHAUDIO = models(
             "GriffinLim", _pictures_of_sound, {0: "batch", 2: "frames"}, n_fft=400, n_iter=2, rand_init=False, momentum=0.5
         ),
         "LFCC": partial(_transform, "LFCC", n_lfcc=13, speckwargs={"n_fft": 256}),
-        "Loudness": partial(_transform, "Loudness", _lines, {0: "batch", 2: "samples"}, sample_rate=16000),
         "MelSpectrogram": partial(_transform, "MelSpectrogram", n_fft=400, n_mels=40),
         "MFCC": partial(_transform, "MFCC", n_mfcc=13, melkwargs={"n_mels": 40}),
         "MuLawEncoding": partial(_transform, "MuLawEncoding"),
@@ -119,77 +112,6 @@ TORCHAUDIO = models(
             "WaveRNN", [(voice(b, (t - 4) * 20)[:, None], randn(b, 1, 20, t)) for b, t in ((1, 10), (2, 14), (3, 7))],
             {0: "batch", 2: "samples"}, {0: "batch", 3: "frames"}, upsample_scales=[5, 4], n_classes=16, hop_length=20, n_res_block=1, n_rnn=16,
             n_fc=16, n_freq=20, n_hidden=16, n_output=16,
-        ),
-    },
-)  # fmt: skip
-
-
-def _speechbrain(path: str, calls: Calls, *dims: Any, call: Any = None, **options: Any) -> Model:
-    return Model(_make(f"speechbrain.lobes.{path}", **options), calls, dims, call=call)
-
-
-def _recognizer() -> Model:
-    model = _make(
-        "speechbrain.lobes.models.transformer.TransformerASR.TransformerASR",
-        *(40, 50),
-        **{"d_model": 32, "nhead": 2, "num_encoder_layers": 1, "num_decoder_layers": 1, "d_ffn": 64},
-        **{"encoder_module": "conformer", "attention_type": "RelPosMHAXL", "normalize_before": True, "causal": False},
-    )
-    calls = [
-        (randn(b, t, 40), 1 + randint(49, b, u), torch.linspace(1, 0.5, b))
-        for b, t, u in ((2, 30, 6), (3, 47, 9), (1, 18, 4))
-    ]
-    return Model(model, calls, (_FRAMES, _TOKENS, _BATCH))
-
-
-def _encoder(kind: str, **options: Any) -> Model:
-    room = f"speechbrain.lobes.models.transformer.{kind}.{kind}Encoder"
-    model = _make(room, num_layers=1, d_model=32, nhead=2, kernel_size=7, attention_type="regularMHA", **options)
-    return Model(model, _features(32), (_FRAMES,), call=lambda model, x: model(x)[0])
-
-
-SPEECHBRAIN = models(
-    "speechbrain",
-    {
-        "BranchformerEncoder": partial(_encoder, "Branchformer", csgu_linear_units=32),
-        "Cnn14": lambda: _speechbrain(
-            "models.Cnn14.Cnn14", [(randn(b, t, 32),) for b, t in ((2, 64), (3, 96), (1, 128))], _FRAMES, mel_bins=32, emb_dim=16
-        ),
-        "ConformerEncoder": partial(_encoder, "Conformer", d_ffn=64),
-        "ContextNet": lambda: _speechbrain(
-            "models.ContextNet.ContextNet", _features(20), _FRAMES, input_shape=(None, None, 20), out_channels=16, conv_channels=[16, 16],
-            strides=[1, 2], num_blocks=2, num_layers=2, residuals=[False, True],
-        ),
-        "CRDNN": lambda: _speechbrain(
-            "models.CRDNN.CRDNN", _features(20), _FRAMES, input_shape=(None, None, 20), cnn_channels=[8, 8], rnn_layers=1, rnn_neurons=16,
-            dnn_blocks=1, dnn_neurons=16,
-        ),
-        "ECAPA_TDNN": lambda: _speechbrain(
-            "models.ECAPA_TDNN.ECAPA_TDNN", _with_lengths(_features(40)), _FRAMES, _BATCH, input_size=40, channels=[32, 32, 32, 32, 96],
-            attention_channels=16, lin_neurons=24,
-        ),
-        "EnhancementGenerator": lambda: _speechbrain(
-            "models.MetricGAN.EnhancementGenerator", _with_lengths(_features(20)), _FRAMES, _BATCH, input_size=20, hidden_size=16, num_layers=1
-        ),
-        "Fbank": lambda: _speechbrain("features.Fbank", _sounds(), _SAMPLES, n_mels=40, deltas=True, context=True),
-        "HifiganGenerator": lambda: _speechbrain(
-            "models.HifiGAN.HifiganGenerator", [(randn(b, 20, t),) for b, t in ((1, 15), (2, 40), (3, 9))], {0: "batch", 2: "frames"},
-            in_channels=20, out_channels=1, resblock_type="1", resblock_dilation_sizes=[[1, 3], [1, 3]], resblock_kernel_sizes=[3, 5],
-            upsample_kernel_sizes=[4, 4], upsample_initial_channel=32, upsample_factors=[2, 2],
-        ),
-        "MFCC": lambda: _speechbrain("features.MFCC", _sounds(), _SAMPLES),
-        "ResNet": lambda: _speechbrain(
-            "models.ResNet.ResNet", _with_lengths(_features(40)), _FRAMES, _BATCH, input_size=40, channels=[8, 8, 16, 16],
-            block_sizes=[1, 1, 1, 1], lin_neurons=16,
-        ),
-        "RNNLM": lambda: _speechbrain(
-            "models.RNNLM.RNNLM", [(randint(30, b, t),) for b, t in ((2, 9), (1, 14), (3, 3))], _TOKENS, output_neurons=30, embedding_dim=16,
-            rnn_neurons=16, dnn_neurons=16,
-        ),
-        "TransformerASR": _recognizer,
-        "Xvector": lambda: _speechbrain(
-            "models.Xvector.Xvector", _with_lengths(_features(40)), _FRAMES, _BATCH, in_channels=40, tdnn_blocks=3, tdnn_channels=[32, 32, 64],
-            tdnn_kernel_sizes=[5, 3, 1], tdnn_dilations=[1, 2, 1], lin_neurons=24,
         ),
     },
 )  # fmt: skip

@@ -51,17 +51,6 @@ def _batches(module: str, name: str, size: int, **options: Any) -> Model:
     return Model(_make(module, name, **options), calls, _BATCH)
 
 
-_STAGES = {
-    f"s{stage}_{name}": value
-    for stage in (1, 2, 3, 4)
-    for name, value in {
-        "emb_dim": 16 * stage,
-        "patch_size": 2,
-        "local_patch_size": 4,
-        "global_k": 2,
-        "depth": 1,
-    }.items()
-}
 _CVT = {
     f"s{stage}_{name}": value
     for stage in (1, 2, 3)
@@ -75,10 +64,6 @@ MODELS = models(
         "CCT": partial(
             _batches, "cct", "CCT", 32, img_size=32, embedding_dim=32, n_conv_layers=2, num_layers=2, num_heads=2, mlp_ratio=2,
             num_classes=5,
-        ),
-        "CrossFormer": partial(
-            _windowed, "crossformer", "CrossFormer", dim=(32, 32, 64, 64), depth=(1, 1, 1, 1), global_window_size=(4, 2, 2, 1),
-            local_window_size=2,
         ),
         "CrossViT": partial(
             _batches, "cross_vit", "CrossViT", 32, image_size=32, num_classes=5, sm_dim=16, lg_dim=32, sm_patch_size=4,
@@ -109,14 +94,10 @@ MODELS = models(
         "nViT": partial(_vit, "normalized_vit", "nViT"),
         "parallel_vit": partial(_vit, "parallel_vit"),
         "PiT": partial(_vit, "pit", "PiT", depth=(1, 1)),
-        "RegionViT": partial(
-            _windowed, "regionvit", "RegionViT", dim=(16, 16, 32, 32), depth=(1, 1, 1, 1), window_size=2
-        ),
         "RvT": partial(_vit, "rvt", "RvT"),
         "ScalableViT": partial(
             _windowed, "scalable_vit", "ScalableViT", dim=16, depth=(1, 1), heads=(1, 2), reduction_factor=(2, 2), window_size=(4, 4)
         ),
-        "SepViT": partial(_windowed, "sep_vit", "SepViT", (1, 56, 56), (2, 56, 112), (1, 112, 56), dim=16, depth=(1, 1), heads=(1, 2), window_size=4, dim_head=8),
         "SimpleUViT": partial(_vit, "simple_uvit", "SimpleUViT"),
         "SimpleViT_3d": partial(_film, "simple_vit_3d", "SimpleViT"),
         "SimpleViT_with_fft": partial(_vit, "simple_vit_with_fft", "SimpleViT", freq_patch_size=8),
@@ -127,7 +108,6 @@ MODELS = models(
         "T2TViT": partial(
             _batches, "t2t", "T2TViT", 32, image_size=32, **_SMALL, t2t_layers=((7, 4), (3, 2))
         ),
-        "TwinsSVT": partial(_windowed, "twins_svt", "TwinsSVT", (1, 64, 64), (2, 64, 64), (1, 128, 64), **_STAGES),
         "vit_1d": partial(_line, "vit_1d", "ViT"),
         "vit_5": partial(_vit, "vit_5"),
         "vit_for_small_dataset": partial(_vit, "vit_for_small_dataset"),
