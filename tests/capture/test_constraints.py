@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import warnings
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
 import fxonnx
 from fxonnx._capture.constraints.constraint_solver import Bounds, bounds_of, is_implied, normal_forms
 from fxonnx._capture.constraints.guard_recorder import SourceLine
+from fxonnx._capture.constraints.plain_forms import without_known_quotients
 from fxonnx._capture.constraints.relation_text import text_of
 from fxonnx.errors import ArgumentError, CaptureError
 
@@ -264,6 +266,11 @@ def windows(x: torch.Tensor) -> torch.Tensor:
     return pooled.flatten(2) + pooled.shape[2] * 10 + pooled.shape[3]
 
 
+def split_by_the_size(x: torch.Tensor) -> torch.Tensor:
+    one, two, three = torch.cat([x, x * x, x + 1]).split(x.shape[0])
+    return one * two + three
+
+
 # Function, examples, dynamic_shapes, other inputs: no constraint is needed.
 WIDE = [
     pytest.param(lambda x: x + 1, (R(4, 3),), ({0: "n"},), (R(1, 3),), id="nothing"),
@@ -281,6 +288,7 @@ WIDE = [
     pytest.param(source_is_not_read, (R(3, 4),), ({0: "n"},), (R(1, 4),), id="written-copy-of-a-temporary"),
     pytest.param(source_is_not_read, (R(1, 4),), ({0: "n"},), (R(3, 4),), id="written-view-of-a-temporary"),
     pytest.param(batch_norm_of_transposed, (R(1, 2, 3),), ({0: "n", 1: "s"},), (R(3, 4, 3),), id="batch-norm"),
+    pytest.param(split_by_the_size, (R(3, 4),), ({0: "n"},), (R(1, 4),), id="split"),
     pytest.param(lambda x, y: x + y, (R(4), R(4)), ({0: "n"}, {0: "n"}), (R(1), R(1)), id="same-name"),
     pytest.param(lambda x, y: x + y[1:], (R(4), R(5)), ({0: d}, {0: d + 1}), (R(7), R(8)), id="derived"),
 ]  # fmt: skip
@@ -478,6 +486,7 @@ def test_patches_of_guards_are_removed() -> None:
 
 
 n, m = (sympy.Symbol(name, integer=True, positive=True) for name in ("n", "batch size"))
+z = sympy.Symbol("z", integer=True, nonnegative=True)
 RELATIONS = [
     (n > 8, ["n >= 9"]),
     (sympy.Lt(n, 8), ["n <= 7"]),
@@ -506,6 +515,11 @@ RELATIONS = [
     (Max(3, n) < m * n, ["max(3, n) < batch size*n"]),
     (sympy.Eq(n, Max(0, Min(128, n) - Max(0, Min(128, n) - n))), ["n <= 128"]),
     (sympy.Eq(n, Max(0, Min(128, n) - 3)), ["False"]),
+    (sympy.Eq(FloorDiv(4 * n - 1, n), 3), []),
+    (sympy.Eq(FloorDiv(5 * n - 1, 2 * n), 2), []),
+    (sympy.Eq(FloorDiv(4 * z - 1, z), 3), ["z >= 1"]),
+    (sympy.Eq(FloorDiv(4 * z - 1, z), 2), ["False", "z >= 1"]),
+    (sympy.Eq(FloorDiv(n + 2, n), 1), ["(n + 2) // n == 1"]),
     (sympy.true, []),
 ]
 
@@ -513,6 +527,19 @@ RELATIONS = [
 @pytest.mark.parametrize(("relation", "texts"), RELATIONS, ids=str)
 def test_normal_forms(relation: Any, texts: list[str]) -> None:
     assert [text_of(form) for form in normal_forms(relation)] == texts
+
+
+def test_known_quotients_are_those_of_all_sizes() -> None:
+    numbers, found, other = random.Random(0), 0, sympy.Symbol("other", integer=True)
+    for _ in range(300):
+        a, b, c, k = (numbers.randint(low, high) for low, high in ((-4, 4), (-2, 2), (-4, 4), (1, 3)))
+        relation = sympy.Le(FloorDiv(a * n + b * m + c, k * n), other, evaluate=False)
+        plain = without_known_quotients(relation)[0]
+        if relation.has(FloorDiv) and not plain.has(FloorDiv):
+            found += 1
+            values = {(a * i + b * j + c) // (k * i) for i in range(1, 12) for j in range(1, 12)}
+            assert values == {int(plain.lhs)}, relation
+    assert found > 10
 
 
 FOLLOWS = [

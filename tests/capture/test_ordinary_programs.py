@@ -49,6 +49,17 @@ def _half(n: int) -> int:
     return n // 2
 
 
+class _Scale:
+    """A callable object, whose cache has no name."""
+
+    def __call__(self, n: int) -> torch.Tensor:
+        return torch.arange(n) * 0.5
+
+
+_scaled = functools.lru_cache(_Scale())
+_raised = functools.lru_cache(functools.partial(torch.arange, 2))
+
+
 class _Grid(nn.Module):
     @functools.lru_cache(maxsize=4)  # noqa: B019 - as models have it
     def grid(self, h: int, w: int) -> torch.Tensor:
@@ -229,6 +240,8 @@ PROGRAMS: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...], Any]] = {
     "cached by shape": (lambda: Function(lambda x: x + _angles(x.shape, dtype=x.dtype)), ((_x(5, 8),), (_x(9, 8),)), N),
     "cached number": (lambda: Function(lambda x: x[: _half(len(x))] * 2), ((_x(6),), (_x(9),)), N),
     "cached methods": (_Grid, ((_x(1, 4, 6),), (_x(1, 7, 3),)), ({1: "h", 2: "w"},)),
+    "cached object": (lambda: Function(lambda x: x + _scaled(x.shape[0]) + _scaled(1)), ((_x(5),), (_x(9),)), N),
+    "cached partial function": (lambda: Function(lambda x: x + _raised(x.shape[0] + 2)), ((_x(5),), (_x(9),)), N),
     "cache of the instance": (_OwnCache, ((_x(4),), (_x(7),)), N),
     "vmap over indexing": (
         lambda: Function(lambda x, i: torch.vmap(lambda row, j: row[j])(x, i)),

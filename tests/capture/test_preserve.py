@@ -25,6 +25,7 @@ import fxonnx
 from fxonnx.errors import ArgumentError, CaptureError
 from tests.untouched import untouched
 
+from ..saved import run_from_file
 from .captures import capture
 
 
@@ -497,3 +498,30 @@ def test_large_weights_that_only_eager_code_writes_to(write: Any) -> None:
     with untouched(model, x):
         program = fxonnx.export(model, (x,), dynamic_shapes=({0: "n"},), verify=True)
     torch.testing.assert_close(program(x)[0], x)
+
+
+class _KeptRow(nn.Module):
+    """It keeps a tensor of the last call of ``vmap`` or ``grad``."""
+
+    def __init__(self, transform: Any) -> None:
+        super().__init__()
+        self.transform = transform
+        self.row: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def total(row: torch.Tensor) -> torch.Tensor:
+            self.row = row * 2
+            return self.row.square().sum()
+
+        return self.transform(total)(x)
+
+
+@pytest.mark.parametrize("transform", [torch.vmap, torch.func.grad], ids=["vmap", "grad"])
+def test_tensors_of_function_transforms_that_a_call_has_left(transform: Any) -> None:
+    model = _KeptRow(transform).eval()
+    model(torch.randn(3, 4))
+    program = fxonnx.export(model, (torch.randn(3, 4),), dynamic_shapes=({0: "n"},))
+    run_from_file(program)
+    for n in (3, 5, 1):
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(program(x)[0], model(x))

@@ -451,10 +451,11 @@ class _GraphLowering:
             self._check_result(node, value, result)
             # One of several results is named after its getitem node, if it has one.
             self._name(value, node, f"{node.name}__{position}" if several else node.name, final=not several)
-        if node.meta.get("unbacked_bindings"):
-            for value, result in zip(values, results, strict=True):
-                if value is not None:
-                    self.builder.symbols.define(value, result.shape)
+        symbols, is_recorded = self.builder.symbols, bool(node.meta.get("unbacked_bindings"))
+        for value, result in zip(values, results, strict=True):
+            # torch does not record the sizes that depend on values in a branch, such as that of ``x[mask]``.
+            if value is not None and (is_recorded or symbols.lacks(result.shape)):
+                symbols.define(value, result.shape)
         if is_nested(val):
             return nest_like(val, iter(values))
         return values if several else values[0]

@@ -102,6 +102,10 @@ class SymbolTable:
         """Whether a value defines the symbol."""
         return symbol in self._origins
 
+    def lacks(self, dims: Sequence[Dim]) -> bool:
+        """Whether one of the sizes is a symbol that no value defines."""
+        return any(not isinstance(dim, int) and dim.is_Symbol and dim not in self._origins for dim in dims)
+
     def origin(self, symbol: sympy.Symbol) -> tuple[ir.Value, int | None, sympy.Expr]:
         """Return the value that defines a symbol, the axis (None: the value itself) and the expression of its size."""
         return self._origins[symbol]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import sympy
 
-from fxonnx_translations._builder.exact_quotients import CONVERSIONS, exact_integer, factors_of, has_float_remainder
+from fxonnx_translations._builder.exact_quotients import factors_of, has_float_remainder
 from fxonnx_translations._builder.size_values import EVALUATION_ERRORS
 from fxonnx_translations._torch_compat import (
     FloorDiv,
@@ -27,10 +27,10 @@ from fxonnx_translations._torch_compat import (
     ValueRangeError,
     ValueRanges,
     bound_sympy,
-    sympy_functions,
     try_solve,
 )
 
+from .plain_forms import without_clamps, without_floats, without_known_quotients
 from .size_extremes import cases_of_extremes
 from .size_sets import LONGEST_PERIOD, RELATIONS, Bounds, NotComputableError, SizeSet, Values, size_function
 
@@ -63,38 +63,11 @@ def normal_forms(expression: sympy.Basic) -> Iterator[sympy.Basic]:
     elif isinstance(expression, sympy.Eq) and len(parts := _divided_factors(expression)) > 1:
         for value, divisor in parts:
             yield from normal_forms(_divisible_by(value, divisor))
+    elif isinstance(expression, sympy.Rel) and len(parts := without_known_quotients(expression)) > 1:
+        for part in parts:
+            yield from normal_forms(part)
     elif expression not in (sympy.true, True):
-        yield from _limits(_without_clamps(_without_floats(expression)))
-
-
-def _without_floats(expression: sympy.Basic) -> sympy.Basic:
-    """Replace conversions: ``int(2.0 * float(n))``, the size of a scaled image, by ``2*n``, float(n) by n."""
-    found = expression.replace(lambda part: isinstance(part, CONVERSIONS), exact_integer)
-    if isinstance(found, sympy.Rel) and any(isinstance(side, sympy_functions.ToFloat) for side in found.args):
-        sides = [side.args[0] if isinstance(side, sympy_functions.ToFloat) else side for side in found.args]
-        sides = [sympy.Integer(int(side)) if side.is_Float and float(side).is_integer() else side for side in sides]
-        found = found.func(*sides) if all(side.is_integer for side in sides) else found
-    return found if isinstance(found, sympy.Basic) else expression
-
-
-def _without_clamps(expression: sympy.Basic) -> sympy.Basic:
-    """Remove clamps that have no effect: ``max(min(s, 128) - s, 0)``, a slice of a slice, is 0."""
-
-    def never_positive(value: sympy.Expr) -> bool:
-        least = [part for part in sympy.Add.make_args(value) if isinstance(part, Min)]
-        return any(sympy.expand(part - one - value) == 0 for part in least for one in part.args)
-
-    def plain(clamp: sympy.Expr) -> sympy.Expr:
-        if 0 not in clamp.args:
-            return clamp
-        others = [one for one in clamp.args if one != 0 and not never_positive(one)]
-        is_plain = (
-            len(others) == 1 and isinstance(others[0], Min) and all(part.is_nonnegative for part in others[0].args)
-        )
-        return others[0] if is_plain else Max(0, *others)
-
-    found = expression.replace(lambda part: isinstance(part, Max), plain)
-    return found if isinstance(found, sympy.Basic) else expression
+        yield from _limits(without_clamps(without_floats(expression)))
 
 
 def _limits(expression: sympy.Basic) -> Iterator[sympy.Basic]:
@@ -230,7 +203,7 @@ def _divisibility(equation: sympy.Eq) -> sympy.Basic | None:
 def required_multiples(equation: sympy.Eq) -> Iterator[tuple[sympy.Expr, int]]:
     """The expressions of which an equation requires that they are multiples of a number, with the number."""
     found = [_divisible_by(*part) for part in _divided_factors(equation)]
-    plain = _without_clamps(_without_floats(equation))
+    plain = without_clamps(without_floats(equation))
     plain = cancelled(plain) if isinstance(plain, sympy.Eq) else plain
     found = found or ([_divisibility(plain)] if isinstance(plain, sympy.Eq) else [])
     for form in (*found, *normal_forms(equation)):

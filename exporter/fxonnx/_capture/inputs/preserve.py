@@ -18,7 +18,13 @@ import numpy as np
 import torch
 from torch.nn.utils import parametrize
 
-from fxonnx_translations._torch_compat import DisableTorchFunction, FakeTensor, no_dispatch, set_version_counters
+from fxonnx_translations._torch_compat import (
+    DisableTorchFunction,
+    FakeTensor,
+    functorch,
+    no_dispatch,
+    set_version_counters,
+)
 
 from ..._inner_tensors import is_wrapper
 from ..._turns import undone_in_forks
@@ -104,7 +110,7 @@ class TensorValues:
                 _, start, end = parts.get(key, (storage, storage.nbytes(), 0))
                 own = _bytes_of(tensor)
                 parts[key] = storage, min(start, own[0]), max(end, own[1])
-            elif not (tensor.is_meta or tensor.is_inference() or isinstance(tensor, FakeTensor)):
+            elif not (tensor.is_meta or tensor.is_inference() or isinstance(tensor, FakeTensor) or _is_of_vmap(tensor)):
                 self._others.append((tensor, tensor.detach().clone(), tensor._version))
         if not parts:
             return
@@ -161,7 +167,13 @@ def _has_memory(tensor: torch.Tensor) -> bool:
         or tensor.layout != torch.strided
         or is_wrapper(tensor)
         or isinstance(tensor, FakeTensor)
+        or _is_of_vmap(tensor)
     )
+
+
+def _is_of_vmap(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is of a call of ``vmap`` or ``grad``, which a model has kept in an attribute."""
+    return functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def _is_same_memory(tensor: torch.Tensor, data: torch.Tensor) -> bool:

@@ -490,7 +490,7 @@ def _name(function: ast.expr) -> str:
 
 
 _TORCH_FUNCTIONS: tuple[tuple[str, Callable[..., Any], str], ...] = (
-    ("torch:as_tensor", _as_tensor, "it specializes sizes in a list"),
+    ("torch:as_tensor", _as_tensor, "it specializes sizes"),
     ("torch:tensor", _tensor, "it reads the values of the tensors in a list"),
     ("torch:linspace", _linspace, "it specializes the number of steps"),
     ("torch:unbind", _unbind_outputs, "the number of results is a dynamic size"),

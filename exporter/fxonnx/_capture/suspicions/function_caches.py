@@ -75,16 +75,19 @@ def uncached_sizes() -> Iterator[None]:
 def _taking_sizes(cached: Any) -> Callable[..., Any]:
     """A function with a cache, which is called without it for symbolic sizes."""
 
+    # Partial functions and objects that are called have no name, and nor have their caches.
+    known_as = getattr(cached, "__name__", type(cached.__wrapped__).__name__)
+
     @functools.wraps(cached)
     def call(*args: Any, **kwargs: Any) -> Any:
         if not is_tracing():
             return cached(*args, **kwargs)
         function = cached
         if _has_size(args) or _has_size(tuple(kwargs.values())):
-            detail = f"the function {cached.__name__} without its cache"
+            detail = f"the function {known_as} without its cache"
             record_departure(DepartureKind.INTROSPECTION, detail, sys._getframe(1))
             function = cached.__wrapped__
-        with _without_random_values(cached.__name__):
+        with _without_random_values(known_as):
             return function(*args, **kwargs)
 
     for name in ("cache_info", "cache_clear", "cache_parameters"):
