@@ -1,7 +1,7 @@
 """Nodes whose zeros must have torch's signs, because an operator after them sees these: ``atan2`` of a sum of -0.0.
 
-ONNX leaves the signs of zeros to the runtime, and the result of most operators hardly depends on them. The few that return
-something else on the other side of zero are rare in models; the nodes before them are translated with exact zeros.
+ONNX leaves the signs of zeros to the runtime, and the results of most operators hardly depend on them. The few that jump
+between the sides of zero are rare in models; the nodes before them are translated with exact zeros.
 """
 
 from __future__ import annotations
@@ -20,7 +20,22 @@ __all__ = ["nodes_before_sign_readers"]
 
 _READERS = frozenset({"arctan2", "atan2", "copysign", "hash_tensor", "signbit"})
 _COMPLEX_READERS = frozenset(
-    {"acos", "acosh", "angle", "asin", "asinh", "atan", "atanh", "log", "log10", "log1p", "log2", "pow", "rsqrt", "sqrt"}
+    {
+        "acos",
+        "acosh",
+        "angle",
+        "asin",
+        "asinh",
+        "atan",
+        "atanh",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "pow",
+        "rsqrt",
+        "sqrt",
+    }
 )
 """Functions with a branch cut: the side is the sign of a zero."""
 
@@ -40,7 +55,9 @@ def nodes_before_sign_readers(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]
     """The nodes, in this graph and its subgraphs, whose zeros' signs reach an operator that sees them."""
     calls: dict[torch.fx.Graph, list[torch.fx.Node]] = {}
     bodies: dict[torch.fx.Node, list[torch.fx.Graph]] = {}
-    pending = [argument for node in _all_nodes(graph, calls, bodies) if _reads(node) for argument in node.all_input_nodes]
+    pending = [
+        argument for node in _all_nodes(graph, calls, bodies) if _reads(node) for argument in node.all_input_nodes
+    ]
     found: set[torch.fx.Node] = set()
     while pending:
         node = pending.pop()

@@ -65,7 +65,12 @@ def add(op: Op, self: ir.Value, other: Operand, alpha: Operand = 1) -> ir.Value:
     left, right = _operands(op, self, other)
     if op.result.dtype == BOOL:
         return op.Or(left, right if alpha == 1 else op.And(right, op.operand(alpha, BOOL)))
-    if op.exact_zeros and alpha == 1 and op.numbers(right) == [0] and not (op.dims(right) or op.has_negative_zeros(right)):
+    if (
+        op.exact_zeros
+        and alpha == 1
+        and op.numbers(right) == [0]
+        and not (op.dims(right) or op.has_negative_zeros(right))
+    ):
         return op.without_negative_zeros(left)
     return _add_scaled(op, "Add", left, right, alpha)
 

@@ -61,7 +61,9 @@ def sub(op: Op, self: ir.Value, other: Operand, alpha: Any = 1) -> ir.Value:
     (a, b), (c, d) = pair_of(op, self, dtype), _scaled(op, pair_of(op, other, dtype), alpha, dtype)
     if op.is_zero(d):
         # torch adds the negative number, whose imaginary part is 0.0.
-        return join(op, op.Sub(a, c), b if isinstance(other, ir.Value) and op.dims(other) else op.without_negative_zeros(b))
+        return join(
+            op, op.Sub(a, c), b if isinstance(other, ir.Value) and op.dims(other) else op.without_negative_zeros(b)
+        )
     return join(op, op.Sub(a, c), op.Sub(b, d))
 
 
