@@ -1,6 +1,6 @@
 """Nodes whose zeros must have torch's signs, because an operator after them sees these: ``atan2`` of a sum of -0.0.
 
-ONNX leaves the signs of zeros to the runtime, and the results of most operators hardly depend on them. The few that jump
+ONNX leaves the signs of zeros to the runtime, and the results of most operators hardly depend on them. Those that jump
 between the sides of zero are rare in models; the nodes before them are translated with exact zeros.
 """
 

@@ -73,9 +73,7 @@ class Builder(onnxscript.GraphBuilder):
         self.replace_missing_op = replace_missing_op
         self.opset_version = int(graph.opset_imports[""])
         self.exact_numerics: bool = parent.exact_numerics if parent else exact_numerics
-        self.zero_signs_seen: bool = (
-            parent.zero_signs_seen if parent else False
-        )  # by an operator after the present node
+        self.zero_signs_seen: bool = parent.zero_signs_seen if parent else False  # after the present node
         self.missing_kernels: Mapping[str, frozenset[ir.DataType]] = (
             parent.missing_kernels if parent else missing_kernels
         )
