@@ -75,6 +75,13 @@ CASES = (
         "take_along_dim_broadcast", lambda x: torch.take_along_dim(x, torch.tensor([[[1], [0], [1]]]), -1), ("n", 3, 2)
     ),
     Case("take_along_dim_flat", lambda x: torch.take_along_dim(x, x.argmax().reshape(1)), ("n", "m")),
+    Case("logspace", lambda x: x * torch.logspace(-1, 1.5, x.shape[0], 2.0)[:, None], ("n", 3)),
+    Case("logspace_float64", lambda x: x * torch.logspace(0, 2, x.shape[0], dtype=torch.float64)[:, None], ("n", 3)),
+    Case("fftfreq", lambda x: x * torch.fft.fftfreq(x.shape[0], 0.5)[:, None], ("n", 3)),
+    Case("fftfreq_float64", lambda x: x * torch.fft.fftfreq(x.shape[1], dtype=torch.float64), (3, "n")),
+    Case("rfftfreq", lambda x: torch.fft.rfft(x).abs() * torch.fft.rfftfreq(x.shape[1], d=0.1), (3, "n")),
+    Case("adaptive_max_pool2d_kept", lambda x: F.adaptive_max_pool2d(x, (2, None)), (2, 3, "n", "m")),
+    Case("adaptive_max_pool3d_kept", lambda x: F.adaptive_max_pool3d(x, (None, 3, None)), (2, 3, "n", 4, "m")),
     Case("cdist", lambda x: torch.cdist(x, x[:, :1] + 1), (2, "n", 3)),
     Case("cdist_p1", lambda x: torch.cdist(x, x, p=1.0), ("n", 3)),
     Case("fill_diagonal", lambda x: (x @ x.T).fill_diagonal_(0), ("n", 3)),
