@@ -68,10 +68,11 @@ def _frequencies(
     """``torch.fft.fftfreq`` and ``rfftfreq`` of a dynamic length."""
     if not isinstance(n, torch.SymInt) or options.get("out") is not None:
         return original(n, d, dtype=dtype, **options)
-    positive = n // 2 + 1 if is_real else (n + 1) // 2
-    index = arange(positive if is_real else n, device=options.get("device"))
-    index = index if is_real else torch.where(index < positive, index, torch.sub(index, n))
-    frequencies: Tensor = index.to(dtype or torch.get_default_dtype()) * (1.0 / (n * d))
+    length: Any = n
+    positive = length // 2 + 1 if is_real else (length + 1) // 2
+    index = arange(positive if is_real else length, device=options.get("device"))
+    index = index if is_real else torch.where(index < positive, index, index - length)
+    frequencies: Tensor = index.to(dtype or torch.get_default_dtype()) * (1.0 / (length * d))
     return frequencies
 
 
