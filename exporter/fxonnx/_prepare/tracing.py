@@ -35,6 +35,7 @@ from .graph_utils import (
     splice,
     store_attribute,
 )
+from .sizes import same_size
 
 __all__ = [
     "TraceError",
@@ -230,7 +231,7 @@ def _alone(value: Any) -> Any:
     if not isinstance(value, FakeTensor) or value.layout is not torch.strided:
         return value
     memory = value.untyped_storage().nbytes()
-    if not isinstance(memory, torch.SymInt) or _size(memory) == _size(value.numel() * value.element_size()):
+    if not isinstance(memory, torch.SymInt) or same_size(memory, value.numel() * value.element_size()):
         return value
     with value.fake_mode:
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
