@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from einops import einsum, pack, rearrange, reduce, repeat, unpack
 from einops.layers.torch import Rearrange, Reduce
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils import _pytree as pytree
 
 import fxonnx
@@ -75,6 +76,18 @@ CASES = (
         "take_along_dim_broadcast", lambda x: torch.take_along_dim(x, torch.tensor([[[1], [0], [1]]]), -1), ("n", 3, 2)
     ),
     Case("take_along_dim_flat", lambda x: torch.take_along_dim(x, x.argmax().reshape(1)), ("n", "m")),
+    # Operands that are parts of one tensor, of which torch's decompositions compare the memory.
+    Case("pad_sequence_of_parts", lambda x: pad_sequence([x[0], x[-1, :2]], True, -1.0), ("n", 3)),
+    Case("pad_sequence_of_slices", lambda x: pad_sequence([x, x[: x.shape[0] // 2]]), ("n", 3)),
+    Case("kron_of_parts", lambda x: torch.kron(x[:2], x[-2:]), ("n", 3)),
+    Case("bilinear_of_parts", lambda x: F.bilinear(x[:2], x[-2:], torch.ones(2, 3, 3)), ("n", 3)),
+    Case("logspace", lambda x: x * torch.logspace(-1, 1.5, x.shape[0], 2.0)[:, None], ("n", 3)),
+    Case("logspace_float64", lambda x: x * torch.logspace(0, 2, x.shape[0], dtype=torch.float64)[:, None], ("n", 3)),
+    Case("fftfreq", lambda x: x * torch.fft.fftfreq(x.shape[0], 0.5)[:, None], ("n", 3)),
+    Case("fftfreq_float64", lambda x: x * torch.fft.fftfreq(x.shape[1], dtype=torch.float64), (3, "n")),
+    Case("rfftfreq", lambda x: torch.fft.rfft(x).abs() * torch.fft.rfftfreq(x.shape[1], d=0.1), (3, "n")),
+    Case("adaptive_max_pool2d_kept", lambda x: F.adaptive_max_pool2d(x, (2, None)), (2, 3, "n", "m")),
+    Case("adaptive_max_pool3d_kept", lambda x: F.adaptive_max_pool3d(x, (None, 3, None)), (2, 3, "n", 4, "m")),
     Case("cdist", lambda x: torch.cdist(x, x[:, :1] + 1), (2, "n", 3)),
     Case("cdist_p1", lambda x: torch.cdist(x, x, p=1.0), ("n", 3)),
     Case("fill_diagonal", lambda x: (x @ x.T).fill_diagonal_(0), ("n", 3)),

@@ -93,6 +93,14 @@ CASES: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
         "int of a condition": lambda: Function(lambda x: torch.cat([x] * 2)[: x.shape[0] + int(x.shape[1] < 4)]),
         "float of a condition": lambda: Function(lambda x: x + float(x.shape[0] > 2 * x.shape[1])),
         "math.ceil": lambda: Function(lambda x: x[: math.ceil(x.shape[0] / 2)]),
+        "int of a tensor": lambda: Function(lambda x: x * int(torch.tensor(x.shape[0] * 0.5))),
+        "int of a tensor as a length": lambda: Function(
+            lambda x: x.sum() * torch.ones(int(torch.tensor(x.shape[0] / 2)))
+        ),
+        "int of a tensor of an integer": lambda: Function(lambda x: x[: int(torch.tensor(x.shape[0])) - 1]),
+        "float of a tensor": lambda: Function(lambda x: x * float(torch.tensor(x.shape[0] * 1.25 + x.shape[1]))),
+        "int of a quotient of tensors": lambda: Function(lambda x: x * int(torch.tensor(x.shape[0]) / 4 + 1)),
+        "int of float64": lambda: Function(lambda x: x * int(torch.tensor(x.shape[0] * 0.7, dtype=torch.float64))),
         "np.ceil": lambda: Function(lambda x: x.new_ones(int(np.ceil(x.shape[0] / 4)), x.shape[1])),
         "language model": LanguageModel,
     }
@@ -108,6 +116,19 @@ def test_dims_stay_dynamic(name: str) -> None:
     for size in ((5, 4), (7, 3), (2, 6)):
         x = torch.randn(size) * 5
         torch.testing.assert_close(program(x)[0], model(x), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:the model cannot be exported for all requested sizes")
+@pytest.mark.parametrize("factor", [0.7, 2.3, 1 / 3])
+def test_an_integer_of_a_tensor_that_rounds(factor: float) -> None:
+    """``int(90 * 0.7)`` is 62, and of the number in float32 63: a file that does not round fails at other sizes."""
+    model = Function(lambda x: x * int(torch.tensor(x.shape[0] * factor))).eval()
+    program = fxonnx.export(model, (torch.ones(9, 2),), dynamic_shapes=({0: "n"},))
+    run_from_file(program)
+    for size in (9, 50, 90, 170):
+        x = torch.ones(size, 2)
+        with pytest.raises(fxonnx.ArgumentError) if size != 9 else nullcontext():
+            torch.testing.assert_close(program(x)[0], model(x))
 
 
 @pytest.mark.filterwarnings("ignore:the model cannot be exported for all requested sizes")  # reflected are two elements

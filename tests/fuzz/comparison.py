@@ -55,8 +55,8 @@ def difference(expected: torch.Tensor, found: torch.Tensor, *, has_half: bool = 
     return f"{int(wrong.sum())} of {wrong.numel()} differ, number {first} is {values[0]} instead of {values[1]}"
 
 
-_SATURATING = frozenset({"gru", "lstm", "rnn_tanh", "sigmoid", "tanh"})
-"""Functions whose results differ from 1 by less than the rounding error of a kernel."""
+_SATURATING = frozenset({"gru", "layer_norm", "lstm", "rnn_tanh", "sigmoid", "tanh"})
+"""Functions whose results differ from 1, or from 0, by less than the rounding error of a kernel."""
 
 
 def eager(
@@ -126,7 +126,7 @@ class _ContiguousConvolutions(TorchFunctionMode):
 
 
 class _RoundedSaturation(TorchFunctionMode):
-    """A mode that rounds the results of saturating functions, so that those next to 1 are 1."""
+    """A mode that rounds the results of saturating and centering functions, so that those next to 1 are 1, and next to 0, 0."""
 
     def __torch_function__(
         self,

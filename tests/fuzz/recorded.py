@@ -40,6 +40,7 @@ class Recorded:
             value for value in model.graph.value_info if value.name in made and value.name not in outputs
         )
         self._types = {value.name: value.type.tensor_type for value in (*model.graph.input, *model.graph.output)}
+        self._squeezed = _squeezed(model.graph)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = 1
@@ -66,6 +67,10 @@ class Recorded:
         if not type_.HasField("shape"):
             return None
         dims = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in type_.shape.dim]
+        if name in self._squeezed and len(dims) > value.ndim:
+            rest = [size for size in value.shape if size != 1]
+            if [size for size in (_evaluated(dim, sizes) for dim in dims) if size != 1] == rest:
+                return None
         if len(dims) != value.ndim:
             return f"{name} is recorded with shape {dims}, has {list(value.shape)}"
         for dim, size in zip(dims, value.shape, strict=True):
@@ -76,6 +81,19 @@ class Recorded:
             if known != size:
                 return f"{name} is recorded with shape {dims}, has {list(value.shape)}, where {dim} is {known}"
         return None
+
+
+def _squeezed(graph: onnx.GraphProto) -> frozenset[str]:
+    """Values that have fewer axes where a dynamic dim is 1: the results of ``x.squeeze()``, which are outputs.
+
+    onnx's checker requires a shape of each output; theirs is the one for other sizes.
+    """
+    sizes = {node.output[0] for node in graph.node if node.op_type == "Compress"}
+    found = {node.output[0] for node in graph.node if node.op_type == "Reshape" and node.input[1] in sizes}
+    for node in graph.node:
+        if node.op_type in ("Cast", "Identity") and node.input[0] in found:
+            found.add(node.output[0])
+    return frozenset(found)
 
 
 def _evaluated(dim: int | str, sizes: Mapping[str, int]) -> int | None:

@@ -78,7 +78,6 @@ class Row:
 _SAMPLES = torch.tensor([[[0.2, 0.7]]])
 _POSITIVE = torch.tensor([0.5, 2.0, 30.0, 300.0])
 _POSITIVE_OR_NAN = torch.tensor([0.5, math.nan, 30.0, math.nan])
-_SIGNED_ZEROS = torch.tensor([0.0, -0.0, 1.0, -1.0])
 
 
 def _unique(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -126,7 +125,6 @@ ROWS = (
     Row("embedding_renorm", lambda x: aten.embedding_renorm(x, _ROWS[0], 1.0, math.inf), 9, 14),
     Row("sign", torch.sign, 1, 3),
     Row("sgn", torch.sgn, 1, 3),
-    Row("signbit", torch.signbit, 1, 4, torch.tensor([1.0, -2.0, math.inf, -math.inf]), _SIGNED_ZEROS),
     Row("igamma special_gammainc", lambda x: torch.igamma(_POSITIVE, x), 394, 403, _POSITIVE, _POSITIVE_OR_NAN),
     Row("igammac special_gammaincc", lambda x: torch.igammac(x, _POSITIVE), 392, 401, _POSITIVE, _POSITIVE_OR_NAN),
     Row("nextafter", lambda x: torch.nextafter(x, x.flip(1)), 23, 36),
@@ -154,7 +152,11 @@ ROWS = (
     Row("fractional_max_pool3d", lambda x: _of_volume(x[None]), 58, 64),
 )
 
-_INDIFFERENT = {("aten::nanmedian",), ("aten::nanmedian.dim",), ("aten::log_sigmoid",)}
+_INDIFFERENT = {
+    *((f"aten::{name}",) for name in ("nanmedian", "nanmedian.dim", "log_sigmoid", "_fft_r2c", "stft")),
+    *((f"aten::{name}", f"aten::{name}.Tensor") for name in ("clamp", "clamp_min", "clamp_max")),
+    ("aten::add.Tensor", "aten::add.Scalar"),
+}
 """They share functions with translations that ask, or only the sign of a zero depends on the answer."""
 
 
@@ -187,7 +189,7 @@ def _asks(function: FunctionType, seen: set[FunctionType]) -> bool:
     seen.add(function)
     names = {name for code in _codes(function.__code__) for name in code.co_names}
     called = [function.__globals__.get(name) for name in sorted(names)]
-    return "exact_numerics" in names or any(
+    return bool(names & {"exact_numerics", "exact_zeros"}) or any(
         _asks(each, seen)
         for each in called
         if isinstance(each, FunctionType) and each.__module__.startswith(fxonnx_translations.__name__)

@@ -55,6 +55,7 @@ from .model import (
 from .outlining import outline
 from .regions import REGIONS, SCOPES, Scope
 from .versions import NEWEST_OPSET, ir_versions, lowest_opset
+from .zero_signs import nodes_before_sign_readers
 
 __all__ = ["Lowered", "lower"]
 
@@ -123,6 +124,7 @@ def lower(
     lowering = _GraphLowering(builder, options)
     report_renamed_parameters(prepared, options)
     lowering.shared, paths = add_inputs(prepared, builder, lowering.env, io_spec)
+    lowering.zero_signs_seen = nodes_before_sign_readers(prepared.graph)
     lowering.run(prepared.graph, prepared.constants, skipped=prepared.derived)
     if lowering.unsupported:
         raise UnsupportedOperatorError(lowering.unsupported_rows(), options.opset)
@@ -168,6 +170,7 @@ class _GraphLowering:
         self.env: dict[torch.fx.Node, LoweredValue] = {}
         self.metadata = NodeMetadata(options.metadata)
         self.shared: frozenset[ir.Value] = frozenset()
+        self.zero_signs_seen: frozenset[torch.fx.Node] = frozenset()
         self.has_regions = False
         self.lowered: set[str] = set()
         self.unsupported: dict[str, list[tuple[torch.fx.Node, tuple[str, ...]]]] = {}
@@ -225,6 +228,7 @@ class _GraphLowering:
             raise Unsupported(f"{body.target} is not a graph")
         inner = _GraphLowering(op.builder, self.options)
         inner.shared, inner.unsupported = self.shared, self.unsupported
+        inner.zero_signs_seen = self.zero_signs_seen
         outside = op.builder.symbols
         op.builder.symbols = inner.bind(op, module.graph.find_nodes(op="placeholder"), inputs)
         if str(body.target) in self.lowered:
@@ -338,6 +342,7 @@ class _GraphLowering:
             return
         builder = self.builder
         mark = len(builder.created)
+        builder.zero_signs_seen = node in self.zero_signs_seen
         try:
             complex_values = self._complex_values(node) if translation.complex else frozenset()
             op = Op(builder, results, self.shared, complex_values)

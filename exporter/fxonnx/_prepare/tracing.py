@@ -35,6 +35,7 @@ from .graph_utils import (
     splice,
     store_attribute,
 )
+from .sizes import same_size
 
 __all__ = [
     "TraceError",
@@ -189,7 +190,7 @@ def trace_call(
     traced = _traced(run, values, fake_mode, pre_dispatch)
     if isinstance(traced, Exception):
         error = traced
-        plain = [contiguous(value) for value in values]
+        plain = [_alone(contiguous(value)) for value in values]
         if any(one is not other for one, other in zip(plain, values, strict=True)):
             # Transposed strides make torch guard on sizes of 1; ONNX has no memory layout, so contiguous is equivalent.
             traced = _traced(run, plain, fake_mode, pre_dispatch)
@@ -223,6 +224,17 @@ def contiguous(value: Any) -> Any:
     with value.fake_mode:
         plain = torch.empty(value.shape, dtype=value.dtype, device=value.device)
     return value if value_key(plain) == value_key(value) else plain
+
+
+def _alone(value: Any) -> Any:
+    """A fake tensor with memory of its own, for a part of memory of symbolic size, about which torch would guard."""
+    if not isinstance(value, FakeTensor) or value.layout is not torch.strided:
+        return value
+    memory = value.untyped_storage().nbytes()
+    if not isinstance(memory, torch.SymInt) or same_size(memory, value.numel() * value.element_size()):
+        return value
+    with value.fake_mode:
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 
 def _flat(values: Sequence[Any]) -> list[Any]:

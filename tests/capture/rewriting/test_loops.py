@@ -304,7 +304,49 @@ def lists_of_functions(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return total, torch.stack([row * scale for row in _appended(x) for scale in (1, 2)])
 
 
+def while_size_and_condition(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    i, total = 0, x.new_zeros(3)
+    while i < x.shape[0] and total.sum() < 2:
+        total = total + x[i].abs()
+        i += 1
+    return total, i
+
+
+def while_condition_and_size(x: torch.Tensor) -> torch.Tensor:
+    i, total = 0, x.new_zeros(3)
+    while total.sum() < 2 and i < x.shape[0]:
+        total = total + x[i].abs()
+        i += 1
+    return total
+
+
+def while_not_size_or_condition(x: torch.Tensor) -> torch.Tensor:
+    i, total = 0, x.new_zeros(3)
+    while not (i >= x.shape[0] or total.sum() > 2):
+        total = total + x[i].abs()
+        i += 1
+    return total
+
+
+def first_row_after(x: torch.Tensor) -> torch.Tensor:
+    i = 0
+    while i < x.shape[0] and x[i].sum() > 0:
+        i += 1
+    return x * i
+
+
+def pairs_of_rows(x: torch.Tensor) -> torch.Tensor:
+    total = x.new_zeros(3)
+    for i in range(x.shape[0]):
+        if i < x.shape[0] - 1 and x[i].sum() > 0:
+            total = total + x[i + 1]
+        elif i == x.shape[0] - 1 or x[i].sum() < -4:
+            total = total - x[i]
+    return total
+
+
 CASES = [
+    *(while_size_and_condition, while_condition_and_size, while_not_size_or_condition, first_row_after, pairs_of_rows),
     *(carried_dictionary, best_candidate, masked_decoding, nested_tuples),
     *(while_true_end, while_true_list, last_items),
     *(while_condition, while_counter, while_two_conditions, while_true_break, while_continue, collatz),

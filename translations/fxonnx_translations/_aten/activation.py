@@ -285,6 +285,10 @@ def clamp(op: Op, self: ir.Value, min: Operand | None = None, max: Operand | Non
     """
     dtype = op.result.dtype
     value, low, high = op.cast(self, dtype), bound(op, min, dtype), bound(op, max, dtype)
+    if op.exact_zeros and op.is_float(value):
+        # A zero keeps its sign beside a limit of zero; ONNX Runtime's Max and Min choose either.
+        value = value if low is None else op.selected(op.Less(value, low), low, value)
+        return value if high is None else op.selected(op.Greater(value, high), high, value)
     # Clip ignores a limit that is NaN, and clips infinities to the largest finite number if a limit is absent.
     if low is not None and high is not None and _is_number(min) and _is_number(max):
         return op.Clip(value, low, high)

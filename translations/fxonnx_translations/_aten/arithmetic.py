@@ -65,6 +65,13 @@ def add(op: Op, self: ir.Value, other: Operand, alpha: Operand = 1) -> ir.Value:
     left, right = _operands(op, self, other)
     if op.result.dtype == BOOL:
         return op.Or(left, right if alpha == 1 else op.And(right, op.operand(alpha, BOOL)))
+    if (
+        op.exact_zeros
+        and alpha == 1
+        and op.numbers(right) == [0]
+        and not (op.dims(right) or op.has_negative_zeros(right))
+    ):
+        return op.without_negative_zeros(left)
     return _add_scaled(op, "Add", left, right, alpha)
 
 
@@ -157,7 +164,7 @@ def _trunc_div(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
 
     def quotient(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
         value = op.Div(left, right)
-        if is_finite and not op.exact_numerics:
+        if is_finite and not op.exact_zeros:
             return op.Sub(value, op.Mod(value, op.const(1.0, op.dtype_of(value)), fmod=1))
         return truncated(op, value)
 
@@ -230,7 +237,7 @@ def _floored_quotient(op: Op, left: ir.Value, right: ir.Value) -> ir.Value:
     two that rounding to p bits does not cross. Neither type underflows.
     """
     dtype, divisor = op.result.dtype, _constant(op, right)
-    if op.exact_numerics or dtype == DOUBLE or (divisor is not None and math.isinf(divisor)):
+    if op.exact_zeros or dtype == DOUBLE or (divisor is not None and math.isinf(divisor)):
         return in_float(op, _floored_quotient_by_remainder, left, right)
     fits = op.dtype_of(right) == dtype or (divisor is not None and held(divisor, dtype) == divisor)
     if fits and divisor and math.frexp(abs(divisor))[0] == 0.5 and (dtype != BFLOAT16 or abs(divisor) <= 1):
@@ -266,7 +273,7 @@ def _floored_quotient_by_remainder(op: Op, left: ir.Value, right: ir.Value) -> i
     quotient = op.Where(_signs_differ(op, rest, right), op.Sub(quotient, one), quotient)
     # An integer, except for the rounding error of the division.
     floor = op.Round(quotient)
-    if op.exact_numerics:
+    if op.exact_zeros:
         # Zero has the sign of the quotient.
         floor = op.selected(op.Equal(floor, zero), op.Mul(op.Div(left, right), zero), floor)
     if _constant(op, right):

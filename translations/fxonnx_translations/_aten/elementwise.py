@@ -242,13 +242,13 @@ def expm1(op: Op, self: ir.Value) -> ir.Value:
     return in_float(op, exp_minus_one, self)
 
 
-@translates("aten::signbit", exact="the sign bit of -0.0 is set")
+@translates("aten::signbit")
 def signbit(op: Op, self: ir.Value) -> ir.Value:
     """aten::signbit(Tensor self) -> Tensor"""
     dtype = op.dtype_of(self)
     if dtype == ir.DataType.BOOL or dtype.name.startswith("U"):
         return op.expand(op.const(False), op.result.shape)
-    if op.exact_numerics and op.is_float(self):
+    if op.is_float(self):
         return sign_bit(op, self)
     return op.Less(self, op.const(0, dtype))
 

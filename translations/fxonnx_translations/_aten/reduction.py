@@ -330,7 +330,7 @@ def _deviation_and_mean(
     aten::std_mean(Tensor self, bool unbiased=True) -> (Tensor, Tensor)
     """
     value, mean = _spread(op, self, dim, _correction_of(unbiased, correction), keepdim, root=root)
-    axes = axes_of(op, self, dim)
+    mean, axes = op.without_negative_zeros(mean), axes_of(op, self, dim)
     return value, op.Squeeze(mean, axes) if axes and not keepdim else mean
 
 

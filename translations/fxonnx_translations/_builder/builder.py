@@ -49,8 +49,7 @@ class Builder(onnxscript.GraphBuilder):
         names: Allocator of unique names, shared by all graphs of the model.
         replace_missing_op: Replaces the operators that the opset or ONNX Runtime lacks.
         parent: The builder of the enclosing graph.
-        exact_numerics: Whether results agree with torch's for NaN and signed zeros as well, at the cost of more nodes; a
-            subgraph's builder has the value of its parent.
+        exact_numerics: Whether results agree with torch's for NaN and signed zeros as well; a subgraph has its parent's.
         missing_kernels: Operator to the element types that are computed in a wider type, because the target has no
             kernel; a subgraph has the enclosing graph's.
         computes_float64: Whether the target computes float64 in float64; likewise.
@@ -74,6 +73,7 @@ class Builder(onnxscript.GraphBuilder):
         self.replace_missing_op = replace_missing_op
         self.opset_version = int(graph.opset_imports[""])
         self.exact_numerics: bool = parent.exact_numerics if parent else exact_numerics
+        self.zero_signs_seen: bool = parent.zero_signs_seen if parent else False  # after the present node
         self.missing_kernels: Mapping[str, frozenset[ir.DataType]] = (
             parent.missing_kernels if parent else missing_kernels
         )

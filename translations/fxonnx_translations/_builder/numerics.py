@@ -57,8 +57,8 @@ def sign_bit(op: Op, x: ir.Value) -> ir.Value:
 
 
 def truncated(op: Op, x: ir.Value) -> ir.Value:
-    """The value rounded towards zero. ONNX has no Trunc: take the floor of the magnitude; exact numerics keep -0.0."""
-    if op.exact_numerics:
+    """The value rounded towards zero. ONNX has no Trunc: take the floor of the magnitude; exact zeros keep -0.0."""
+    if op.exact_zeros:
         return op.Where(op.Greater(x, op.const(0.0, op.dtype_of(x))), op.Floor(x), op.Ceil(x))
     return op.Mul(op.Sign(x), op.Floor(op.Abs(x)))
 

@@ -147,6 +147,11 @@ class Op(onnxscript.OpBuilder):
         return self._graph_builder.exact_numerics
 
     @property
+    def exact_zeros(self) -> bool:
+        """Whether the signs of zeros must be as in torch: in exact numerics, and before an operator whose result jumps there."""
+        return self._graph_builder.exact_numerics or self._graph_builder.zero_signs_seen
+
+    @property
     def computes_float64(self) -> bool:
         """Whether the target computes float64 as such; some runtimes compute it in float32."""
         return self._graph_builder.computes_float64
@@ -303,10 +308,10 @@ class Op(onnxscript.OpBuilder):
         return (is_normal and not self.exact_numerics) or not math.isfinite(known) or dtypes.held(known, dtype) == known
 
     def selected(self, condition: ir.Value, first: ir.Value, second: ir.Value) -> ir.Value:
-        """Emit Where; exact numerics keep -0.0, which ONNX Runtime's kernel turns to 0.0 in the first choice only."""
-        if not (self.exact_numerics and self.is_float(first) and self._has_negative_zeros(first)):
+        """Emit Where; exact zeros keep -0.0, which ONNX Runtime's kernel turns to 0.0 in the first choice only."""
+        if not (self.exact_zeros and self.is_float(first) and self.has_negative_zeros(first)):
             return self.Where(condition, first, second)
-        if not self._has_negative_zeros(second):
+        if not self.has_negative_zeros(second):
             # ONNX Runtime fuses Not and Where, with the choices exchanged.
             return self.Where(self.Xor(condition, self.const(True)), second, first)
         dtype = self.dtype_of(first)
@@ -315,7 +320,7 @@ class Op(onnxscript.OpBuilder):
         is_other = self.Or(self.Not(self.Equal(chosen, zero)), self.Greater(side, zero))
         return self.Where(is_other, chosen, self.const(-0.0, dtype))
 
-    def _has_negative_zeros(self, value: ir.Value) -> bool:
+    def has_negative_zeros(self, value: ir.Value) -> bool:
         """Whether a float tensor may hold -0.0."""
         numbers = self.numbers(value)
         if numbers is not None:
@@ -324,8 +329,8 @@ class Op(onnxscript.OpBuilder):
         return producer is None or producer.op_type != "Abs"
 
     def without_negative_zeros(self, total: ir.Value) -> ir.Value:
-        """Return a sum of a runtime as torch's, which begins with 0.0: exact numerics have no -0.0 for terms of -0.0."""
-        if not self.exact_numerics or not self.is_float(total):
+        """Return a sum of a runtime as torch's, which begins with 0.0: exact zeros have no -0.0 for terms of -0.0."""
+        if not self.exact_zeros or not self.is_float(total):
             return total
         # ONNX Runtime drops a sum with 0.0.
         zero = self.const(0.0, self.dtype_of(total))

@@ -47,7 +47,9 @@ def add(op: Op, self: ir.Value, other: Operand, alpha: Any = 1) -> ir.Value:
     """
     dtype = part_dtype(op)
     (a, b), (c, d) = pair_of(op, self, dtype), _scaled(op, pair_of(op, other, dtype), alpha, dtype)
-    return join(op, op.Add(a, c), b if op.is_zero(d) else d if op.is_zero(b) else op.Add(b, d))
+    imaginary = b if op.is_zero(d) else d if op.is_zero(b) else None
+    # The sum with a zero that is not computed is never -0.0.
+    return join(op, op.Add(a, c), op.Add(b, d) if imaginary is None else op.without_negative_zeros(imaginary))
 
 
 @translates("aten::sub.Tensor", "aten::sub.Scalar", complex=True)
@@ -57,7 +59,12 @@ def sub(op: Op, self: ir.Value, other: Operand, alpha: Any = 1) -> ir.Value:
     """
     dtype = part_dtype(op)
     (a, b), (c, d) = pair_of(op, self, dtype), _scaled(op, pair_of(op, other, dtype), alpha, dtype)
-    return join(op, op.Sub(a, c), b if op.is_zero(d) else op.Sub(b, d))
+    if op.is_zero(d):
+        # torch adds the negative number, whose imaginary part is 0.0.
+        return join(
+            op, op.Sub(a, c), b if isinstance(other, ir.Value) and op.dims(other) else op.without_negative_zeros(b)
+        )
+    return join(op, op.Sub(a, c), op.Sub(b, d))
 
 
 @translates("aten::rsub.Tensor", "aten::rsub.Scalar", complex=True)

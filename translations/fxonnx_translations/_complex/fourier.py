@@ -143,7 +143,22 @@ def fft_of_real(op: Op, self: ir.Value, dim: Sequence[int], normalization: int, 
     value = _transform(op, value, axes[-1], onesided=onesided)
     for axis in axes[:-1]:
         value = _transform(op, value, axis)
-    return op.cast(_normalize(op, value, lengths, normalization, inverse=False), op.dtype_of(self))
+    result = op.cast(_normalize(op, value, lengths, normalization, inverse=False), op.dtype_of(self))
+    return _with_real_bins(op, result, axes[0], lengths[0]) if len(axes) == 1 else result
+
+
+def _with_real_bins(op: Op, spectrum: ir.Value, axis: int, length: Dim) -> ir.Value:
+    """Return the spectrum of real numbers; exact zeros have 0.0 as the imaginary part of the numbers that are real, as torch has."""
+    if not op.exact_zeros:
+        return spectrum
+    real, imaginary = op.parts(spectrum)
+    dims = op.dims(imaginary)
+    count = op.Squeeze(op.Shape(imaginary, start=axis, end=axis + 1), [0])
+    position = op.Range(op.const(0), count, op.const(1))
+    # The first one, and of an even length the one in the middle.
+    is_real = op.Or(op.Equal(position, 0), op.Equal(op.Mul(position, 2), op.scalar(length)))
+    mask = op.Unsqueeze(is_real, list(range(1, len(dims) - axis))) if axis + 1 < len(dims) else is_real
+    return op.join(real, op.Where(mask, op.const(0.0, op.dtype_of(imaginary)), imaginary))
 
 
 def _whole_spectrum(op: Op, value: ir.Value, axis: int, length: Dim) -> ir.Value:
@@ -331,7 +346,8 @@ def stft(
     dims = (1, *shape) if is_single else shape
     made = op.shaped(op.Transpose(op.shaped(made, (dims[0], dims[2], dims[1], 2)), perm=[0, 2, 1, 3]), (*dims, 2))
     value = op.cast(op.Squeeze(made, [0]) if is_single else made, dtype)
-    return op.Mul(value, op.const(n_fft**-0.5, dtype)) if normalized else value
+    value = op.Mul(value, op.const(n_fft**-0.5, dtype)) if normalized else value
+    return value if is_complex else _with_real_bins(op, value, len(shape) - 2, n_fft)
 
 
 def _frames(op: Op, spectra: ir.Value, n_fft: int, normalized: bool, onesided: bool | None) -> ir.Value:

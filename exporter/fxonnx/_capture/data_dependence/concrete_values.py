@@ -33,7 +33,7 @@ from fxonnx_translations._torch_compat import (
 from ..._context_values import activated, active
 from ..._nodes import written_arguments
 from .assumption import AssumptionKind, AssumptionLog
-from .symbolic_scalars import Scalar, evaluate
+from .symbolic_scalars import Scalar, evaluate, is_exact
 from .weight_reads import WeightRead, WeightTape
 
 __all__ = [
@@ -140,6 +140,11 @@ class ConcreteValues:
         """Whether a fake tensor has the same value for all inputs of the program."""
         found = self._real_leaves([fake])
         return found is not None and found[1]
+
+    def is_of_sizes(self, value: Any) -> bool:
+        """Whether a tensor has one element, an exact expression of sizes: ``torch.tensor(x.shape[0] * 0.5)``."""
+        scalar = self._scalars.get(value) if isinstance(value, Tensor) else None
+        return scalar is not None and is_exact(scalar, value.dtype)
 
     def mask_of(self, indices: Tensor) -> Tensor | None:
         """The operand of the ``nonzero`` that returned these indices, or None."""

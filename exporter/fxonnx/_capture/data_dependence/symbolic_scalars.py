@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+import sympy
 import torch
 from torch import SymBool, SymFloat, SymInt
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from fxonnx_translations._torch_compat import OpOverload
+from fxonnx_translations._torch_compat import IntTrueDiv, OpOverload, sympy_functions
 
-__all__ = ["Scalar", "evaluate"]
+__all__ = ["Scalar", "evaluate", "is_exact"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,30 @@ def evaluate(func: OpOverload[Any, Any], args: Sequence[Any], kwargs: Mapping[st
     # The functions of a sum with an unknown term, and the like, return None.
     result: Scalar | None = function(*args, **kwargs)
     return result
+
+
+_PARTS = 256
+
+
+def is_exact(value: Scalar, dtype: torch.dtype) -> bool:
+    """Whether a dtype holds a value for all usual sizes: 0.5 times a size in float32, but not 0.7 times it."""
+    if isinstance(value, SymInt | SymBool) or dtype == torch.float64:
+        return True
+    if isinstance(value, Quotient):
+        return dtype == torch.float32 and _PARTS % value.denominator == 0
+    if not isinstance(value, SymFloat):
+        return isinstance(value, int)
+    expression = value.node.expr
+    numbers = expression.atoms(sympy.Float)
+    functions = (one for one in expression.atoms(sympy.Function, sympy.Pow) if not one.is_integer)
+    are_parts = all(float(number * _PARTS).is_integer() for number in numbers) and all(map(_is_part, functions))
+    return dtype == torch.float32 and are_parts
+
+
+def _is_part(function: sympy.Basic) -> bool:
+    if isinstance(function, IntTrueDiv):
+        return bool(_PARTS % function.args[1] == 0)
+    return isinstance(function, sympy_functions.ToFloat)
 
 
 def _scaled(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:

@@ -51,6 +51,31 @@ def _linspace(original: Callable[..., Tensor], start: Any, end: Any, steps: Any,
     return result.to(dtype)
 
 
+def _logspace(
+    original: Callable[..., Tensor], start: Any, end: Any, steps: Any, base: float = 10.0, **options: Any
+) -> Tensor:
+    """``torch.logspace`` with a dynamic number of steps: the powers of ``linspace``."""
+    dtype = options.get("dtype") or torch.get_default_dtype()
+    if not isinstance(steps, torch.SymInt) or not dtype.is_floating_point or options.get("out") is not None:
+        return original(start, end, steps, base, **options)
+    powers: Tensor = torch.pow(base, _linspace(torch.linspace, start, end, steps, **options))
+    return powers
+
+
+def _frequencies(
+    is_real: bool, original: Callable[..., Tensor], n: Any, d: float = 1.0, *, dtype: Any = None, **options: Any
+) -> Tensor:
+    """``torch.fft.fftfreq`` and ``rfftfreq`` of a dynamic length."""
+    if not isinstance(n, torch.SymInt) or options.get("out") is not None:
+        return original(n, d, dtype=dtype, **options)
+    length: Any = n
+    positive = length // 2 + 1 if is_real else (length + 1) // 2
+    index = arange(positive if is_real else length, device=options.get("device"))
+    index = index if is_real else torch.where(index < positive, index, index - length)
+    frequencies: Tensor = index.to(dtype or torch.get_default_dtype()) * (1.0 / (length * d))
+    return frequencies
+
+
 def _as_tensor(original: Callable[..., Tensor], data: Any, *args: Any, **options: Any) -> Tensor:
     """``torch.as_tensor`` of a number of sizes, or of a list with sizes or tensors, as ``torch.tensor``."""
     if not isinstance(data, Tensor) and any(isinstance(item, _SYMBOLIC | Tensor) for item in pytree.tree_leaves(data)):
@@ -400,7 +425,9 @@ def _adaptive_max_pool(
 ) -> Any:
     """``F.adaptive_max_pool2d`` and its relatives with a dynamic size of the result, one axis after the other."""
     sizes = tuple(output_size) if isinstance(output_size, Sequence) else (output_size,) * rank
-    is_dynamic = any(isinstance(size, torch.SymInt) for size in sizes)
+    # None is the size of the input.
+    kept = input.shape[-rank:] if None in sizes and input.dim() > rank else ()
+    is_dynamic = any(isinstance(size, torch.SymInt) for size in (*sizes, *kept))
     if not is_dynamic or return_indices or len(sizes) != rank:
         return original(input, output_size, return_indices)
     for axis, size in zip(range(-rank, 0), sizes, strict=True):
@@ -493,6 +520,9 @@ _TORCH_FUNCTIONS: tuple[tuple[str, Callable[..., Any], str], ...] = (
     ("torch:as_tensor", _as_tensor, "it specializes sizes"),
     ("torch:tensor", _tensor, "it reads the values of the tensors in a list"),
     ("torch:linspace", _linspace, "it specializes the number of steps"),
+    ("torch:logspace", _logspace, "it specializes the number of steps"),
+    ("torch.fft:fftfreq", partial(_frequencies, False), "it specializes the length"),
+    ("torch.fft:rfftfreq", partial(_frequencies, True), "it specializes the length"),
     ("torch:unbind", _unbind_outputs, "the number of results is a dynamic size"),
     *(
         (

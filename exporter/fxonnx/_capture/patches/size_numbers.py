@@ -34,6 +34,7 @@ from fxonnx_translations._torch_compat import (
 from ..._turns import one_at_a_time
 from ..._user_files import is_user_code
 from ..constraints.guard_recorder import truth_as_number
+from ..data_dependence.concrete_values import active_values
 from ..suspicions.eager_types import replaced_names, type_of
 from ..suspicions.handled_errors import record_raised
 from .patch import FunctionPatch, Patch, PatchKind, ValuePatch, is_tracing, loaded_namespaces, written
@@ -396,8 +397,11 @@ class _NumberType(type):
         return issubclass(subclass, cls.builtin)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        if is_tracing() and len(args) == 1 and isinstance(args[0], torch.SymInt | torch.SymFloat | torch.SymBool):
-            return cls.convert(_as_number(args[0]))
+        if is_tracing() and len(args) == 1:
+            values = active_values()
+            number = args[0].item() if values is not None and values.is_of_sizes(args[0]) else args[0]
+            if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
+                return cls.convert(_as_number(number))
         return cls.builtin(*args, **kwargs)
 
 

@@ -137,7 +137,7 @@ def addbmm(
     """aten::addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
     product = op.MatMul(*wide(op, batch1, batch2))
     (base,) = wide(op, self)
-    return sum_of_products(op, base, op.ReduceSum(product, [0], keepdims=0), beta, alpha)
+    return sum_of_products(op, base, op.without_negative_zeros(op.ReduceSum(product, [0], keepdims=0)), beta, alpha)
 
 
 @translates("aten::_trilinear")
@@ -353,7 +353,11 @@ def _summed(op: Op, term: Term, kept: str) -> Term:
         return term
     labels = "".join(label for label in term.labels if label in kept)
     dtype = op.dtype_of(term.parts[0])
-    return term.changed(labels, lambda part: op.cast(op.ReduceSum(*wide(op, part), axes, keepdims=0), dtype))
+
+    def total(part: ir.Value) -> ir.Value:
+        return op.cast(op.without_negative_zeros(op.ReduceSum(*wide(op, part), axes, keepdims=0)), dtype)
+
+    return term.changed(labels, total)
 
 
 def _ordered(op: Op, term: Term, labels: str) -> Term:

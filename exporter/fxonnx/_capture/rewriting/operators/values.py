@@ -481,7 +481,8 @@ def symbol_value(symbol: sympy.Symbol, environment: ShapeEnv, flag: torch.SymBoo
         known = proxy_mode.tracer.sympy_expr_tracker.get(symbol)
         if known is not None:
             return known.value
-    number = environment.create_symintnode(symbol, hint=environment.backed_var_to_val.get(symbol))
+    hint = environment.backed_var_to_val.get(symbol)
+    number = environment.create_symintnode(symbol, hint=None if hint is None else int(hint))
     if proxy_mode is not None and flag is not None and isinstance(number, torch.SymInt):
         choice: Any = sym_ite(flag, 1, 0)
         set_proxy_slot(number, proxy_mode.tracer, get_proxy_slot(choice, proxy_mode.tracer))
