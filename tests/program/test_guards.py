@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -459,10 +460,33 @@ def test_verification_expects_a_failure_outside_of_the_limits() -> None:
         program.verify(sizes="auto")
 
 
-def test_a_limit_without_an_onnx_form_is_reported() -> None:
+def test_a_limit_of_two_dims_without_an_onnx_form_is_reported() -> None:
     def function(x: Tensor) -> Tensor:
-        return x * 2 if (x.shape[0] & 4) == 4 else x
+        return x * 2 if (x.shape[0] & x.shape[1]) == 4 else x
 
+    dims = ({0: "n", 1: "m"},)
     with pytest.warns(UserWarning, match="does not check a limit of its inputs itself: it requires .*at opset 17"):
-        program = fxonnx.export(Function(function), (torch.rand(5),), dynamic_shapes=({0: "n"},), opset_version=17)
+        program = fxonnx.export(Function(function), (torch.rand(5, 6),), dynamic_shapes=dims, opset_version=17)
     assert program.record.guards == ()
+
+
+@pytest.mark.parametrize(
+    ("function", "rows", "allowed"),
+    [
+        (lambda x: x * 2 if (x.shape[0] & 4) == 4 else x, 5, range(4, 8)),
+        (lambda x: nn.functional.avg_pool1d(x[None], 2, math.ceil(math.log(x.shape[0]))), 12, range(8, 21)),
+        (lambda x: x * 2 if math.log2(x.shape[0]) > 3 else x, 9, range(9, 40)),
+    ],
+)
+def test_a_limit_of_one_dim_without_an_onnx_form_is_a_range(function: Any, rows: int, allowed: range) -> None:
+    model = Function(function)
+    with pytest.warns(UserWarning, match="the model cannot be exported for all requested sizes"):
+        program = fxonnx.export(model, (torch.rand(rows),), dynamic_shapes=({0: "n"},), opset_version=17)
+    run = _in_onnxruntime(_content(program))
+    for n in range(1, 40):
+        x = torch.rand(n)
+        if n in allowed:
+            np.testing.assert_array_equal(run([x.numpy()])[0], model(x).numpy())
+        else:
+            with pytest.raises(Exception, match="requires"):
+                run([x.numpy()])

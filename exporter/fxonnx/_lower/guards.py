@@ -57,6 +57,8 @@ _SINCE_ORDERED_INTEGERS = 9
 """The first opset in which Less takes integers."""
 _SINCE_WHERE = 9
 _SINCE_EXPAND = 8
+_MOST_SIZES = 1 << 14
+"""The number of sizes that a limit without an ONNX form allows at most."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ def insert_guards(
         env: FX node to lowered value.
     """
     insertion = _Insertion(builder, _inputs(builder, prepared, env))
-    insertion.add_sizes(limits)
+    insertion.add_sizes(limits, _example_sizes(capture))
     for check in prepared.checks:
         builder.graph.outputs.pop()
         insertion.add(_name_of_check(check, capture), env[check.node])
@@ -180,8 +182,8 @@ class _Insertion:
     def _one(self) -> ir.Value:
         return self._builder.constant([1], ir.DataType.INT64)
 
-    def add_sizes(self, limits: SizeLimits) -> None:
-        """Add the guards of constraints on sizes."""
+    def add_sizes(self, limits: SizeLimits, example: Mapping[str, int]) -> None:
+        """Add the guards of constraints on sizes; one without an ONNX form allows the sizes around the example's."""
         constraints = [one for one in _guarded(limits) if not _is_enforced(one, self._builder)]
         if not constraints:
             return
@@ -211,7 +213,13 @@ class _Insertion:
                     self.add(name, self._condition(expression))
                 except (Unsupported, TypeError, KeyError):
                     builder.rollback(mark)
-                    self.unchecked.append(f"it {name}, which has no ONNX form at opset {builder.opset_version}")
+                    near = _sizes_around(constraint, example)
+                    if near is None:
+                        self.unchecked.append(f"it {name}, which has no ONNX form at opset {builder.opset_version}")
+                    else:
+                        first, last = near
+                        (size,) = expression.free_symbols
+                        self.add(name, self._condition((size >= first) & (size <= last)))
         finally:
             builder.symbols = outside
 
@@ -376,6 +384,19 @@ class _Insertion:
             value.type = ir.TensorType(dtype)
         self._builder.set_dims(value, dims)
         return value
+
+
+def _sizes_around(constraint: Constraint, example: Mapping[str, int]) -> tuple[int, int] | None:
+    """The range of sizes around the example's that satisfy a constraint; None if it has several dims."""
+    dim, *others = constraint.dims
+    if others or dim not in example or not constraint.holds(example):
+        return None
+    first = last = example[dim]
+    while first > 0 and constraint.holds({dim: first - 1}):
+        first -= 1
+    while last < first + _MOST_SIZES and constraint.holds({dim: last + 1}):
+        last += 1
+    return first, last
 
 
 def _remainder(number: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr:
