@@ -44,6 +44,19 @@ class Scripted(nn.Module):
         return row
 
 
+class WithoutInit(nn.Module):
+    def __init__(self) -> None:
+        pass
+
+
+class Doubled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
 class OfAnyNumber(nn.Module):
     def forward(self, *inputs: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         return torch.stack(inputs).sum(0) * scale
@@ -202,6 +215,10 @@ def verified(model: Any) -> Any:
 
 
 FOLLOWED: dict[str, tuple[_Call, _Call]] = {
+    "call super().__init__() in its first line": (
+        lambda: fxonnx.export(WithoutInit(), (X,)),
+        lambda: fxonnx.export(Doubled(), (X,)),
+    ),
     "pass as_args_kwargs=True": (
         lambda: observed().infer_arguments(),
         lambda: observed().infer_arguments(as_args_kwargs=True),

@@ -46,8 +46,17 @@ def without_wrappers(model: Any) -> Any:
         elif (type(model).__module__, type(model).__name__) == ("torch._dynamo.eval_frame", "OptimizedModule"):
             model = model._orig_mod
         else:
+            _check_constructed(model)
             _reject_offloaded(model)
             return model
+
+
+def _check_constructed(model: Any) -> None:
+    """Reject a module without the attributes of modules, which none of their methods can be called on."""
+    is_scripted = isinstance(model, torch.jit.ScriptModule)
+    if isinstance(model, torch.nn.Module) and not is_scripted and "_parameters" not in vars(model):
+        problem = f"{type(model).__name__}.__init__ has not called the __init__ of nn.Module"
+        raise ArgumentError("model", problem, hint="call super().__init__() in its first line")
 
 
 def _reject_offloaded(model: Any) -> None:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, get_args
 
-import torch
-
 from fxonnx_translations._builtin import default_registry
 from fxonnx_translations._registry import Registry
 from fxonnx_translations._torch_compat import OpOverloadPacket
@@ -63,7 +61,6 @@ def read(given: Mapping[str, Any], least_opset: int = 0, *, is_older: bool = Fal
         ArgumentError: If an argument has an invalid value or cannot be honoured.
     """
     rare = LegacyOptions(**vars(read_export_options(given["options"])))
-    _check_constructed(given["model"])
     least_opset = max(least_opset, least_default_opset(given["model"]))
     for name, choices in (("verify", (False, True, "auto")), ("target", (None, *get_args(Target)))):
         check_choice(name, given[name], choices)
@@ -99,13 +96,6 @@ def read(given: Mapping[str, Any], least_opset: int = 0, *, is_older: bool = Fal
     _check_dynamic_axes(rare.dynamic_axes, given["dynamic_shapes"])
     unchanged = {one.name: given[one.name] for one in fields(Request) if one.name in given}
     return Request(**{**vars(rare), **unchanged, **checked})
-
-
-def _check_constructed(model: Any) -> None:
-    """Reject a module without the attributes of modules, which none of their methods can be called on."""
-    if isinstance(model, torch.nn.Module) and "_parameters" not in vars(model):
-        problem = f"{type(model).__name__}.__init__ has not called the __init__ of nn.Module"
-        raise ArgumentError("model", problem, hint="call super().__init__() in its first line")
 
 
 def _check_dynamic_axes(dynamic_axes: Any, dynamic_shapes: Any) -> None:

@@ -455,7 +455,7 @@ def test_keys_of_dictionaries() -> None:
     with pytest.warns(UserWarning, match="example"):
         program = fxonnx.export(model, (x,), data_dependent="example")
     torch.testing.assert_close(program(x + 1)[0], model(x + 1))
-    with pytest.raises(fxonnx.CaptureError, match=r"unhashable(?s:.*)\nhint: .* convert it with int\(\.\.\.\)"):
+    with pytest.raises(fxonnx.CaptureError, match=r"unhashable(?s:.*)\nhint: .* convert a size with int\(\.\.\.\)"):
         fxonnx.export(Function(_looks_up_a_size).eval(), (x,), dynamic_shapes=({0: "n"},))
 
 

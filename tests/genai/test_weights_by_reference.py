@@ -59,10 +59,10 @@ def test_files_are_those_of_a_loaded_model(
         return made[-1]
 
     monkeypatch.setattr(language_models, "without_weights", recorded)
-    fxonnx.genai.export(source, tmp_path / "referenced", verify=False, **options)
+    fxonnx.genai.export(source, tmp_path / "referenced" / "out", verify=False, **options)
     assert all(parameter.is_meta for parameter in made[0].parameters())
     monkeypatch.setattr(language_models, "without_weights", lambda *_: None)
-    fxonnx.genai.export(source, tmp_path / "loaded", verify=False, **options)
+    fxonnx.genai.export(source, tmp_path / "loaded" / "out", verify=False, **options)
     assert contents(tmp_path / "referenced") == contents(tmp_path / "loaded")
 
 

@@ -275,16 +275,11 @@ def test_a_file_of_another_dtype_is_loaded_by_its_suffix(checkpoint: Path, tmp_p
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "q4"])
-@pytest.mark.parametrize(
-    "model_type", ["bert", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("llama", "t5"))]
-)
+@pytest.mark.parametrize("model_type", ["bert", "llama", "t5"])
 def test_checkpoints_are_converted_without_loading_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str, dtype: str
 ) -> None:
-    """The same models as from loaded weights, here of a checkpoint in another dtype.
-
-    The numbers in names of values count the operators of torch's shape functions as well, which depend on the device.
-    """
+    """The same files as from loaded weights, here of a checkpoint in another dtype."""
     from fxonnx._transformers import source
 
     checkpoint, first, second = (tmp_path / name for name in ("checkpoint", "first", "second"))
@@ -300,22 +295,7 @@ def test_checkpoints_are_converted_without_loading_them(
     fxonnx.huggingface.export(checkpoint, second, dtype=dtype, verify=False)
     names = sorted(path.name for path in first.glob("*.onnx"))
     assert names
-    assert [_numbered(first / name) == _numbered(second / name) for name in names] == [True] * len(names)
-
-
-def _numbered(path: Path) -> list[Any]:
-    """The nodes and initializers of a model, whose values have numbers in their order in place of names."""
-    graph = onnx.load(path).graph
-    numbers: dict[str, int] = {}
-    nodes = [
-        (
-            *(node.op_type, [one.SerializeToString() for one in node.attribute]),
-            *([numbers.setdefault(name, len(numbers)) for name in values] for values in (node.input, node.output)),
-        )
-        for node in graph.node
-    ]
-    values = [(numbers.get(one.name), one.dims, one.data_type, one.raw_data) for one in graph.initializer]
-    return [nodes, values, *((one.name, str(one.type)) for one in (*graph.input, *graph.output))]
+    assert [(first / name).read_bytes() == (second / name).read_bytes() for name in names] == [True] * len(names)
 
 
 def test_buffers_that_cannot_be_computed_again_need_the_weights() -> None:

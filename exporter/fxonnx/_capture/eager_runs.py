@@ -29,14 +29,13 @@ from .._user_files import is_user_file
 from ..errors import CaptureError
 from .constraints.guard_recorder import source_line_of
 from .constraints.specialized_dims import SpecializedDimsError
-from .data_dependence.checks import is_data_dependent
+from .data_dependence.checks import OTHER_HINT, is_data_dependent
 from .inputs.example_inputs import BoundInputs
 from .inputs.preserve import preserve_model
 from .patches.patch import is_tracing, not_tracing
 from .user_code import codes_of, reachable_functions
 
 __all__ = [
-    "OTHER_HINT",
     "call_with_weights",
     "copies_of_inputs",
     "eager_failure",
@@ -54,12 +53,6 @@ __all__ = [
 
 
 _T = TypeVar("_T")
-
-OTHER_HINT = (
-    "compute with functions of torch at this line, or leave it out of exports: "
-    "if not torch.compiler.is_exporting(): ..."
-)
-"""The hint for an error of the capture that is none of the known ones."""
 
 # All parameters of a model up to this size are copied for a call, and those that are small themselves.
 _MOST_COPIED_BYTES = 2**24

@@ -45,7 +45,8 @@ def _may_be_limited_at(places: Collection[str], capture: Capture, plan: CaptureP
     limits = [one for one in capture.limits.constraints if one.narrows]
     if plan.specialized or any(one.line is None for one in limits):
         return bool(places)
-    return any(f"{place}:" in str(one.line) for one in limits for place in places)
+    # A line without source has no text after its place.
+    return any(f"{place}:" in f"{one.line}:" for one in limits for place in places)
 
 
 def _with_fewer_limits(

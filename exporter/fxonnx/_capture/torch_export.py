@@ -34,8 +34,8 @@ from .attempts import AttemptLog
 from .constraints.guard_recorder import recorded_guards
 from .constraints.size_forms import canonical_sizes
 from .constraints.specialized_dims import specialized_dims_error
-from .data_dependence.checks import is_data_dependent
-from .eager_runs import OTHER_HINT, eager_failure, hooks_for_model_only, user_line
+from .data_dependence.checks import OTHER_HINT, is_data_dependent
+from .eager_runs import eager_failure, hooks_for_model_only, user_line
 from .edges import answered_beside_data_edges, answered_beside_edges
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms, recorded_forward
 from .inputs.converted_inputs import restore_frozen, stacked_results, with_pieces

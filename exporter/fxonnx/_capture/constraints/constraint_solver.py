@@ -85,7 +85,7 @@ def _limits(expression: sympy.Basic) -> Iterator[sympy.Basic]:
             yield from limits
             return
     cases = cases_of_extremes(expression) if expression.has(Min, Max) else None
-    if cases is not None:
+    if cases is not None and cases != expression:
         yield from normal_forms(cases)
         return
     # A bound or a remainder of 0, if an equation has this meaning.

@@ -27,6 +27,7 @@ from .assumption import AssumptionKind, asking_frame
 from .concrete_values import ConcreteValues, active_values
 
 __all__ = [
+    "OTHER_HINT",
     "answer_at",
     "answer_of_check",
     "answer_without_raise",
@@ -37,6 +38,12 @@ __all__ = [
     "raises_otherwise",
     "unresolved_error",
 ]
+
+OTHER_HINT = (
+    "compute with functions of torch at this line, or leave it out of exports: "
+    "if not torch.compiler.is_exporting(): ..."
+)
+"""The hint for an error of the capture that is none of the known ones."""
 
 
 _LOGGING = frozenset({"debug", "info", "warning", "warning_once", "warn", "error"})
@@ -317,7 +324,7 @@ def unresolved_error(
         last: The failure of the last attempt with rewritten control flow; ``guard`` itself without one.
         states: FQNs of the parameters and buffers that are inputs, among these labels.
     """
-    if guard.hint is not None:
+    if guard.hint not in (None, OTHER_HINT):
         # The error of a library function that fxonnx explains itself.
         return guard
     names = ", ".join(f'"{name}"' for name in inputs)
@@ -327,7 +334,7 @@ def unresolved_error(
         hint = f"the value depends on {names}: {hint}, or {constants} to make it a constant"
     if last is guard and _LAMBDA.search(last.message):
         hint = f"a branch or loop is captured in a function with def, and not in a lambda; {hint}"
-    if last is not guard and last.hint is not None:
+    if last is not guard and last.hint not in (None, OTHER_HINT):
         hint = f"{last.hint}; or {hint}" if not names else f"{last.hint}; {hint}"
     error = CaptureError(
         "the model asks for the value of a tensor, which depends on its inputs:\n"

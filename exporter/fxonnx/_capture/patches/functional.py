@@ -29,7 +29,6 @@ from torch.nn import functional as F
 
 from fxonnx_translations._torch_compat import arange, check, pytree, scan, sym_max, sym_min
 
-from ..._user_files import is_user_code
 from ..function_transforms import SummedParts, computes_gradients
 from ..suspicions.departures import DepartureKind, record_departure
 from .patch import FunctionPatch, Patch, PatchKind, TorchFunctionPatch
@@ -373,37 +372,6 @@ def _associative_scan(
     return scan(step, init, list(leaves))[1]
 
 
-def _layout_of_tensor(original: Callable[..., bool], self: torch.Tensor, *args: Any, **kwargs: Any) -> bool:
-    """``Tensor.is_contiguous``: the capture has one answer for all sizes, but axes of size 1 have other ones."""
-    answer = original(self, *args, **kwargs)
-    frame = sys._getframe(2)
-    is_of_user = is_user_code(frame.f_code, frame.f_globals)
-    is_dynamic = any(isinstance(size, torch.SymInt) for size in self.shape)
-    if is_of_user and is_dynamic and (args or kwargs or not _is_always_contiguous(self)):
-        record_departure(DepartureKind.INTROSPECTION, "is_contiguous", frame)
-    return answer
-
-
-def _contiguous(original: Callable[..., Tensor], self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """``Tensor.contiguous``: it leaves no operator where an axis of size 1 makes the tensor contiguous."""
-    result = original(self, *args, **kwargs)
-    is_dynamic = result is self and any(isinstance(size, torch.SymInt) for size in self.shape)
-    if not is_dynamic or args or kwargs or _is_always_contiguous(self):
-        return result
-    recorded: torch.Tensor = torch.ops.aten.contiguous.default(self)
-    return recorded
-
-
-def _is_always_contiguous(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has the strides of a contiguous one for all sizes."""
-    expected: Any = 1
-    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
-        if not statically_known_true(stride == expected):
-            return False
-        expected = expected * size
-    return True
-
-
 def _one_hot(original: Callable[..., Tensor], tensor: Tensor, num_classes: Any = -1) -> Tensor:
     """``F.one_hot`` with a number of classes that is a size."""
     if not isinstance(num_classes, torch.SymInt):
@@ -570,20 +538,6 @@ FUNCTION_PATCHES: tuple[Patch, ...] = (
                 "it halves the length by recursion, which specializes it",
             ),
         )
-    ),
-    Patch(
-        "torch:Tensor.is_contiguous",
-        _layout_of_tensor,
-        "it has one answer for all sizes, and axes of size 1 change it",
-        PatchKind.SOUND,
-        strict=False,
-    ),
-    Patch(
-        "torch:Tensor.contiguous",
-        _contiguous,
-        "it leaves no operator if the example makes the tensor contiguous by an axis of size 1",
-        PatchKind.SOUND,
-        strict=False,
     ),
     Patch(
         "torch._subclasses.fake_impls:infer_size",

@@ -2,17 +2,20 @@
 
 torch's kernels take sizes as plain C++ integers, choose an algorithm by size, or loop over time steps. The replacements
 compute the shapes of the results only, which is sufficient with fake tensors. In order: convolution and pooling,
-products and distances, indexing and shapes, histograms, Fourier transforms, sparse tensors.
+products and distances, indexing and shapes, histograms, Fourier transforms, sparse tensors, memory
+layouts.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import sympy
 import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import has_guarding_hint, statically_known_true
@@ -20,8 +23,10 @@ from torch.fx.experimental.symbolic_shapes import has_guarding_hint, statically_
 from fxonnx_translations._torch_compat import DispatchKey, check, prims_common
 
 from ..._own_operators import define_operator
+from ..._user_files import is_user_code
 from ..function_transforms import computes_gradients
-from .patch import DecompositionPatch, KernelPatch, Patch, ShapePatch, TorchFunctionPatch
+from ..suspicions.departures import DepartureKind, record_departure
+from .patch import DecompositionPatch, KernelPatch, Patch, PatchKind, ShapePatch, TorchFunctionPatch
 
 __all__ = ["KERNEL_PATCHES"]
 
@@ -358,6 +363,42 @@ def _is_dense(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided
 
 
+def _layout_of_tensor(original: Callable[..., bool], self: torch.Tensor, *args: Any, **kwargs: Any) -> bool:
+    """``Tensor.is_contiguous``: the capture has one answer for all sizes, but axes of size 1 have other ones."""
+    answer = original(self, *args, **kwargs)
+    frame = sys._getframe(2)
+    is_of_user = is_user_code(frame.f_code, frame.f_globals)
+    is_dynamic = any(isinstance(size, torch.SymInt) for size in self.shape)
+    if is_of_user and is_dynamic and (args or kwargs or not _is_always_contiguous(self)):
+        record_departure(DepartureKind.INTROSPECTION, "is_contiguous", frame)
+    return answer
+
+
+def _contiguous(original: Callable[..., Tensor], self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """``Tensor.contiguous``: it leaves no operator where an axis of size 1 makes the tensor contiguous."""
+    result = original(self, *args, **kwargs)
+    is_dynamic = result is self and any(isinstance(size, torch.SymInt) for size in self.shape)
+    if not is_dynamic or args or kwargs or _is_always_contiguous(self):
+        return result
+    recorded: torch.Tensor = torch.ops.aten.contiguous.default(self)
+    return recorded
+
+
+def _is_always_contiguous(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has the strides of a contiguous one for all sizes."""
+    # A product of traced sizes would be an operator.
+    expected = sympy.Integer(1)
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if _expression(stride) != expected:
+            return False
+        expected *= _expression(size)
+    return True
+
+
+def _expression(size: int | torch.SymInt) -> sympy.Expr:
+    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
+
+
 _KERNELS: tuple[tuple[str, Callable[..., Any], str], ...] = (
     ("_shape_as_tensor", _shape_as_tensor, "its kernel reads memory, which fake tensors do not have"),
     ("batch_norm", _batch_norm, "it branches on whether the input is empty"),
@@ -423,5 +464,19 @@ KERNEL_PATCHES: tuple[Patch, ...] = (
         for name in ("pixel_shuffle", "pixel_unshuffle", "col2im")
     ),
     TorchFunctionPatch("torch:istft", _istft, "its C++ function specializes the length", strict=False),
+    Patch(
+        "torch:Tensor.is_contiguous",
+        _layout_of_tensor,
+        "it has one answer for all sizes, and axes of size 1 change it",
+        PatchKind.SOUND,
+        strict=False,
+    ),
+    Patch(
+        "torch:Tensor.contiguous",
+        _contiguous,
+        "it leaves no operator if the example makes the tensor contiguous by an axis of size 1",
+        PatchKind.SOUND,
+        strict=False,
+    ),
 )
 """Applied during captures."""
