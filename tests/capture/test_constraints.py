@@ -22,8 +22,7 @@ from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
 import fxonnx
 from fxonnx._capture.constraints.constraint_solver import Bounds, bounds_of, is_implied, normal_forms
 from fxonnx._capture.constraints.guard_recorder import SourceLine
-from fxonnx._capture.constraints.plain_forms import without_known_quotients
-from fxonnx._capture.constraints.relation_text import text_of
+from fxonnx._capture.constraints.relation_forms import text_of, without_known_quotients
 from fxonnx.errors import ArgumentError, CaptureError
 
 from .captures import capture
@@ -454,7 +453,8 @@ def test_exported_program_with_assertions() -> None:
         "x.shape[0] % 16 == 0",
         "x.shape[0] <= 64",
     ]
-    assert program.record.guards == ("requires x.shape[0] % 16 == 0 (test_constraints.py:40)",)
+    (guard,) = program.record.guards
+    assert re.fullmatch(r"requires x\.shape\[0\] % 16 == 0 \(test_constraints\.py:\d+\)", guard)
 
 
 def test_exported_program_with_a_number_of_pieces() -> None:

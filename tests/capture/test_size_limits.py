@@ -17,7 +17,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, R
 
 import fxonnx
 from fxonnx._capture.constraints.constraint_solver import Bounds, is_implied, limits_of, normal_forms
-from fxonnx._capture.constraints.relation_text import text_of
+from fxonnx._capture.constraints.relation_forms import text_of
 from fxonnx._capture.constraints.size_sets import SizeSet, size_function
 from fxonnx_translations._builder.size_values import SizeValues
 from fxonnx_translations._torch_compat import (

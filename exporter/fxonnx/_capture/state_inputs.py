@@ -26,7 +26,7 @@ from ..errors import CaptureError, StateError
 from .constraints.constraint_solver import Bounds, is_implied, normal_forms
 from .constraints.guard_recorder import GuardLog, SourceLine, line_of_node
 from .constraints.guard_sources import copy_guards, slice_guards
-from .constraints.relation_text import text_of
+from .constraints.relation_forms import text_of
 from .plan import Capture, CapturePlan
 from .suspicions.attribute_changes import AttributeChange
 from .traced_states import UnknownStates

@@ -26,7 +26,7 @@ from ..._public import public
 from ..._warnings import warn_user
 from ...errors import ArgumentError, CaptureError
 from .constraint_solver import Bounds, limits_of, normal_forms
-from .relation_text import text_of
+from .relation_forms import text_of
 
 __all__ = ["CONSTRAINTS_KEY", "Constraint", "Constraints", "Place", "SizeLimits", "report_narrowed", "shortened"]
 

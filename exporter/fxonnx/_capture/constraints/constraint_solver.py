@@ -30,8 +30,7 @@ from fxonnx_translations._torch_compat import (
     try_solve,
 )
 
-from .plain_forms import without_clamps, without_floats, without_known_quotients
-from .size_extremes import cases_of_extremes
+from .relation_forms import cases_of_extremes, without_clamps, without_floats, without_known_quotients
 from .size_sets import LONGEST_PERIOD, RELATIONS, Bounds, NotComputableError, SizeSet, Values, size_function
 
 __all__ = [

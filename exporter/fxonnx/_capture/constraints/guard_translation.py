@@ -29,7 +29,7 @@ from .constraint import Constraint, Place, SizeLimits
 from .constraint_solver import Bounds, bounds_of, cancelled, is_implied, limits_of, normal_forms
 from .guard_recorder import Guard, GuardLog, SourceLine
 from .guard_sources import GuardedProgram, guards_of
-from .relation_text import text_of
+from .relation_forms import text_of
 
 __all__ = ["translate_guards"]
 

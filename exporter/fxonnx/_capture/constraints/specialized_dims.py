@@ -30,7 +30,7 @@ from ..shapes.dynamic_shapes import (
 from .constraint import Constraint, Place, SizeLimits
 from .constraint_solver import Bounds, range_of
 from .guard_recorder import GuardLog, SourceLine
-from .relation_text import text_of
+from .relation_forms import text_of
 from .size_sets import SizeSet
 
 __all__ = [
