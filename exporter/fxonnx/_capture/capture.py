@@ -60,8 +60,7 @@ from .shapes.spec_keys import (
 from .state_inputs import capture_with_states
 from .strategies import Confirm, capture_with_strategies
 from .suspicions.attribute_changes import recorded_changes, state_changes
-from .suspicions.function_caches import reject_cached_random_values
-from .suspicions.introspection import eager_introspection
+from .suspicions.introspection import eager_introspection, reject_cached_random_values
 from .suspicions.process_state import reject_generators
 from .torch_export import eager_error, reject_tracing
 from .trace import CaptureTask, names_of_dims, reject_enabled_observers, results_depend_on_mode

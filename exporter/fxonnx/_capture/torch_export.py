@@ -50,8 +50,8 @@ from .shapes.dim_names import add_equality_guards
 from .shapes.dynamic_shapes import DimHint, DimSpec, DynamicShapes, Leaf
 from .suspicions.attribute_changes import noted_changes
 from .suspicions.departures import DepartureKind, Evidence, record_departure
-from .suspicions.function_caches import uncached_sizes, without_traced_results
 from .suspicions.handled_errors import HandledErrors, recorded_errors
+from .suspicions.introspection import uncached_sizes, without_traced_results
 from .traced_states import AssignedBuffers, Reassignment, growing_dims, held_in_buffers, held_weights
 
 __all__ = [

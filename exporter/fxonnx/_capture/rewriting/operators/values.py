@@ -45,8 +45,8 @@ from fxonnx_translations._torch_compat import (
 from ...._context_values import activated, active
 from ...data_dependence.concrete_values import active_values
 from ...patches.indexing import with_numbers_as_bounds
-from ...suspicions.function_caches import without_traced_results
 from ...suspicions.handled_errors import recorded_as_conditional
+from ...suspicions.introspection import without_traced_results
 
 __all__ = [
     "NUMBER_DEVICE",
