@@ -59,10 +59,10 @@ _EXPORTING = tuple(
 def prove(capture: Capture, model: Any, *, is_stateful: bool = False) -> Proof:
     """Run the model and the captured program on the same inputs, and compare what they return and write.
 
-    Captures that depart from plain torch.export are compared at the example, at other sizes, and at other values until
-    every branch and every loop has been exercised, as far as such inputs are found; other captures only at the example,
-    and only if a forward is short. Programs that take their state as inputs are also compared in several calls in a
-    row.
+    Captures that depart from plain torch.export are compared at the example, at other sizes and at other values until
+    every branch and every loop has been exercised, also at each of the other sizes, as far as such inputs are found.
+    Other captures are compared at the example only, and only if a forward is short. Programs that take their state as
+    inputs are also compared in several calls in a row.
 
     Args:
         capture: The captured program, with all its constraints.
