@@ -237,5 +237,8 @@ def _is_stable(double: Sequence[_Call], expected: Sequence[_Call]) -> bool:
     return not any(
         isinstance(ours, torch.Tensor) and difference(ours, theirs.to(ours.dtype)) is not None
         for one, other in zip(expected, double, strict=True)
-        for ours, theirs in zip(one.outputs, other.outputs, strict=True)
+        for ours, theirs in (
+            *zip(one.outputs, other.outputs, strict=True),
+            *((value, other.state[name]) for name, value in one.state.items() if name in other.state),
+        )
     )

@@ -118,6 +118,11 @@ def test_a_program_with_state_is_run_as_a_sequence(monkeypatch: pytest.MonkeyPat
     assert (lost.kind, lost.text) == ("unreported", "n is changed by the model without an output or a warning")
 
 
+def test_state_that_rounding_decides_is_no_finding() -> None:
+    """The sum of two rows that are normalized is 0, but for rounding."""
+    assert check_state(generate_state(10443)).findings == ()
+
+
 def test_smallest_program_with_state_keeps_the_calls_before(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     finding = Finding("wrong", "call 2", (4, "flipped"))
 
