@@ -77,6 +77,16 @@ def test_verdicts() -> None:
     assert _judged(nn.Linear(3, 3), 3, 5).verdict == "invalid"
 
 
+def test_the_order_of_equal_elements_is_that_of_a_stable_sort() -> None:
+    class Order(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sort(x.round().long(), -1, False)[1] + x.round().argsort(-1)
+
+    result = _judged(Order(), 2000, 3000)
+    assert (result.verdict, result.text) == ("right", "with the order of a stable sort")
+    assert _judged(nn.ReLU(), 3, 5).text == ""
+
+
 def test_verdicts_of_errors() -> None:
     class Eigenvalues(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
