@@ -475,10 +475,12 @@ def test_a_limit_of_two_dims_without_an_onnx_form_is_reported() -> None:
     [
         (lambda x: x * 2 if (x.shape[0] & 4) == 4 else x, 5, range(4, 8)),
         (lambda x: nn.functional.avg_pool1d(x[None], 2, math.ceil(math.log(x.shape[0]))), 12, range(8, 21)),
+        (lambda x: x * 2 if (x.shape[0] / 2).is_integer() else x, 9, range(1, 40, 2)),
+        (lambda x: x * 2 if (x.shape[0] / 3).is_integer() else x, 9, range(3, 40, 3)),
         (lambda x: x * 2 if math.log2(x.shape[0]) > 3 else x, 9, range(9, 40)),
     ],
 )
-def test_a_limit_of_one_dim_without_an_onnx_form_is_a_range(function: Any, rows: int, allowed: range) -> None:
+def test_a_limit_of_one_dim_by_floats(function: Any, rows: int, allowed: range) -> None:
     model = Function(function)
     with pytest.warns(UserWarning, match="the model cannot be exported for all requested sizes"):
         program = fxonnx.export(model, (torch.rand(rows),), dynamic_shapes=({0: "n"},), opset_version=17)

@@ -19,12 +19,26 @@ __all__ = ["cases_of_extremes", "text_of", "without_clamps", "without_floats", "
 
 def without_floats(expression: sympy.Basic) -> sympy.Basic:
     """Replace conversions: ``int(2.0 * float(n))``, the size of a scaled image, by ``2*n``, float(n) by n."""
+    if (quotient := _compared_with_its_floor(expression)) is not None:
+        return expression.func(sympy_functions.PythonMod(*quotient.args), 0)
     found = expression.replace(lambda part: isinstance(part, CONVERSIONS), exact_integer)
     if isinstance(found, sympy.Rel) and any(isinstance(side, sympy_functions.ToFloat) for side in found.args):
         sides = [side.args[0] if isinstance(side, sympy_functions.ToFloat) else side for side in found.args]
         sides = [sympy.Integer(int(side)) if side.is_Float and float(side).is_integer() else side for side in sides]
         found = found.func(*sides) if all(side.is_integer for side in sides) else found
     return found if isinstance(found, sympy.Basic) else expression
+
+
+def _compared_with_its_floor(relation: sympy.Basic) -> sympy.Expr | None:
+    """The quotient of ``(n / 2).is_integer()``."""
+    if not isinstance(relation, sympy.Eq | sympy.Ne):
+        return None
+    for quotient, other in (relation.args, relation.args[::-1]):
+        if isinstance(quotient, sympy_functions.IntTrueDiv) and quotient.args[1].is_Integer and other.args:
+            floor = other.args[0] if isinstance(other, sympy_functions.ToFloat) else other
+            if isinstance(floor, sympy.floor | sympy_functions.FloorToInt) and floor.args[0] == quotient:
+                return quotient
+    return None
 
 
 def without_clamps(expression: sympy.Basic) -> sympy.Basic:
