@@ -62,7 +62,7 @@ def _returned(function: ast.FunctionDef) -> Sequence[ast.expr]:
 
 
 def _values(node: ast.expr, named: dict[str, list[ast.expr]]) -> Sequence[ast.expr]:
-    """What a name of the file may refer to, and a function of it return; any other expression itself."""
+    """The expressions that a name of the file may stand for, or a function of it may return; any other expression itself."""
     if isinstance(node, ast.Call):
         node = node.func
     return named.get(node.id, []) if isinstance(node, ast.Name) else [node]

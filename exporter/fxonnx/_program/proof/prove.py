@@ -101,7 +101,7 @@ def prove(capture: Capture, model: Any, *, is_stateful: bool = False) -> Proof:
     for variation in variations(capture, prover.example):
         prover.coverage.begin()
         is_needed = variation.is_required or bool(prover.coverage.missing())
-        # What the branch for other values computes may depend on sizes as well.
+        # The branch for other values may depend on sizes as well.
         for one in with_other_values(capture, variation) if variation.has_other_sizes else (variation,):
             if len(runs) == limit or not (is_needed if one is variation else prover.coverage.has_untaken):
                 break
