@@ -317,6 +317,13 @@ def complex_cache(m: Any, x: Tensor) -> Tensor:
     return total
 
 
+def last_rows(m: Any, x: Tensor) -> Tensor:
+    for _ in range(2):
+        m.k = torch.cat([m.k, x])[-5:]
+        x = torch.softmax(x @ m.k.T, -1) @ m.k
+    return x
+
+
 GROWING: dict[str, tuple[Callable[[], nn.Module], Sequence[Any]]] = {
     "empty": (lambda: Program(grown, k=zeros(1, 0, 4)), [(1, 2, 4)] * 4),
     "dynamic-input": (lambda: Program(grown, k=zeros(1, 0, 4)), CACHED),
@@ -326,6 +333,8 @@ GROWING: dict[str, tuple[Callable[[], nn.Module], Sequence[Any]]] = {
     "doubled": (lambda: Program(doubled, k=torch.ones(2)), ROWS),
     "two-axes": (lambda: Program(padded, k=torch.ones(2, 3)), ROWS),
     "shrunk": (lambda: Program(shrunk, k=torch.arange(8.0)), ROWS),
+    # Longer than the slice but for the first call.
+    "last-rows": (lambda: Program(last_rows, k=zeros(0, 3)), [(4, 3)] * 3),
     "if-not-empty": (lambda: Program(if_not_empty, k=zeros(0, 3)), ROWS),
     "length-as-number": (lambda: Program(divided_by_length, k=zeros(0, 3)), ROWS),
     "grown-if-positive": (lambda: Program(grown_if_positive, k=zeros(0, 3)), ROWS),

@@ -19,11 +19,18 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, TypeAlias
 
+import sympy
 import torch
 from torch.export import ExportedProgram
-from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext, statically_known_true, sym_eq
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+    statically_known_true,
+    sym_eq,
+)
 
-from fxonnx_translations._torch_compat import ConstantSource, TorchCall, get_proxy_mode, get_proxy_slot
+from fxonnx_translations._torch_compat import ConstantSource, TorchCall, get_proxy_mode, get_proxy_slot, int_oo
 
 from .._written_parameters import written_placeholders
 from .constraints.guard_recorder import SourceLine, line_of_node
@@ -93,6 +100,12 @@ def growing_dims(model: torch.nn.Module, states: UnknownStates) -> AbstractConte
                 needs=(ConstantSource,),
             ),
             Patch(
+                "torch.fx.experimental.symbolic_shapes:ShapeEnv.create_symbol",
+                _symbol_that_may_be_zero,
+                "its symbols are positive, and a cache may begin with no rows",
+                needs=(ConstantSource,),
+            ),
+            Patch(
                 "torch.fx.experimental.symbolic_shapes:DimConstraints.solve",
                 _with_names_of_all_sizes,
                 "it raises an IndexError for conditions on sizes that are not those of inputs",
@@ -135,6 +148,18 @@ def _with_dynamic_axes(
     source = ConstantSource(name)
     with mode.shape_env.ignore_fresh_unbacked_symbols():
         return original(converter, mode, tensor, shape_env=mode.shape_env, source=source, symbolic_context=context)
+
+
+def _symbol_that_may_be_zero(
+    original: Callable[..., sympy.Expr], environment: ShapeEnv, value: Any, source: Any, *args: Any, **options: Any
+) -> sympy.Expr:
+    """``ShapeEnv.create_symbol``, which does not assume that sizes of buffers are positive."""
+    if not isinstance(getattr(source, "base", None), ConstantSource):
+        return original(environment, value, source, *args, **options)
+    size = original(environment, value, source, *args, **{**options, "positive": None})
+    if isinstance(size, sympy.Symbol):
+        environment.constrain_symbol_range(size, 0, int_oo)
+    return size
 
 
 _PLACE = re.compile(r"(.+):(\d+) in (.+)")
