@@ -330,6 +330,7 @@ PROGRAMS = {
 }
 REFUSED = {
     "the model fails": f"{STEP}\nself.w.data.mul_(0.5)\nself.norm(x)\nself.values.append(x)\nraise ValueError('no')",
+    "plain tensor assigned through data": f"{STEP}\nself.plain.data = self.plain.data * 0.5\nreturn x + self.plain",
     "the capture fails": f"{STEP}\nself.w.data.mul_(0.5)\nself.norm(x)\nreturn x * float(x.numpy().sum())",
     "errors are handled": "try:\n    n = x.numpy().sum()\nexcept RuntimeError:\n    n = 1\n"
     "self.w.data.mul_(0.5)\nself.norm(x)\nreturn x * float(n)",

@@ -177,8 +177,10 @@ def _is_of_vmap(tensor: torch.Tensor) -> bool:
 
 
 def _is_same_memory(tensor: torch.Tensor, data: torch.Tensor) -> bool:
+    # A capture may have given the tensor the data of a fake one, which has no address.
     return (
-        tensor.data_ptr() == data.data_ptr()
+        tensor.device == data.device
+        and tensor.data_ptr() == data.data_ptr()
         and tensor.shape == data.shape
         and tensor.stride() == data.stride()
         and tensor.dtype == data.dtype
