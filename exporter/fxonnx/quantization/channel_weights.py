@@ -103,13 +103,14 @@ class ChannelWeight:
 
 
 def sums_of_weights(name: str, weight: TorchTensor | DerivedTensor, parts: Sequence[ChannelWeight]) -> DerivedTensor:
-    """The sums of the dequantized weights of each part of a matrix, (parts, outputs)."""
-    shape = (len(parts), parts[0].outputs)
+    """The sums of the dequantized weights of each part of a matrix, (parts, outputs); of a whole one, (outputs,)."""
+    shape = (len(parts), parts[0].outputs)[len(parts) == 1 :]
     return DerivedTensor(name, (weight,), partial(_stacked_sums, parts), ir.DataType.FLOAT, shape)
 
 
 def _stacked_sums(parts: Sequence[ChannelWeight], weight: torch.Tensor) -> torch.Tensor:
-    return torch.stack([part.row_sums(weight) for part in parts])
+    sums = [part.row_sums(weight) for part in parts]
+    return torch.stack(sums) if len(sums) > 1 else sums[0]
 
 
 def _rows(weight: torch.Tensor, *, is_transposed: bool, features: slice) -> torch.Tensor:
