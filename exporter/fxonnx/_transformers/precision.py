@@ -110,14 +110,12 @@ Recipe: TypeAlias = Literal["exact", "balanced", "fast", "prefill"]
 _SENSITIVE = tuple(
     UsualName(f"*.{name}") for name in ("q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "Wqkv", "c_attn")
 )
-_SEARCHED = QuantizeConfig(
-    "int4", symmetric=False, rounding="search", embeddings="tied", bits=dict.fromkeys(_SENSITIVE, 8)
-)
+_SEARCHED = QuantizeConfig("int4", symmetric=False, rounding="search", embeddings="tied")
 
 RECIPES: Mapping[Recipe, QuantizeConfig | None] = MappingProxyType(
     {
         "exact": None,
-        "balanced": replace(_SEARCHED, block_size=32),
+        "balanced": replace(_SEARCHED, block_size=32, bits=dict.fromkeys(_SENSITIVE, 8)),
         "fast": replace(_SEARCHED, block_size=128),
         "prefill": QuantizeConfig("int8", activations="dynamic", embeddings="tied"),
     }
@@ -147,7 +145,7 @@ def config_of_recipe(recipe: Recipe, model: Any, tokenizer: Any) -> QuantizeConf
     if recipe == "prefill":
         # Of a prompt, only the last token has logits: these have no use for integer products, but for blocks.
         return replace(config, weights_only=(head,), block_size=32) if head else config
-    bits = {**config.bits, head: 8} if recipe == "balanced" and head else config.bits
+    bits = {**config.bits, head: 8} if head else config.bits
     importance = measured_importance(model, tokenizer) if has_weights(model) else {}
     return replace(config, bits=bits, importance=importance)
 

@@ -92,7 +92,7 @@ def export(
             GPTQ, AWQ or compressed-tensors and a GGUF file keep their integers.
         recipe: In place of ``precision`` and ``quantize``, for decoder-only models: "exact", float32; "balanced", 4-bit
             weights in blocks of 32, with 8-bit queries, keys and values, embeddings and logits; "fast", 4-bit weights
-            in blocks of 128, with 8-bit queries, keys and values; "prefill", 8-bit weights and activations, the fastest
+            in blocks of 128, with 8-bit embeddings and logits; "prefill", 8-bit weights and activations, the fastest
             for long prompts. For 4 bits the model runs on a text once, to measure which weights matter.
         accuracy_level: How products with quantized weights are computed on the CPU: 4 rounds activations to 8 bits, 1
             computes in float32, which is slower. By default that of ``quantize``, or 4. The integers of GGUF files
