@@ -202,6 +202,25 @@ def test_rows_of_dynamic_activations_have_their_own_scale(target: Any, bias: boo
     assert torch.equal(run(rows[2:, 4:])[0], found[2, 4:])
 
 
+@pytest.mark.parametrize("target", ["onnxruntime", "onnxruntime-genai", "onnxruntime-web"])
+@pytest.mark.parametrize(("features", "parts"), [(1024, 2), (1000, 2), (1536, 3)])
+def test_parts_of_long_rows_have_their_own_scale(features: int, parts: int, target: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(24, features), nn.Linear(features, 16)).eval()
+    with torch.no_grad():
+        # One massive feature, and no weights for those that share its scale.
+        model[0].bias[3] = 3e3
+        model[1].weight[:, : features // parts] = 0
+    path, example, shapes = tmp_path / "model.onnx", torch.randn(2, 5, 24), ({0: "batch", 1: "length"},)
+    config = QuantizeConfig("int8", activations="dynamic")
+    fxonnx.export(model, (example,), path, dynamic_shapes=shapes, quantize=config, target=target)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    for shape in ((1, 1, 24), (3, 7, 24)):
+        rows = torch.randn(shape)
+        (found,) = session.run(None, {session.get_inputs()[0].name: rows.numpy()})
+        assert relative_error(torch.from_numpy(found), model(rows).detach()) < 0.03
+
+
 @pytest.mark.parametrize("target", [None, "onnxruntime-genai"])
 def test_layers_of_which_only_weights_are_quantized(target: Any) -> None:
     torch.manual_seed(0)

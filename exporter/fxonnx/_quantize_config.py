@@ -11,13 +11,19 @@ from typing import Any, Literal, TypeAlias
 from ._extensions import add_on
 from ._public import public
 
-__all__ = ["Activations", "QuantizeConfig", "Rounding", "WeightDtype"]
+__all__ = ["Activations", "QuantizeConfig", "Rounding", "UsualName", "WeightDtype"]
 
 WeightDtype: TypeAlias = Literal["int4", "int8"]
 Activations: TypeAlias = Literal["float", "dynamic", "static"]
 Rounding: TypeAlias = Literal["nearest", "search"]
 _Choice: TypeAlias = Literal["float", "int4", "int8"]
 _Table: TypeAlias = Literal["float", "int4", "int8", "tied"]
+
+
+class UsualName(str):
+    """A pattern for a name that some layers usually have: a model may have none of these."""
+
+    __slots__ = ()
 
 
 @public

@@ -163,13 +163,15 @@ PRODUCTS: dict[Any, list[tuple[int, int]]] = {
     "balanced": [*2 * [(8, 32), (4, 32), (4, 32), (4, 32), (4, 32)], (8, 32)],
     "fast": [*2 * [(4, 128), (4, 128), (4, 128), (4, 128), (4, 64)], (8, 128)],
     "prefill": [(8, 32)],
+    "int8": [*2 * [(8, 16), (8, 32), (8, 32), (8, 32), (8, 32)], (8, 32)],
 }
 
 
 @pytest.mark.parametrize("recipe", PRODUCTS)
 def test_recipes(recipe: Any, tmp_path: Path) -> None:
     model = make_model("llama", hidden_size=128, intermediate_size=192, tie_word_embeddings=True)
-    fxonnx.genai.export(model, tmp_path, tokenizer=make_tokenizer(), recipe=recipe)
+    option: Any = {"precision" if recipe == "int8" else "recipe": recipe}
+    fxonnx.genai.export(model, tmp_path, tokenizer=make_tokenizer(), **option)
     assert attributes_of_products(tmp_path) == PRODUCTS[recipe]
     file = onnx.load(tmp_path / "model.onnx")
     operators = [node.op_type for node in file.graph.node]
@@ -208,9 +210,21 @@ def test_widths_that_blocks_do_not_divide(width: int, form: Any, tmp_path: Path)
         assert error < (0.32 if form in ("int4", "fast", "balanced") else 0.04)
 
 
-def test_recipes_of_models_without_their_layers(models: dict[str, Any], tmp_path: Path) -> None:
-    fxonnx.genai.export(models["gpt2"], tmp_path, tokenizer=make_tokenizer(), recipe="balanced")
-    assert attributes_of_products(tmp_path) == [*2 * [(8, 32), (4, 32), (4, 32), (4, 32)], (8, 32)]
+OTHER_NAMES: tuple[tuple[str, Any, list[tuple[int, int]]], ...] = (
+    ("gpt2", {"recipe": "balanced"}, [*2 * [(8, 32), (4, 32), (4, 32), (4, 32)], (8, 32)]),
+    # The usual names are those of layers for images only, and the layer of the logits has another one.
+    ("git", {"recipe": "balanced", "text_only": True}, [*2 * 6 * [(4, 32)], (8, 32)]),
+    ("git", {"precision": "int8", "text_only": True}, [*(2 * 6 + 1) * [(8, 32)]]),
+)
+
+
+@pytest.mark.parametrize(("model_type", "options", "products"), OTHER_NAMES)
+def test_recipes_of_models_without_their_layers(
+    model_type: str, options: Any, products: list[tuple[int, int]], models: dict[str, Any], tmp_path: Path
+) -> None:
+    model = models.get(model_type) or make_model(model_type)
+    fxonnx.genai.export(model, tmp_path, tokenizer=make_tokenizer(), verify=False, **options)
+    assert attributes_of_products(tmp_path) == products
 
 
 @pytest.mark.parametrize(

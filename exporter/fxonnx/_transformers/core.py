@@ -14,6 +14,7 @@ from .._program.atomic_file import lock_file
 from .._program.checkpoint_files import check_places, read_json, relative_place
 from .._program.checkpoints import StoredTensor, read_weight_sources
 from .._program.saving import may_reference
+from .._quantize_config import UsualName
 from .._turns import one_at_a_time
 from .._warnings import ignoring_warnings, warn_user
 from ..quantization.dequantized_weights import dequantized_weights
@@ -34,6 +35,7 @@ __all__ = [
     "StoredForm",
     "StoredForms",
     "StoredTensor",
+    "UsualName",
     "attention_function",
     "check_places",
     "dequantized_weights",

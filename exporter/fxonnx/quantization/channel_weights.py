@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import onnx_ir as ir
@@ -9,7 +10,7 @@ import torch
 
 from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor
 
-__all__ = ["ChannelWeight"]
+__all__ = ["ChannelWeight", "sums_of_weights"]
 
 _LARGEST_BIAS = 2**30
 """The largest magnitude of an integer bias: the sum of products that it is added to has 32 bits as well."""
@@ -28,6 +29,7 @@ class ChannelWeight:
         is_matrix: Whether the codes are stored as (in_features, out_features), otherwise in the shape of the weight.
         bias: The bias that becomes an int32 tensor, if any.
         input_scale: The scale of the activations that the weight is multiplied by.
+        features: The input features of a matrix that it has; by default all.
     """
 
     def __init__(
@@ -38,12 +40,16 @@ class ChannelWeight:
         is_matrix: bool,
         bias: TorchTensor | DerivedTensor | None = None,
         input_scale: float = 1.0,
+        features: slice = slice(None),
     ) -> None:
         shape = tuple(int(size) for size in weight.shape.numpy())
-        self._shape = (shape if is_transposed else shape[::-1]) if is_matrix else shape
-        self._outputs = self._shape[1 if is_matrix else 0]
+        if is_matrix:
+            rows, columns = shape if is_transposed else shape[::-1]
+            shape = len(range(rows)[features]), columns
+        self._shape = shape
+        self.outputs = self._shape[1 if is_matrix else 0]
         self._sources = (weight,) if bias is None else (weight, bias)
-        self._rows = partial(_rows, is_transposed=is_transposed)
+        self._rows = partial(_rows, is_transposed=is_transposed, features=features)
         self._is_matrix = is_matrix
         self._input_scale = input_scale
 
@@ -53,19 +59,15 @@ class ChannelWeight:
 
     def scales(self, name: str) -> DerivedTensor:
         """The scales, one for each output."""
-        return DerivedTensor(name, self._sources, self._scales, ir.DataType.FLOAT, (self._outputs,))
-
-    def sums(self, name: str) -> DerivedTensor:
-        """The sum of the dequantized weights of each output."""
-        return DerivedTensor(name, self._sources, self._sums, ir.DataType.FLOAT, (self._outputs,))
+        return DerivedTensor(name, self._sources, self._scales, ir.DataType.FLOAT, (self.outputs,))
 
     def bias_codes(self, name: str) -> DerivedTensor:
         """The int32 codes of the bias."""
-        return DerivedTensor(name, self._sources, self._bias_codes, ir.DataType.INT32, (self._outputs,))
+        return DerivedTensor(name, self._sources, self._bias_codes, ir.DataType.INT32, (self.outputs,))
 
     def bias_scales(self, name: str) -> DerivedTensor:
         """The scales of the bias, as of the products of integers."""
-        return DerivedTensor(name, self._sources, self._bias_scales, ir.DataType.FLOAT, (self._outputs,))
+        return DerivedTensor(name, self._sources, self._bias_scales, ir.DataType.FLOAT, (self.outputs,))
 
     def _scales(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         rows = self._rows(weight)
@@ -78,9 +80,9 @@ class ChannelWeight:
             raise ValueError("it has elements that are not finite")
         return torch.where(scales < torch.finfo(torch.float32).tiny, 1.0, scales).to(torch.float32)
 
-    def _sums(self, weight: torch.Tensor) -> torch.Tensor:
-        codes = self._codes(weight)
-        return codes.sum(0 if self._is_matrix else 1, dtype=torch.int32) * self._scales(weight)
+    def row_sums(self, weight: torch.Tensor) -> torch.Tensor:
+        """The sum of the dequantized weights of each output of a matrix."""
+        return self._codes(weight).sum(0, dtype=torch.int32) * self._scales(weight)
 
     def _codes(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         scales, rows = self._scales(weight, bias), self._rows(weight)
@@ -100,6 +102,17 @@ class ChannelWeight:
         return codes.clamp_(-_LARGEST_BIAS, _LARGEST_BIAS).to(torch.int32)
 
 
-def _rows(weight: torch.Tensor, *, is_transposed: bool) -> torch.Tensor:
+def sums_of_weights(name: str, weight: TorchTensor | DerivedTensor, parts: Sequence[ChannelWeight]) -> DerivedTensor:
+    """The sums of the dequantized weights of each part of a matrix, (parts, outputs); of a whole one, (outputs,)."""
+    shape = (len(parts), parts[0].outputs)[len(parts) == 1 :]
+    return DerivedTensor(name, (weight,), partial(_stacked_sums, parts), ir.DataType.FLOAT, shape)
+
+
+def _stacked_sums(parts: Sequence[ChannelWeight], weight: torch.Tensor) -> torch.Tensor:
+    sums = [part.row_sums(weight) for part in parts]
+    return torch.stack(sums) if len(sums) > 1 else sums[0]
+
+
+def _rows(weight: torch.Tensor, *, is_transposed: bool, features: slice) -> torch.Tensor:
     """Return a weight as a matrix with one row for each output."""
-    return weight.t() if is_transposed else weight.flatten(1)
+    return (weight.t() if is_transposed else weight.flatten(1))[:, features]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import onnx_ir as ir
@@ -11,7 +12,8 @@ import onnx_ir as ir
 from fxonnx_translations._builder.dtypes import FLOAT
 
 from .._targets import TargetProfile
-from .channel_weights import ChannelWeight
+from .channel_weights import ChannelWeight, sums_of_weights
+from .config import INT4_OPSET
 from .rewrite import MICROSOFT, Choice, WeightQuantizer
 from .weights import Weight, matches
 
@@ -20,6 +22,8 @@ __all__ = ["DynamicQuantizer"]
 _ZERO_POINT, _LARGEST = 128, 127
 _LEAST_STEP = 2.0**-120
 """A row of equal elements has no range."""
+_LONGEST, _SHORTEST = 512, 256
+"""Limits of the number of features of a part."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,8 @@ class _RoundedRows:
 
     Attributes:
         codes: uint8.
-        steps: A scale for each row, the last axis of size 1.
-        middles: The middle of the range of each row, in the same shape.
+        steps: A scale for each part of each row, of which the last axis has the parts.
+        middles: The middle of the range of each part, in the same shape.
     """
 
     codes: ir.Value
@@ -57,7 +61,8 @@ class DynamicQuantizer(WeightQuantizer):
         self.has_scaled_products = profile.has_matmul_nbits and profile.has_kernel(
             "MatMulIntegerToFloat", ir.DataType.INT8, 1, variable="T2", domain=MICROSOFT
         )
-        self.activations: dict[ir.Value, _RoundedRows] = {}
+        self.rounds_blocks = self.builder.opset_version >= INT4_OPSET
+        self.activations: dict[tuple[ir.Value, int], _RoundedRows] = {}
 
     def _quantize_product(self, node: ir.Node, weight: Weight, choice: Choice) -> None:
         bias = node.inputs[2] if len(node.inputs) > 2 else None
@@ -68,44 +73,65 @@ class DynamicQuantizer(WeightQuantizer):
         activations, value = node.inputs[:2]
         if activations is None or value is None or value.dtype != FLOAT or activations.dtype != FLOAT:
             return
-        channels = ChannelWeight(weight.tensor, is_transposed=weight.is_transposed, is_matrix=True)
-        codes, scales = self._channel_parts(weight, channels)
-        sums = self._channel_sums(weight, channels)
-        self._record(node, [weight], (codes, scales, sums), 8)
-        rows = self._rounded(node, activations)
-        shape = node.outputs[0].shape
+        size = self._size_of_parts(weight)
+        parts = [
+            ChannelWeight(weight.tensor, is_transposed=weight.is_transposed, is_matrix=True, features=features)
+            for features in _slices(weight.in_features, size)
+        ]
+        # The first one has the key of a whole weight, which a tied table shares.
+        stored = [self._channel_parts(weight, part, (index,) if index else ()) for index, part in enumerate(parts)]
+        sums = self._channel_sums(weight, parts)
+        self._record(node, [weight], (*chain.from_iterable(stored), sums), 8)
+        rows = self._rounded(node, activations, size)
+        shape, zero_point = node.outputs[0].shape, self._constant(_ZERO_POINT, ir.DataType.UINT8)
 
         def insert(op_type: str, inputs: Sequence[ir.Value], dtype: ir.DataType = FLOAT, **attributes: Any) -> ir.Value:
             return self._insert(node, op_type, inputs, attributes, dtype, shape)
 
-        zero_point = self._constant(_ZERO_POINT, ir.DataType.UINT8)
-        if self.has_scaled_products:
-            inputs = [rows.codes, codes, self._constant(1.0, FLOAT), scales, zero_point]
-            numbers = self._insert(node, "MatMulIntegerToFloat", inputs, {}, FLOAT, shape, MICROSOFT)
-        else:
-            integers = insert("MatMulInteger", [rows.codes, codes, zero_point], ir.DataType.INT32)
-            numbers = insert("Mul", [insert("Cast", [integers], to=FLOAT.value), scales])
-        product = insert("Mul", [numbers, rows.steps])
-        offset = insert("Mul", [rows.middles, sums])
+        terms = []
+        for index, (codes, scales) in enumerate(stored):
+            given, steps = rows.codes, rows.steps
+            if len(stored) > 1:
+                given, steps = self._part(node, given, index, size), self._part(node, steps, index, 1)
+            if self.has_scaled_products:
+                inputs = [given, codes, self._constant(1.0, FLOAT), scales, zero_point]
+                numbers = self._insert(node, "MatMulIntegerToFloat", inputs, {}, FLOAT, shape, MICROSOFT)
+            else:
+                integers = insert("MatMulInteger", [given, codes, zero_point], ir.DataType.INT32)
+                numbers = insert("Mul", [insert("Cast", [integers], to=FLOAT.value), scales])
+            terms.append(insert("Mul", [numbers, steps]))
+        offset = insert("MatMul" if len(stored) > 1 else "Mul", [rows.middles, sums])
         if bias is not None:
             offset = insert("Add", [offset, bias])
-        self._become(node, "Add", [product, offset], {}, domain="")
+        self._become(node, "Sum" if len(stored) > 1 else "Add", [*terms, offset], {}, domain="")
 
-    def _channel_sums(self, weight: Weight, channels: ChannelWeight) -> ir.Value:
-        """The sums of the dequantized weights of each output feature, by which the middle of a row is multiplied."""
+    def _size_of_parts(self, weight: Weight) -> int:
+        """The number of input features of a part: of all for one part."""
+        features = weight.in_features
+        if not self.rounds_blocks or features <= weight.out_features:
+            return features
+        return next((size for size in range(_LONGEST, _SHORTEST - 1, -1) if features % size == 0), features)
+
+    def _part(self, node: ir.Node, value: ir.Value, index: int, size: int) -> ir.Value:
+        """A part of the last axis of a value."""
+        bounds = [self._constant([bound], ir.DataType.INT64) for bound in (index * size, (index + 1) * size, -1)]
+        return self._insert(node, "Slice", [value, *bounds], {}, value.dtype or FLOAT, None)
+
+    def _channel_sums(self, weight: Weight, parts: Sequence[ChannelWeight]) -> ir.Value:
+        """The sums of the dequantized weights of each output feature, by which the middles of rows are multiplied."""
         key = (weight.key, weight.is_transposed, "channels", (), "sums")
         if key not in self.initializers:
             name = self.builder.names.unique(f"{weight.tensor.name}::sums")
-            self.initializers[key] = self._registered(channels.sums(name), "sums")
+            self.initializers[key] = self._registered(sums_of_weights(name, weight.tensor, parts), "sums")
         return self.initializers[key]
 
-    def _rounded(self, node: ir.Node, value: ir.Value) -> _RoundedRows:
+    def _rounded(self, node: ir.Node, value: ir.Value, size: int) -> _RoundedRows:
         """The rounded activations, computed once for all products before which they are."""
-        if value not in self.activations:
-            self.activations[value] = self._rounded_before(node, value)
-        return self.activations[value]
+        if (value, size) not in self.activations:
+            self.activations[value, size] = self._rounded_before(node, value, size)
+        return self.activations[value, size]
 
-    def _rounded_before(self, node: ir.Node, value: ir.Value) -> _RoundedRows:
+    def _rounded_before(self, node: ir.Node, value: ir.Value, size: int) -> _RoundedRows:
         shape = value.shape
         of_rows = None if shape is None else [*shape[:-1], 1]
         number = self._constant
@@ -113,18 +139,36 @@ class DynamicQuantizer(WeightQuantizer):
         def insert(op_type: str, inputs: Sequence[ir.Value], like: Any, **attributes: Any) -> ir.Value:
             return self._insert(node, op_type, inputs, attributes, FLOAT, like)
 
+        is_divided = shape is None or shape[-1] != size
         axes: Mapping[str, Any] = {"axes": [-1]}
         inputs = [value]
         if self.builder.opset_version >= 18:
             axes, inputs = {}, [value, number([-1], ir.DataType.INT64)]
-        high, low = (insert(name, inputs, of_rows, keepdims=1, **axes) for name in ("ReduceMax", "ReduceMin"))
+        if is_divided:
+            dims = number([*[0] * (self._rank(value) - 1), -1, size], ir.DataType.INT64)
+            inputs[0], of_rows = insert("Reshape", [value, dims], None), None
+        high, low = (
+            insert(name, inputs, of_rows, keepdims=int(not is_divided), **axes) for name in ("ReduceMax", "ReduceMin")
+        )
+        if self.rounds_blocks:  # zero points are codes, so that the range has zero
+            high, low = (
+                insert("Max", [high, number(0.0, FLOAT)], of_rows),
+                insert("Min", [low, number(0.0, FLOAT)], of_rows),
+            )
         middles = insert("Mul", [insert("Add", [high, low], of_rows), number(0.5, FLOAT)], of_rows)
         ranges = insert("Mul", [insert("Sub", [high, middles], of_rows), number(1 / _LARGEST, FLOAT)], of_rows)
         steps = insert("Max", [ranges, number(_LEAST_STEP, FLOAT)], of_rows)
-        scaled = insert("Div", [insert("Sub", [value, middles], shape), steps], shape)
-        constants = [number(1.0, FLOAT), number(_ZERO_POINT, ir.DataType.UINT8)]
-        codes = self._insert(node, "QuantizeLinear", [scaled, *constants], {}, ir.DataType.UINT8, shape)
-        return _RoundedRows(codes, steps, middles)
+        if not self.rounds_blocks:
+            scaled = insert("Div", [insert("Sub", [value, middles], shape), steps], shape)
+            constants = [number(1.0, FLOAT), number(_ZERO_POINT, ir.DataType.UINT8)]
+            codes = self._insert(node, "QuantizeLinear", [scaled, *constants], {}, ir.DataType.UINT8, shape)
+            return _RoundedRows(codes, steps, middles)
+        shifts = insert("Round", [insert("Div", [middles, steps], of_rows)], of_rows)
+        distances = insert("Sub", [number(float(_ZERO_POINT), FLOAT), shifts], of_rows)
+        points = self._insert(node, "Cast", [distances], {"to": ir.DataType.UINT8.value}, ir.DataType.UINT8, of_rows)
+        blocks = {"axis": self._rank(value) - 1, "block_size": size}
+        codes = self._insert(node, "QuantizeLinear", [value, steps, points], blocks, ir.DataType.UINT8, shape)
+        return _RoundedRows(codes, steps, insert("Mul", [shifts, steps], of_rows))
 
     def _quantize_gather(self, node: ir.Node, weight: Weight, choice: Choice) -> None:
         # With the blocks of a tied product, or with its rows.
@@ -153,3 +197,7 @@ class DynamicQuantizer(WeightQuantizer):
         of_rows = None if shape is None else [*shape[:-1], 1]
         factors = self._insert(node, "Unsqueeze", [factors, last], {}, FLOAT, of_rows)
         self._become(node, "Mul", [numbers, factors], {}, domain="")
+
+
+def _slices(features: int, size: int) -> list[slice]:
+    return [slice(start, start + size) for start in range(0, features, size)]

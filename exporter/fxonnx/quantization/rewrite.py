@@ -13,7 +13,7 @@ from fxonnx_translations._builder.builder import Builder, Unsupported
 from fxonnx_translations._builder.dtypes import BFLOAT16, FLOAT, FLOAT16, to_torch_dtype
 from fxonnx_translations._builder.initializers import DerivedTensor, TorchTensor, sources_of, storage_key
 
-from .._quantize_config import QuantizeConfig
+from .._quantize_config import QuantizeConfig, UsualName
 from .._targets import TargetProfile
 from ..errors import ArgumentError, did_you_mean
 from .channel_weights import ChannelWeight
@@ -148,7 +148,7 @@ class WeightQuantizer:
             choices += [(pattern, name) for pattern in getattr(self.config, name)]
         modules = [name.rpartition(".")[0] or name for name in self.known]
         for pattern, name in choices:
-            if not matches_any(self.known, pattern):
+            if not isinstance(pattern, UsualName) and not matches_any(self.known, pattern):
                 raise ArgumentError(
                     "quantize",
                     f"{name}: {pattern!r} matches no linear layer or embedding",

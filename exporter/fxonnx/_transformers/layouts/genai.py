@@ -162,7 +162,7 @@ def export(
             plan, name = _plan_of_checkpoint(loaded, plan, bool(adapters)), ""
         given = {"adapters": adapters, "recipe": recipe, "hidden_states": hidden_states, "inputs_embeds": inputs_embeds}
         _check_family(loaded, {**given, "cache": cache != "float"})
-        plan = _plan_of_model(loaded, plan, recipe, precision, accuracy_level)
+        plan = _plan_of_model(loaded, plan, recipe, precision, target, accuracy_level)
         _write_tokenizer(loaded, staging, Path(out).absolute().name)
         options = {
             "target": (_TARGETS if FAMILIES[loaded.family].in_genai else _PLAIN_TARGETS)[target],
@@ -196,13 +196,18 @@ def _check_family(loaded: LanguageModel, given: Mapping[str, Any]) -> None:
 
 
 def _plan_of_model(
-    loaded: LanguageModel, plan: PrecisionPlan, recipe: Recipe | None, precision: Precision, accuracy_level: int | None
+    loaded: LanguageModel,
+    plan: PrecisionPlan,
+    recipe: Recipe | None,
+    precision: Precision,
+    target: str,
+    accuracy_level: int | None,
 ) -> PrecisionPlan:
     """The precision with the quantization that a recipe, "int4" or "int8" implies for a model."""
     if recipe is not None and RECIPES[recipe] is not None:
         plan = replace(plan, quantize=config_of_recipe(recipe, loaded.model, loaded.tokenizer))
     elif not loaded.is_packed and loaded.family == "decoder" and (precision in _INTEGERS or plan.quantize in _INTEGERS):
-        plan = replace(plan, quantize=config_of_precision(plan.quantize))
+        plan = replace(plan, quantize=config_of_precision(plan.quantize, target))
     return plan if accuracy_level is None else with_accuracy_level(plan, accuracy_level)
 
 
