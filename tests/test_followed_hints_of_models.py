@@ -32,6 +32,7 @@ from .messages import check_message
 from .program.test_adapters import Model as WithAdapters
 from .program.test_adapters import X as TOKENS
 from .program.test_adapters import save_peft
+from .test_first_hour import FOLLOWED as OF_THE_FIRST_HOUR
 from .test_followed_hints_of_calls import FOLLOWED as OF_CALLS
 from .test_followed_hints_of_commands import STEPS as OF_COMMANDS
 from .test_mistakes_by_topic import LINEAR, linear, of
@@ -537,6 +538,7 @@ def test_every_hint_is_in_a_table() -> None:
         *OF_COMMANDS,
         *OF_TRANSFORMERS,
         *OF_OTHER_MODELS,
+        *OF_THE_FIRST_HOUR,
         *(text for texts in ELSEWHERE.values() for text in texts),
         *UNREACHED,
     }
