@@ -167,7 +167,8 @@ def check_model(model: Any) -> None:
             are not initialized, or distributed.
     """
     if isinstance(model, torch.nn.Module):
-        if type(model).forward is torch.nn.Module.forward and "forward" not in vars(model):
+        # Scripts and modules with a forward of their own have none in the class.
+        if getattr(model.forward, "__func__", None) is torch.nn.Module.forward:
             name = type(model).__name__
             hint = "define it in the class, or in an nn.Module that holds this one; nn.Sequential calls layers in a row"
             raise ArgumentError("model", f"{name} has no forward, which computes the results", hint=hint)
