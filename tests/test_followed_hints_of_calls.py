@@ -218,7 +218,6 @@ EXPORTS: dict[str, _Step] = {
         drop_in(dynamic_axes={"input": {0: "n"}}, dynamic_shapes={"input": {0: "n"}}),
         drop_in(dynamic_axes={"input": {0: "n"}}),
     ),
-    "pass False for a graph without checks": (lambda: options(guards=wrong("no")), lambda: options(guards=False)),
     'write ["image_grid_thw"]': (lambda: two(frozen="y"), lambda: two(frozen=["y"])),
     'write "*.lora_*"': (lambda: linear(adapters=3), lambda: linear(adapters="wei*")),
     "pass a number from {} to {}, or nothing for {}": (

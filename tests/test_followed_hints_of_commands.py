@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,10 @@ STEPS: dict[str, tuple[str, str]] = {
         "export weights.pt2 -o o.onnx",
         "export model.pt2 -o o.onnx",
     ),
+    "torch.export.save writes no such entry; do not load the file by torch.export.load, which may execute it": (
+        "export changed.pt2 -o o.onnx",
+        "export model.pt2 -o o.onnx",
+    ),
     "pass --precision int4 or int8": (
         "genai decoder -o out --no-verify --lm-head int8",
         "genai decoder -o out --no-verify --lm-head int8 --precision int8",
@@ -137,6 +142,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "used/text").touch()
     model, x = torch.nn.Linear(3, 2).eval(), torch.rand(2, 3)
     torch.export.save(torch.export.export(model, (x,)), tmp_path / "model.pt2")
+    with zipfile.ZipFile(tmp_path / "model.pt2") as archive, zipfile.ZipFile(tmp_path / "changed.pt2", "w") as changed:
+        for name in archive.namelist():
+            changed.writestr(name, archive.read(name).replace(b"torch.ops.aten.linear.default", b"os.system"))
     torch.save(model.state_dict(), tmp_path / "weights.pt2")
     torch.save(torch.rand(1, 64), tmp_path / "batch.pt")
     torch.save([torch.rand(1, 64)], tmp_path / "batches.pt")

@@ -433,7 +433,7 @@ OPTIONS: dict[str, _Row] = {
         lambda: linear(options=fxonnx.ExportOptions(metadata="all")), "metadata: expected one of 'full'"
     ),
     "guards": _argument(
-        lambda: linear(options=fxonnx.ExportOptions(guards="no")), "expected a bool, got 'no'\nhint: pass"
+        lambda: linear(options=fxonnx.ExportOptions(guards="no")), "guards: expected one of False, True, got 'no'"
     ),
     "opset bool": _argument(lambda: linear(opset_version=True), "expected an int, got True\nhint: pass a number"),
     "options": _argument(

@@ -209,7 +209,10 @@ if not TYPE_CHECKING:  # a type checker would accept any attribute of a module w
             return _imported(name)
         if name not in __all__:
             # With name and obj the interpreter suggests a similar name.
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+            hint = "; it is fxonnx.export" if name in ("convert", "dynamo_export", "onnx", "to_onnx") else ""
+            hint = "; load the file with onnxruntime.InferenceSession(path)" if name == "load" else hint
+            text = f"module {__name__!r} has no attribute {name!r}{hint}"
+            raise AttributeError(text, name=name, obj=sys.modules[__name__])
         return getattr(_imported(_MODULES.get(name, "errors")), name)
 
     def _imported(module: str) -> object:

@@ -13,7 +13,7 @@ from ._capture.attempts import Attempt
 from ._comparison import OutputComparison
 from ._public import public
 from ._request import Request
-from .errors import ArgumentError
+from .errors import ArgumentError, check_choice
 
 __all__ = ["Diagnostics", "Report", "read_diagnostics"]
 
@@ -44,7 +44,11 @@ class Diagnostics:
     on_stage: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
-        """Raise an ArgumentError if ``artifacts_dir`` is not a path."""
+        """Raise an ArgumentError if an attribute is not of its type."""
+        for name in ("report", "profile", "profile_runtime", "dump_exported_program", "verbose"):
+            check_choice(name, getattr(self, name), (False, True))
+        if self.on_stage is not None and not callable(self.on_stage):
+            raise ArgumentError("on_stage", f"expected a function, got {self.on_stage!r}", hint="write on_stage=print")
         if not isinstance(self.artifacts_dir, str | os.PathLike):
             hint = 'write artifacts_dir="reports"'
             raise ArgumentError("artifacts_dir", f"expected a path, got {self.artifacts_dir!r}", hint=hint)

@@ -42,6 +42,12 @@ _PLACES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(
             _ONLY_TORCH_ONNX, "fxonnx.torch_onnx_export takes it, and torch.onnx.export after fxonnx.install()"
         ),
+        **dict.fromkeys(
+            ("dummy_input", "example_inputs", "inputs", "sample_inputs"), "pass the example inputs as args"
+        ),
+        **dict.fromkeys(("file", "filename", "output", "path"), "pass the path as f, the third argument"),
+        "device": "move the model and its inputs before the export",
+        "dtype": "convert the model and its inputs before the export: model.half()",
         **{name: f"pass it as options=fxonnx.ExportOptions({name}=...)" for name in OPTIONS},
         **{name: f"pass it as diagnostics=fxonnx.Diagnostics({name}=...)" for name in DIAGNOSTICS},
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, get_args
 
@@ -17,9 +17,9 @@ from ._lower.versions import FUNCTIONS_IR_VERSION, NEWEST_IR_VERSION, NEWEST_OPS
 from ._prepare import PATTERNS, least_default_opset
 from ._request import DataDependent, ExportOptions, Functions, LegacyOptions, Numerics, Request, State
 from ._targets import Target, TargetProfile, profile_of
-from .errors import ArgumentError, did_you_mean, kind_of
+from .errors import ArgumentError, are_names, check_choice, did_you_mean, kind_of
 
-__all__ = ["check_choice", "read", "read_export_options", "with_own_examples"]
+__all__ = ["read", "read_export_options", "with_own_examples"]
 
 
 def read_export_options(options: ExportOptions | None) -> ExportOptions:
@@ -64,6 +64,8 @@ def read(given: Mapping[str, Any], least_opset: int = 0, *, is_older: bool = Fal
     least_opset = max(least_opset, least_default_opset(given["model"]))
     for name, choices in (("verify", (False, True, "auto")), ("target", (None, *get_args(Target)))):
         check_choice(name, given[name], choices)
+    for name, value in (*((name, given[name]) for name in ("optimize", "strict_shapes")), ("guards", rare.guards)):
+        check_choice(name, value, (False, True))
     check_choice("state", given["state"], get_args(State))
     check_choice("metadata", rare.metadata, get_args(MetadataLevel))
     check_choice("data_dependent", given["data_dependent"], get_args(DataDependent))
@@ -89,7 +91,6 @@ def read(given: Mapping[str, Any], least_opset: int = 0, *, is_older: bool = Fal
         "enabled_patterns": _check_patterns(rare.patterns, opset, profile) if given["optimize"] else (),
         "frozen": _check_frozen(given["frozen"]),
         "adapters": _check_adapters(given["adapters"]),
-        "guards": _check_guards(rare.guards),
         "functions": _check_functions(rare.functions, ir_version, opset),
         "quantize": quantize,
     }
@@ -105,32 +106,19 @@ def _check_dynamic_axes(dynamic_axes: Any, dynamic_shapes: Any) -> None:
         )
 
 
-def _check_guards(guards: Any) -> bool:
-    if not isinstance(guards, bool):
-        raise ArgumentError("guards", f"expected a bool, got {guards!r}", hint="pass False for a graph without checks")
-    return guards
-
-
 def _check_frozen(frozen: Any) -> tuple[str, ...]:
-    if isinstance(frozen, str) or not all(isinstance(name, str) for name in frozen):
+    if not are_names(frozen):
         raise ArgumentError("frozen", f"expected a list of names, got {frozen!r}", hint='write ["image_grid_thw"]')
     return tuple(frozen)
 
 
 def _check_adapters(adapters: Any) -> tuple[str, ...]:
     patterns = (adapters,) if isinstance(adapters, str) else adapters
-    if not isinstance(patterns, Collection) or not all(isinstance(pattern, str) for pattern in patterns):
+    if not are_names(patterns):
         raise ArgumentError(
             "adapters", f"expected a pattern or a list of patterns, got {adapters!r}", hint='write "*.lora_*"'
         )
     return tuple(patterns)
-
-
-def check_choice(argument: str, value: Any, choices: Sequence[Any]) -> None:
-    """Reject a value that is not one of the choices."""
-    if value not in choices:
-        problem = f"expected one of {', '.join(map(repr, choices))}, got {value!r}"
-        raise ArgumentError(argument, problem, hint=did_you_mean(value, choices))
 
 
 def _check_ir_version(ir_version: Any, opset: int) -> int:

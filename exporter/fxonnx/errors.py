@@ -27,7 +27,7 @@ of torch.onnx's error of that name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -67,6 +67,20 @@ def kind_of(value: object) -> str:
     """The class of a value with its article, for messages: ``an int``, ``a list``."""
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
+
+
+def are_names(value: object) -> bool:
+    """Whether a value is a collection of texts, and no text itself."""
+    if isinstance(value, str) or not isinstance(value, Collection):
+        return False
+    return all(isinstance(name, str) for name in value)
+
+
+def check_choice(argument: str, value: Any, choices: Sequence[Any]) -> None:
+    """Reject a value that is not one of the choices."""
+    if not isinstance(value, str | int | None) or value not in choices:
+        problem = f"expected one of {', '.join(map(repr, choices))}, got {value!r}"
+        raise ArgumentError(argument, problem, hint=did_you_mean(value, choices))
 
 
 def node_line(node: str) -> str:

@@ -388,3 +388,19 @@ def test_limits_of_other_lines_are_no_reason_for_attempts_beside_single_sizes() 
     with pytest.warns(UserWarning, match="n >= 3"):
         program = fxonnx.export(Function(checked).eval(), (torch.ones(4, 5),), dynamic_shapes=({0: "n"},))
     assert [one.change for one in program.record.capture.attempts] == [""]
+
+
+def undecided(x: torch.Tensor) -> Any:
+    return [x, x + 1][int(x.sum()) % 2] if x.mean().item() > 0 else x.numpy()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_reports_have_no_symbols_of_torch(tmp_path: Path) -> None:
+    """Neither of the attempt in strict mode, whose error has another class."""
+    diagnostics = fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path)
+    with pytest.raises(fxonnx.CaptureError):
+        fxonnx.export(Function(undecided).eval(), (X,), diagnostics=diagnostics)
+    (text,) = tmp_path.glob("*.md")
+    attempts = text.read_text().partition("## Attempts of the capture")[2]
+    assert "strict mode: the value of a tensor has to be known" in attempts
+    assert not re.search(r"\b(zuf|u|s)\d+\b|_check", attempts)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import fxonnx
@@ -22,6 +23,7 @@ from fxonnx import QuantizeConfig
 from tests.messages import check_message
 
 from .small_models import make_model, make_tokenizer, prompt
+from .test_quantized_checkpoints import write
 
 _Call = Callable[[Path], Any]
 _SMALL = {"num_hidden_layers": 1}
@@ -126,6 +128,125 @@ def loaded(directory: Path) -> Any:
     return fxonnx.huggingface.load(directory / "out")
 
 
+def with_notes(*, is_link: bool) -> _Call:
+    """The export of a checkpoint with a further file, which is elsewhere or in it."""
+
+    def call(directory: Path) -> Any:
+        (directory / "notes.json").write_text("{}")
+        place = saved(directory)
+        if is_link:
+            (place / "notes.json").symlink_to(directory / "notes.json")
+        else:
+            shutil.copy(directory / "notes.json", place)
+        return fxonnx.huggingface.export(place, directory / "out", verify=False)
+
+    return call
+
+
+_CONFIGURATION = "from transformers import LlamaConfig\n\nclass OwnConfig(LlamaConfig):\n    model_type = 'own'\n"
+_MODEL = """
+from transformers import LlamaForCausalLM
+from .configuration_own import OwnConfig
+
+class OwnModel(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
+_MAP = {"AutoConfig": "configuration_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnModel"}
+
+
+def with_code(directory: Path) -> Path:
+    """A checkpoint of a class of its own."""
+    place = saved(directory, model_type="own", auto_map=_MAP, architectures=["OwnModel"])
+    (place / "configuration_own.py").write_text(_CONFIGURATION)
+    (place / "modeling_own.py").write_text(_MODEL)
+    return place
+
+
+def of_own_class(**options: Any) -> _Call:
+    given = {"task": "text-generation", "verify": False} | options
+    return lambda directory: fxonnx.huggingface.export(with_code(directory), directory / "out", **given)
+
+
+def loaded_by_hand(directory: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(with_code(directory), trust_remote_code=True, dtype="float32")
+    kwargs = {"use_cache": False, "return_dict": False}
+    return fxonnx.export(model.eval(), (prompt(1),), kwargs=kwargs)
+
+
+def of_pickled_weights(*, is_converted: bool) -> _Call:
+    """The export of a checkpoint whose weights are pickled together with an object, or converted."""
+
+    def call(directory: Path) -> Any:
+        place = saved(directory)
+        state = load_file(place / "model.safetensors")
+        (place / "model.safetensors").unlink()
+        torch.save({**state, "made": Path("by")}, place / "pytorch_model.bin")
+        if is_converted:
+            trusted = torch.load(place / "pytorch_model.bin", weights_only=False)
+            (place / "pytorch_model.bin").unlink()
+            tensors = {name: value for name, value in trusted.items() if isinstance(value, torch.Tensor)}
+            save_file(tensors, place / "model.safetensors", {"format": "pt"})
+        return fxonnx.huggingface.export(place, directory / "out", verify=False)
+
+    return call
+
+
+def with_adapter(name: str = "german", *, is_merged: bool = False, **config: Any) -> _Call:
+    """The export of a model with an adapter of PEFT beside it, or merged into it."""
+
+    def call(directory: Path) -> Any:
+        peft = pytest.importorskip("peft")
+        given = {"target_modules": ["q_proj"], "r": 2} | config
+        model = peft.get_peft_model(copy.deepcopy(model_of("llama")), peft.LoraConfig(**given))
+        if is_merged:
+            return genai(model.merge_and_unload())(directory)
+        model.save_pretrained(directory / "adapter")
+        return genai(adapters={name: directory / "adapter"})(directory)
+
+    return call
+
+
+def quantized(directory: Path, *, without_settings: bool = False, **changed: Any) -> Path:
+    """A checkpoint with weights of 4 bits in the format of GPTQ."""
+    place = directory / "checkpoint"
+    write(place, "gptq")
+    settings = json.loads((place / "config.json").read_text())
+    settings["quantization_config"] |= changed
+    if without_settings:
+        del settings["quantization_config"]
+    (place / "config.json").write_text(json.dumps(settings))
+    return place
+
+
+def from_quantized(changed: dict[str, Any] | None = None, **options: Any) -> _Call:
+    given = {"verify": False} | options
+    return lambda directory: fxonnx.genai.export(quantized(directory, **(changed or {})), directory / "out", **given)
+
+
+def with_stray_scales(*, is_saved_again: bool) -> _Call:
+    """The export of a checkpoint with scales that nothing describes, or as a library writes it that knows them."""
+
+    def call(directory: Path) -> Any:
+        place = saved(directory)
+        if not is_saved_again:
+            tensors = load_file(place / "model.safetensors")
+            tensors["model.layers.0.mlp.up_proj.weight_scale"] = torch.ones(64, 1)
+            save_file(tensors, place / "model.safetensors", {"format": "pt"})
+        return fxonnx.genai.export(place, directory / "out", verify=False)
+
+    return call
+
+
+def of_bitsandbytes(*, is_dequantized: bool) -> _Call:
+    """The export of a model with a layer of the library, which need not be installed."""
+    model = copy.deepcopy(model_of("llama"))
+    if not is_dequantized:
+        model.lm_head.__class__ = type("Linear4bit", (nn.Linear,), {"__module__": "bitsandbytes.nn.modules"})
+    return genai(model)
+
+
 GPT: dict[str, Any] = {"n_embd": 64, "n_layer": 1, "n_head": 4}
 FOLLOWED: dict[str, tuple[_Call, _Call]] = {
     "only SpeechT5 does, in the other layouts": (huggingface(layout="genai", vocoder="v"), huggingface(layout="genai")),
@@ -194,13 +315,60 @@ FOLLOWED: dict[str, tuple[_Call, _Call]] = {
         from_checkpoint(num_hidden_layers=2),
         huggingface(model_of("llama", num_hidden_layers=2)),
     ),
+    "copy the file into the directory, if it belongs there": (with_notes(is_link=True), with_notes(is_link=False)),
+    "code in a checkpoint is run only with trust_remote_code=True": (
+        of_own_class(),
+        of_own_class(trust_remote_code=True),
+    ),
+    "load the model yourself with trust_remote_code=True and export it with fxonnx.export": (
+        lambda directory: fxonnx.genai.export(with_code(directory), directory / "out", verify=False),
+        loaded_by_hand,
+    ),
+    "check the sizes in config.json, and whether files are missing": (
+        from_checkpoint(vocab_size=2**40),
+        from_checkpoint(),
+    ),
+    "convert the weights to safetensors where you trust them": (
+        of_pickled_weights(is_converted=False),
+        of_pickled_weights(is_converted=True),
+    ),
+    "names have no '.' or '/'": (with_adapter("a.b"), with_adapter("a-b")),
+    "merge the adapter": (with_adapter(use_dora=True), with_adapter(use_dora=True, is_merged=True)),
+    'leave it out, or pass quantize="int4"': (
+        from_quantized(inputs_embeds=True),
+        from_quantized(inputs_embeds=True, quantize="int4"),
+    ),
+    'pass quantize="int4" to round the dequantized weights to nearest': (
+        from_quantized(pooling="mean"),
+        from_quantized(pooling="mean", quantize="int4"),
+    ),
+    "dequantize the checkpoint with the library that has quantized it, and save the model again": (
+        with_stray_scales(is_saved_again=False),
+        with_stray_scales(is_saved_again=True),
+    ),
+    "pass the directory that model.save_pretrained writes, or the result of model.dequantize()": (
+        of_bitsandbytes(is_dequantized=False),
+        of_bitsandbytes(is_dequantized=True),
+    ),
+    "supported are 4 and 8 bits per weight with scales for blocks or for output features": (
+        from_quantized({"bits": "four"}),
+        from_quantized(),
+    ),
+    "pass verify=False (--no-verify), or precision='fp16'": (
+        genai(target="cuda", precision="bf16", verify=True),
+        genai(target="cuda", precision="bf16"),
+    ),
 }
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("hint", FOLLOWED)
 def test_a_followed_hint_works(hint: str, tmp_path: Path) -> None:
-    refused, followed = FOLLOWED[hint]
+    follow(hint, *FOLLOWED[hint], tmp_path)
+
+
+def follow(hint: str, refused: _Call, followed: _Call, tmp_path: Path) -> None:
+    """Check that the first call prints a hint, and that the second one works."""
     first, second = tmp_path / "refused", tmp_path / "followed"
     first.mkdir()
     second.mkdir()

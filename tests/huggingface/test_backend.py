@@ -229,3 +229,5 @@ def test_transformers_without_exporters(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(runner, "import_module", missing)
     with pytest.raises(ExportError, match=r"has no transformers\.exporters\nhint: pip install -U transformers"):
         fxonnx.huggingface.register()
+    monkeypatch.undo()
+    fxonnx.huggingface.register()

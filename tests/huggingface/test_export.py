@@ -261,7 +261,9 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     settings = {"model_type": "mine", "auto_map": {"AutoConfig": "configuration_mine.MineConfig"}}
     (tmp_path / "config.json").write_text(json.dumps(settings))
     (tmp_path / "configuration_mine.py").write_text("raise SystemExit('was run')")
-    with pytest.raises(ArgumentError, match=r"(?s)cannot be loaded: .*hint: .*only with trust_remote_code=True"):
+    with pytest.raises(
+        ArgumentError, match=r"code of its own, which is not run\nhint: .*only with trust_remote_code=True"
+    ):
         fxonnx.huggingface.export(tmp_path, tmp_path / "out")
 
 

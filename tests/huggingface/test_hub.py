@@ -147,9 +147,9 @@ def test_genai_without_a_connection_afterwards(hub: Hub, branches: dict[str, Pat
     arguments = command("genai", "org/model", "-o", str(tmp_path / "out"), "--no-chat-template", "--no-verify")
     done = run(arguments, hub, tmp_path)
     assert done.returncode == 2
-    assert re.search(r"model: the download of org/model has failed: .*503.*\n.*hint: run it again", done.stderr)
+    assert re.search(r"model: the download of org/model has failed: .*503.*\n.*hint: run it again: files", done.stderr)
     offline = run(arguments, hub, tmp_path, HF_HUB_OFFLINE="1")
-    assert "cannot be downloaded: HF_HUB_OFFLINE is set" in offline.stderr
+    assert "HF_HUB_OFFLINE is set\nhint: on a machine with network access, run: hf download org/model" in offline.stderr
     hub.failing.clear()
     done = run(arguments, hub, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -197,6 +197,27 @@ def test_failures(hub: Hub, tmp_path: Path) -> None:
             assert expected in text or (name == "org/code" and "code of its own, which is not run" in text), text
     assert not [name for name in hub.fetched if name.endswith((".py", ".safetensors", ".bin"))]
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.nightly
+def test_the_next_steps(hub: Hub, tmp_path: Path) -> None:
+    """Each hint of a refusal, and the call that follows it."""
+    mine = {"token": "hf_mine"}
+    rows: tuple[tuple[str, dict[str, Any], str, str, dict[str, Any]], ...] = (
+        ("org/gguf", {}, "pass the id of the model in the format of transformers", "org/model", {}),
+        ("org/gated", {}, "accept its conditions on http", "org/gated", mine),
+        ("plain", {"revision": "v3"}, "leave it out for the branch main", "plain", {}),
+        ("org/private", {"token": "hf_unknown"}, "run: hf auth login", "org/private", mine),
+        ("org/private", {}, "check the name; for a private model, run: hf auth login", "org/private", mine),
+    )
+    found = calls([[name, options, str(tmp_path / "out")] for name, options, *_ in rows], hub, tmp_path)
+    for position, (_, _, hint, _, _) in enumerate(rows):
+        assert all(f"hint: {hint}" in text for text in found[2 * position : 2 * position + 2])
+    again = [
+        [name, {**options, "verify": False}, str(tmp_path / str(index))]
+        for index, (*_, name, options) in enumerate(rows)
+    ]
+    assert {*calls(again, hub, tmp_path)} == {"exported"}
 
 
 @pytest.mark.nightly

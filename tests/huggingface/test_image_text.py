@@ -97,7 +97,8 @@ def test_dtypes_and_calls(tmp_path: Path) -> None:
     with torch.no_grad():
         torch.testing.assert_close(loaded(**inputs).logits, model(**inputs).logits, atol=1e-4, rtol=1e-3)
     inputs["input_ids"][0, 0] = 63
-    with pytest.raises(ArgumentError, match=r"input_ids: \d+ tokens of images, but \d+ features of images"):
+    message = r"\d+ tokens of images, but \d+ features of images\nhint: the processor of the model inserts the tokens"
+    with pytest.raises(ArgumentError, match=message):
         loaded(**inputs)
 
 

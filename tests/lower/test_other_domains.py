@@ -222,3 +222,9 @@ def test_results_in_other_lists_than_torch(tmp_path: Path) -> None:
     message = r"returned \[\[value, value\], value\], torch returns \[value, \[value, value\]\].*\n.*\n.*\nhint: nest the values as"
     with pytest.raises(TranslationError, match=message):
         exported(lambda x: ops.mixed(x)[1][1], "mixed", swapped, torch.float32, tmp_path / "m.onnx")
+
+    def nested(op: Any, x: Any) -> Any:
+        added, multiplied, floor = op.Add(x, 1.0), op.Mul(x, 2.0), op.Cast(op.Floor(x), to=7)
+        return multiplied, [added, floor]
+
+    exported(lambda x: ops.mixed(x)[1][1], "mixed", nested, torch.float32, tmp_path / "m.onnx")

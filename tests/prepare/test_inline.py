@@ -296,8 +296,10 @@ def test_untraceable_vmap_error_names_the_source_line() -> None:
     # A call without a batching rule, like a custom operator.
     linear = next(node for node in gm.graph.nodes if node.target is aten.linear.default)
     linear.target = lambda *_: {}["no rule"]
-    with pytest.raises(PrepareError, match=r"torch\.vmap at .*test_inline\.py:\d+ cannot be converted .*no rule"):
+    message = r"torch\.vmap at .*test_inline\.py:\d+ cannot be converted .*no rule.*\nhint: write the function for the whole batch"
+    with pytest.raises(PrepareError, match=message):
         inline_subgraphs(gm)
+    inline_subgraphs(own_copy(capture(Layers(lambda self, x: self.fc(x), fc=LAYERS["fc"]()), (torch.randn(3, 4),))))
     assert torch._C._functorch.maybe_get_level(torch.ones(1)) in (None, -1)
 
 
@@ -352,8 +354,15 @@ def test_call_with_internal_autocast_must_be_decomposable(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("fxonnx._prepare.autocast.decompositions", lambda _: [broken])
     gm = own_copy(capture(Layers(composite, fc=LAYERS["fc"]()), (torch.randn(3, 4),)))
-    with pytest.raises(PrepareError, match=r"casts inside aten\.einsum\.default at .*test_inline\.py:\d+, .* no idea"):
+    message = r"casts inside aten\.einsum\.default at .*test_inline\.py:\d+, .* no idea\nhint: turn autocast off for this call"
+    with pytest.raises(PrepareError, match=message):
         inline_subgraphs(gm)
+
+    def without_casts(self: Any, x: torch.Tensor) -> torch.Tensor:
+        with bf16(), torch.autocast("cpu", enabled=False):
+            return torch.einsum("bi,bj->ij", x, x)
+
+    inline_subgraphs(own_copy(capture(Layers(without_casts), (torch.randn(3, 4),))))
 
 
 def test_autocast_effect_not_expressible_by_casts_is_an_error() -> None:

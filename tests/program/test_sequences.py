@@ -203,6 +203,7 @@ def without_update(model: ir.Model) -> None:
 def test_a_file_that_ignores_its_state_is_an_error(sizes: Any, tmp_path: Path) -> None:
     model = Stateful(averaged).eval()
     program = fxonnx.export(model, (X,), state="io", dynamic_shapes=({0: "rows"},))
+    program.verify(sizes=sizes)
     without_update(program.model)
     text = (
         r"disagree:(?s:.*)\n  call 2: sub_1 +mismatch (?s:.*)\n  call 2: h.out +mismatch(?s:.*)"

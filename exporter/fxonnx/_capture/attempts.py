@@ -60,7 +60,7 @@ class AttemptLog:
                 yield
             except BaseException as error:
                 failure = next(iter(str(error).splitlines()), "") or type(error).__name__
-                if isinstance(error, GuardOnDataDependentSymNode):
+                if isinstance(error, GuardOnDataDependentSymNode) or "data-dependent expression" in failure:
                     failure = "the value of a tensor has to be known"  # torch's text has its own symbols
                 line = user_line(error)
                 failure += f" at {line}" if line else ""

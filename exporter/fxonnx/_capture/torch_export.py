@@ -110,6 +110,7 @@ _HINTS = {
     "do not support aliasing": "return a new tensor from each branch and body, such as x.clone()",
     "do not support input mutation": "compute a new tensor in each branch and body: x + 1 in the place of x.add_(1)",
     "to have same metadata": "return tensors of the shape and dtype of the operands from each branch and body",
+    "must be Tensor, not ": "pass tensors: torch.tensor(values), or torch.rand(shape) for any values",
     "to be of the form": "pass an example with such a size, or another Dim",
     "of type SymInt which has no callable": (
         "NumPy has this function for numbers only, not for dynamic sizes: call the function of Python's math instead, "

@@ -44,6 +44,8 @@ _INSTEAD = MappingProxyType(
     {
         **dict.fromkeys(("run", "predict", "infer", "forward"), "program(*args, **kwargs)"),
         "check": "fxonnx.check(program.model)",
+        "export": "program.save(path)",
+        "SerializeToString": "program.model_proto.SerializeToString()",
         **dict.fromkeys(("onnx_model", "graph", "proto", "to_proto"), "program.model, or program.model_proto of onnx"),
     }
 )

@@ -166,6 +166,7 @@ def check_file(value: Any, argument: str) -> None:
     if value is not None and not all(hasattr(value, name) for name in methods):
         hint = "pass keyword inputs of forward as kwargs=" if isinstance(value, dict) else None
         hint = "os.fsdecode(path)" if isinstance(value, bytes) else hint
+        hint = "the order is export(model, args, path)" if isinstance(value, tuple) else hint
         raise ArgumentError(argument, f"expected a path or a binary file, got {type(value).__name__}", hint=hint)
 
 
@@ -186,7 +187,8 @@ def check_destination(path: Path) -> None:
 def _problem(path: Path) -> tuple[str, str | None]:
     directory = path.parent
     if not directory.exists():
-        return f"directory {directory} does not exist", "create it first"
+        hint = "pass os.path.expanduser(path)" if str(path).startswith("~") else "create it first"
+        return f"directory {directory} does not exist", hint
     if path.is_dir():
         return "it is a directory", "specify the name of a file"
     if not directory.is_dir():

@@ -202,7 +202,10 @@ def as_tensor(value: Any, graph_input: ir.Value) -> torch.Tensor:
             tensor = torch.view_as_real(tensor.resolve_conj())
         tensor = tensor.resolve_neg()
     else:
-        raise ArgumentError(name, f"expected a tensor, got {type(value).__name__}", hint="pass torch.tensor(value)")
+        hint = "pass torch.tensor(value)"
+        if any(map(torch.is_tensor, pytree.tree_leaves(value))):
+            hint = "pass the tensors themselves: program(*args), or program(**kwargs) by name"
+        raise ArgumentError(name, f"expected a tensor, got {type(value).__name__}", hint=hint)
     if tensor.dtype != dtype:
         raise ArgumentError(
             name, f"expected dtype {dtype}, got {tensor.dtype}", hint=f"convert the values with .to({dtype})"

@@ -182,8 +182,7 @@ def _read_inputs(
         if value is not None and named[name] is not None:
             raise ArgumentError(name, "argument given both by position and by name")
         named[name] = named[name] if value is None else value
-    args = named["args"]
-    return named["model"], (args,) if isinstance(args, torch.Tensor) else args, named["kwargs"]
+    return named["model"], named["args"], named["kwargs"]
 
 
 def _verify_file(
@@ -197,7 +196,8 @@ def _verify_file(
     name: ReferenceName = "model"
     if isinstance(model, torch.export.ExportedProgram):
         name, model = "exported program", model.module()
-    return verify_file(path, model, args or (), kwargs or {}, tolerance, name)
+    args = (args,) if isinstance(args, torch.Tensor) else args or ()
+    return verify_file(path, model, args, kwargs or {}, tolerance, name)
 
 
 def compare_with_model(
@@ -262,6 +262,13 @@ class _Run:
             if program.record.example_inputs is None:
                 raise ArgumentError("args", "the exported program has no example inputs", hint="pass args or kwargs")
             args, kwargs = program.record.example_inputs
+        args = (args,) if isinstance(args, torch.Tensor) else args
+        for name, value, kind, example in (
+            ("args", args, tuple | list, "(x,)"),
+            ("kwargs", kwargs, Mapping, '{"x": x}'),
+        ):
+            if value is not None and not isinstance(value, kind):
+                raise ArgumentError(name, f"expected the inputs, got {kind_of(value)}", hint=f"write {name}={example}")
         frozen, lists = capture.inputs.frozen, capture.inputs.lists
         return bind_call(program.exported_program, args or (), kwargs or {}, program.record.forward, frozen, lists)
 
@@ -273,7 +280,7 @@ class _Run:
         given = limits.sizes(call.inputs)
         if sizes == "auto":
             return [_Trial(one, one != given) for one in auto_sizes(limits, call.inputs)]
-        if isinstance(sizes, str | Mapping) or not all(isinstance(one, Mapping) for one in sizes):
+        if not isinstance(sizes, list | tuple) or not all(isinstance(one, Mapping) for one in sizes):
             hint = did_you_mean(sizes, ("auto",), 'for example [{"n": 3}]')
             raise ArgumentError("sizes", f"expected 'auto' or a list of dicts, got {sizes!r}", hint=hint)
         trials = []

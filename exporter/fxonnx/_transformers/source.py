@@ -159,20 +159,21 @@ def checked_checkpoint(directory: Path, *, trust_remote_code: bool | None = None
 def read_config(directory: Path, *, trust_remote_code: bool | None = None) -> Any:
     """The configuration of a checkpoint; None if its code is never run."""
     own = read_settings(directory / "config.json")
-    has_code = bool(own.get("auto_map"))
     try:
-        with loading(directory, hint=_TRUST if has_code and trust_remote_code is not None else None):
+        with loading(directory):
             # Unless it is told not to, transformers asks in a terminal whether to run code of the checkpoint.
             return import_extra("transformers").AutoConfig.from_pretrained(
                 directory, local_files_only=True, trust_remote_code=bool(trust_remote_code)
             )
     except ArgumentError as error:
-        if not has_code or trust_remote_code is not None:
+        if not own.get("auto_map") or trust_remote_code:
             raise
         raise ArgumentError(
             "model",
             f"{directory} has a model of type {own.get('model_type')!r} with code of its own, which is not run",
-            hint="load the model yourself with trust_remote_code=True and export it with fxonnx.export",
+            hint="load the model yourself with trust_remote_code=True and export it with fxonnx.export"
+            if trust_remote_code is None
+            else _TRUST,
         ) from error
 
 

@@ -279,8 +279,8 @@ def check_modalities(family: Family, model: Any, *, text_only: bool) -> None:
     name = type(model).__name__
     if family != "embedding" and model.config.model_type in _REFUSED:
         raise ArgumentError("model", f"{name} is not supported: {_REFUSED[model.config.model_type]}")
-    others = other_modalities(model) if family in ("decoder", "encoder-decoder", "reranker") else []
-    if family == "encoder-decoder" and model.main_input_name in (
+    others = other_modalities(model)
+    if family in ("embedding", "encoder-decoder") and model.main_input_name in (
         "input_features",
         "input_values",
         "inputs",
@@ -292,7 +292,7 @@ def check_modalities(family: Family, model: Any, *, text_only: bool) -> None:
             f"{', '.join((*SPEECH_SOURCES, *IMAGE_SOURCES))}",
             hint="export it with fxonnx.export",
         )
-    if others and not text_only:
+    if others and not text_only and family in ("decoder", "encoder-decoder", "reranker"):
         raise ArgumentError(
             "model",
             f"{name} also takes {', '.join(others)}, which the files of its family do not have",

@@ -10,7 +10,7 @@ import torch
 
 from .._quantize_config import Activations, QuantizeConfig, Rounding, WeightDtype
 from .._targets import TargetProfile
-from ..errors import ArgumentError, did_you_mean, kind_of
+from ..errors import ArgumentError, are_names, did_you_mean, kind_of
 from .packed_weights import METHODS, packed_modules, read_packed_format
 
 __all__ = ["HALF_SCALES_OPSET", "INT4_OPSET", "config_of_checkpoint", "has_blocks", "read_quantize"]
@@ -129,16 +129,17 @@ def _check(config: QuantizeConfig) -> None:
     for name, size in (sizes | {f"block_sizes[{name!r}]": size for name, size in config.block_sizes.items()}).items():
         if not isinstance(size, int) or size < 16 or size & (size - 1):
             raise ArgumentError("quantize", f"{name}: {size!r} is not a power of two from 16 on", hint="pass 32 or 128")
+    if not isinstance(config.importance, Mapping):
+        problem = f"importance: expected a dict from names to tensors, got {kind_of(config.importance)}"
+        raise ArgumentError("quantize", problem, hint="pass the mean square of each input feature")
     for name, value in config.importance.items():
         if not isinstance(value, torch.Tensor) or value.dim() != 1 or not bool((value >= 0).all()):
             problem = f"importance[{name!r}]: expected a tensor of one axis without negative elements"
             raise ArgumentError("quantize", problem, hint="pass the mean square of each input feature")
     for name in ("include", "exclude", "weights_only"):
-        patterns = getattr(config, name)
-        if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
-            raise ArgumentError(
-                "quantize", f"{name}: expected a list of names, got {patterns!r}", hint='write ["*.mlp.*"]'
-            )
+        if not are_names(getattr(config, name)):
+            problem = f"{name}: expected a list of names, got {getattr(config, name)!r}"
+            raise ArgumentError("quantize", problem, hint='write ["*.mlp.*"]')
     if config.weights_only and config.activation_mode == "float":
         raise ArgumentError(
             "quantize", 'weights_only: activations="float" does not use it', hint='pass activations="dynamic"'

@@ -25,14 +25,14 @@ from .._export_context import in_mode, is_in_onnx_export
 from .._input_observer import InputObserver
 from .._keywords import DIAGNOSTICS, OPTIONS, unknown_keyword
 from .._lower.passthrough import Passthrough
-from .._options import check_choice, read_export_options
+from .._options import read_export_options
 from .._program import ONNXProgram
 from .._program.external_data import ExternalData
 from .._public import public
 from .._request import LegacyOptions
 from .._warnings import warn_user
 from ..diagnostics.printing import graph_text
-from ..errors import ArgumentError, did_you_mean
+from ..errors import ArgumentError, check_choice, did_you_mean
 from .user_symbolics import register_custom_op_symbolic, unregister_custom_op_symbolic
 
 __all__ = [

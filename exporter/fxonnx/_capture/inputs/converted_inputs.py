@@ -24,7 +24,7 @@ from fxonnx_translations._torch_compat import pytree
 
 from ..._context_values import activated, active
 from ..._public import public
-from ...errors import ArgumentError, CaptureError, did_you_mean, kind_of
+from ...errors import ArgumentError, CaptureError, are_names, did_you_mean, kind_of
 from ..rewriting.operators.sequences import StackedList
 from ..shapes.dynamic_shapes import DimHint, DimSpec, DynamicShapes, Leaf, checked_shapes, read_shapes_by_parameter
 from ..shapes.spec_keys import GraphInputs, dotted_name
@@ -293,7 +293,7 @@ def scalars_to_tensors(
     Raises:
         ArgumentError: If a name does not match a number; the error lists the numbers.
     """
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+    if not are_names(names):
         raise ArgumentError("dynamic_scalars", f"expected a set of names, got {names!r}", hint='write {"scale"}')
     leaves = read_shapes_by_parameter(inputs, None).leaves
     numbers = {index: leaf for index, leaf in enumerate(leaves) if isinstance(leaf.value, bool | int | float)}

@@ -167,6 +167,11 @@ def check_model(model: Any) -> None:
             are not initialized, or distributed.
     """
     if isinstance(model, torch.nn.Module):
+        # Scripts and modules with a forward of their own have none in the class.
+        if getattr(model.forward, "__func__", None) is torch.nn.Module.forward:
+            name = type(model).__name__
+            hint = "define it in the class, or in an nn.Module that holds this one; nn.Sequential calls layers in a row"
+            raise ArgumentError("model", f"{name} has no forward, which computes the results", hint=hint)
         _check_initialized(model)
         _check_gathered(model)
         return
@@ -281,6 +286,8 @@ def bind_example_inputs(
         wrong = "kwargs" if "keyword" in problem else "args"
         unknown = next((name for name in keywords if name not in signature.parameters), None)
         hint = "pass positional inputs in order in args and keyword inputs by name in kwargs"
+        if positional and all(isinstance(value, int) for value in positional):
+            hint = f"args has tensors, not their shape: torch.rand{positional}"
         raise ArgumentError(
             wrong,
             f"the example inputs do not match {type(model).__name__}.forward{signature}: {problem}",
