@@ -165,13 +165,6 @@ FAILURES: tuple[Failure, ...] = (
         _names("complex64"),
     ),
     Failure(
-        _names("logcumsumexp"),
-        "not translated for complex tensors yet",
-        "ours",
-        _statuses("unsupported"),
-        _names("complex64"),
-    ),
-    Failure(
         _names(
             "i0 special.bessel_j0 special.bessel_j1 special.bessel_y0 special.bessel_y1 special.i0e "
             "special.i1 special.i1e special.modified_bessel_i0 special.modified_bessel_i1 "
