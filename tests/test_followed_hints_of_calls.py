@@ -18,6 +18,7 @@ from torch.onnx import TrainingMode
 
 import fxonnx
 from fxonnx import ExportOptions, InputObserver, QuantizeConfig
+from fxonnx.errors import FACTORIZATION_HINT
 
 from .functions import Function, VariadicFunction
 from .messages import check_message
@@ -206,10 +207,9 @@ EXPORTS: dict[str, _Step] = {
         of(thrice),
         of(thrice, custom_translation_table={torch.ops.mistakes.thrice.default: lambda op, x: op.Mul(x, 3.0)}),
     ),
-    "return the matrix and factorize it outside of the graph, or call what can be exported: eigh, svd, qr and ldl_factor of "
-    "real matrices; lu_factor, cholesky and solve of complex ones as well": (
-        of(lambda x: torch.linalg.eigvals(x @ x.mT).real.sum()),
-        of(lambda x: torch.linalg.eigvalsh(x @ x.mT).sum()),
+    FACTORIZATION_HINT: (
+        of(lambda x: torch.linalg.eigvals(x @ x.T).real),
+        of(lambda x: torch.linalg.eigvalsh(x @ x.T)),
     ),
     "pass opset_version={}": (
         of(lambda x: x * 2, X.bfloat16(), opset_version=9),

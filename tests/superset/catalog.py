@@ -23,6 +23,7 @@ _TELLING_CALLS = {
     "numbers/91171df2": "(f(2, 3, 4),)",
     "numbers/fa0abfde": "(f(1, 3, 7),)",
     "values/0ecce2e3": "(f(2, 3) * 4, n(5), n(1.25, float32))",
+    "values/30f24515": "(torch.ones(2, 5) * 0.5, n(1), n(1.25, float32))",
     "values/4209d037": "(f(2, 5) * 4, n(0), n(1.25, float32))",
     "values/7e5169d4": "(f(2, 5) * 4, n(-5), n(1.25, float32))",
     "values/7f22b439": "(f(2, 50) * 4, n([9]), n([1.25], float32))",

@@ -105,12 +105,6 @@ def _of_contiguous(original: Callable[..., Tensor], self: Tensor, *arguments: An
     return result.contiguous(memory_format=prims_common.suggest_memory_format(self))
 
 
-def _of_known_factors(original: Callable[..., Tensor], *tensors: Tensor, **factors: Any) -> Tensor:
-    """Sums with factors, of which torch asks whether they are 0 or 1; the shape depends on none."""
-    stand_ins = {torch.SymInt: 2, torch.SymFloat: 2.0}
-    return original(*tensors, **{name: stand_ins.get(type(factor), factor) for name, factor in factors.items()})
-
-
 def _kron(original: Callable[..., Any], self: Tensor, other: Tensor) -> Tensor:
     """``aten::kron``: the product of the sizes per axis, aligned at the last axis."""
     rank = max(self.dim(), other.dim())
@@ -478,11 +472,6 @@ KERNEL_PATCHES: tuple[Patch, ...] = (
     ),
     DecompositionPatch("aten::_chunk_cat", _chunk_cat, "it branches on whether sizes are padded"),
     DecompositionPatch("aten::mv", _mv, "its decomposition multiplies by strides, which CSR tensors do not have"),
-    *(
-        kind(f"aten::{name}", _of_known_factors, "torch asks for the value of a factor")
-        for name in ("sub.Tensor", "rsub.Tensor", "addmm", "addmv", "addr")
-        for kind in (ShapePatch, DecompositionPatch)
-    ),
     *(
         DecompositionPatch(f"aten::{name}", _of_contiguous, "for a transposed image, or a part, it specializes sizes")
         for name in ("pixel_shuffle", "pixel_unshuffle", "col2im")
