@@ -69,7 +69,7 @@ def updated(page: str) -> str:
         elif dtypes and line.startswith("| ") and name != _TOTALS:
             line = _row(name.removesuffix(" (shape only)"), cells[: len(dtypes)], dtypes)
         lines.append(line)
-    text = "\n".join(lines)
+    text = "\n".join(lines).rstrip()
     return f"{text}\n\n{exact_numerics_section()}"
 
 

@@ -18,6 +18,7 @@ from torch.onnx import TrainingMode
 
 import fxonnx
 from fxonnx import ExportOptions, InputObserver, QuantizeConfig
+from fxonnx.errors import FACTORIZATION_HINT
 
 from .functions import Function, VariadicFunction
 from .messages import check_message
@@ -206,6 +207,7 @@ EXPORTS: dict[str, _Step] = {
         of(thrice),
         of(thrice, custom_translation_table={torch.ops.mistakes.thrice.default: lambda op, x: op.Mul(x, 3.0)}),
     ),
+    FACTORIZATION_HINT: (of(lambda x: torch.linalg.eigvals(x @ x.T)), of(lambda x: torch.linalg.eigvalsh(x @ x.T))),
     "pass opset_version={}": (
         of(lambda x: x * 2, X.bfloat16(), opset_version=9),
         of(lambda x: x * 2, X.bfloat16(), opset_version=13),

@@ -256,7 +256,12 @@ OPERATORS: dict[str, _Row] = {
     "no operator of ONNX": (
         of(lambda x: torch.linalg.eig(x[:, :2])[0]),
         fxonnx.UnsupportedOperatorError,
-        r"linalg_eig(?s:.*)hint: pass a translation of your own",
+        r"linalg_eig(?s:.*)hint: return the matrix and factorize it outside of the graph, or call what can be exported: eigh",
+    ),
+    "no factorization of complex numbers": (
+        of(lambda x: torch.linalg.ldl_factor(x[:, :2] * 1j)[0]),
+        fxonnx.UnsupportedOperatorError,
+        r"linalg_ldl_factor(?s:.*)hint: return the matrix .* lu_factor, cholesky and solve of complex ones as well",
     ),
     "older opset": (
         of(lambda x: torch.linalg.inv(x[:, :2]), opset_version=9),

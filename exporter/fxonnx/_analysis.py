@@ -23,6 +23,8 @@ from ._public import public
 from ._request import ExportOptions, LegacyOptions
 from ._warnings import collecting_warnings
 from .errors import (
+    FACTORIZATION_HINT,
+    REASON_HINT,
     ArgumentError,
     CaptureError,
     ConversionError,
@@ -266,8 +268,8 @@ def _operator_issues(error: UnsupportedOperatorError) -> Iterator[ExportIssue]:
         count = "once" if operator.count == 1 else f"{operator.count} times"
         message = f"{operator.name}, used {count}, has no translation at opset {error.opset}{reasons}"
         remedy = f"pass custom_translation_table={{torch.ops.{operator.name}: my_function}}"
-        if operator.is_declined:
-            remedy = "change the call in the model so that the reason does not apply"
+        if operator.is_declined or operator.is_factorization:
+            remedy = REASON_HINT if operator.is_declined else FACTORIZATION_HINT
         if operator.lowest_opset is not None:
             remedy = f"pass opset_version={operator.lowest_opset}"
         yield ExportIssue("operator", message, operator.location, remedy)

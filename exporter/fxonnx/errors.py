@@ -27,6 +27,7 @@ of torch.onnx's error of that name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,6 +177,15 @@ class PrepareError(ConversionError):
 NO_DECOMPOSITION = "torch has no decomposition for it"
 """The reason of an operator without a translation, of which torch has no decomposition."""
 
+REASON_HINT = "change the call in the model so that the reason does not apply"
+"""The hint for an operator of which other calls can be exported."""
+
+FACTORIZATION_HINT = (
+    "return the matrix and factorize it outside of the graph, or call what can be exported: eigh, svd, qr and "
+    "ldl_factor of real matrices; lu_factor, cholesky and solve of complex ones as well"
+)
+"""The hint for a factorization whose results are those of LAPACK's iterations."""
+
 
 @public
 @dataclass(frozen=True)
@@ -195,6 +205,11 @@ class UnsupportedOperator:
     location: str
     reasons: tuple[str, ...] = ()
     lowest_opset: int | None = None
+
+    @property
+    def is_factorization(self) -> bool:
+        """Whether it is a factorization of matrices that operators of ONNX do not reproduce."""
+        return re.match(r"aten\.(linalg_|geqrf|ormqr|svd|qr|pinverse)", self.name) is not None and not self.is_declined
 
     @property
     def is_declined(self) -> bool:
@@ -231,9 +246,15 @@ class UnsupportedOperatorError(ConversionError, errors.UnsupportedOperatorError)
         if self.lowest_opset is not None:
             hint = f"pass opset_version={self.lowest_opset}"
         else:
-            own = [f"torch.ops.{one.name}: my_function" for one in self.operators if not one.is_declined]
-            is_one_declined = len(own) < len(self.operators)
-            hints = ["change the call in the model so that the reason does not apply"] if is_one_declined else []
+            hints, own = [], []
+            for one in self.operators:
+                if one.is_declined:
+                    hints.append(REASON_HINT)
+                elif one.is_factorization:
+                    hints.append(FACTORIZATION_HINT)
+                else:
+                    own.append(f"torch.ops.{one.name}: my_function")
+            hints = list(dict.fromkeys(hints))
             if own:
                 table = ", ".join(own)
                 hints.append(f"pass a translation of your own: export(..., custom_translation_table={{{table}}})")

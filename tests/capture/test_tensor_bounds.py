@@ -62,6 +62,7 @@ AS_SIZES = (
     "y = torch.zeros(a) + x[0, 0]",
     "y = torch.full((a, 3), 2.0) * x[0, 0]",
     "y = torch.arange(1, a + 1) * 2",
+    "y = torch.linspace(0, 1, a) + x[0, 0]",
     "y = x[:, :1].expand(-1, a) + 1",
     "y = F.pad(x, (a, 1))",
     "y = torch.roll(x, a, 1)",

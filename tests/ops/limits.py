@@ -71,12 +71,6 @@ def _names(text: str) -> frozenset[str]:
 
 FAILURES: tuple[Failure, ...] = (
     Failure(
-        _names("_chunk_cat"),
-        "torch's decomposition branches on whether a symbolic size is padded",
-        "torch",
-        _statuses("unsupported"),
-    ),
-    Failure(
         _names("linalg.lstsq linalg.lstsq.grad_oriented"),
         "least squares of a matrix of symbolic size, or of complex numbers",
         "ours",
@@ -162,13 +156,6 @@ FAILURES: tuple[Failure, ...] = (
         "a dense factorization of complex matrices",
         "ours",
         _statuses("capture unsupported"),
-        _names("complex64"),
-    ),
-    Failure(
-        _names("logcumsumexp"),
-        "not translated for complex tensors yet",
-        "ours",
-        _statuses("unsupported"),
         _names("complex64"),
     ),
     Failure(

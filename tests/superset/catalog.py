@@ -20,9 +20,14 @@ __all__ = ["programs"]
 # without them.
 _TELLING_CALLS = {
     "numbers/7555581a": "(f(2, 2, 3),)",
+    "numbers/91171df2": "(f(2, 3, 4),)",
     "numbers/fa0abfde": "(f(1, 3, 7),)",
     "values/0ecce2e3": "(f(2, 3) * 4, n(5), n(1.25, float32))",
+    "values/30f24515": "(torch.ones(2, 5) * 0.5, n(1), n(1.25, float32))",
+    "values/4209d037": "(f(2, 5) * 4, n(0), n(1.25, float32))",
+    "values/7e5169d4": "(f(2, 5) * 4, n(-5), n(1.25, float32))",
     "values/7f22b439": "(f(2, 50) * 4, n([9]), n([1.25], float32))",
+    "values/999c46e5": "(torch.ones(2, 5) * 5, n([9]), n([1.25], float32))",
     "values/bb225632": "(torch.ones(2, 5), n([0]), n([1.25], float32))",
     "values/fd86a620": "(torch.ones(2, 5) * 2, n([1]), n([1.25], float32))",
 }

@@ -66,6 +66,26 @@ def test_kinds_of_verdicts() -> None:
     assert set(KINDS) == {"right", "limited", "wrong", "refused", "not loaded", "timeout", "crash", "invalid"}
 
 
+@pytest.mark.parametrize(
+    ("body", "exporter", "kind"),
+    [
+        pytest.param(
+            "F.grid_sample(x, x[:, :2].permute(0, 2, 3, 1), mode='bicubic', align_corners=False)",
+            "fxonnx",
+            "right",
+            id="the file has the result without torch's rounding",
+        ),
+        pytest.param("x.float() * float(x.shape[0])", "torchscript", "wrong", id="neither"),
+    ],
+)
+def test_rounding_within_a_kernel_is_not_a_finding(body: str, exporter: str, kind: str) -> None:
+    source = module("x", ["x = x.bfloat16()", f"return ({body}).float()"])
+    half = source.replace("return Model()", "return Model().to(torch.bfloat16)")
+    calls = tuple(f"(f({size}, 3, 8, 8),)" for size in (2, 3, 1))
+    program = Program("test", half, calls, "({0: 'b'},)")
+    assert judge(program, exporter).kind == kind
+
+
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 def test_torch_exporters_are_judged_in_the_same_way(exporter: str) -> None:
     assert judge(_program("x * 2"), exporter).kind == "right"

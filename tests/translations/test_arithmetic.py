@@ -42,6 +42,10 @@ CASES = (
         (T(("n", 3), torch.float16), T((3,), torch.float16)),
         "float16 is rounded once",
     ),
+    Case("aten.sub.Tensor", lambda a, f: torch.sub(a, a.exp(), alpha=f / 2), (N, T(())), "a tensor as factor"),
+    Case(
+        "aten.rsub.Tensor", lambda a, f: torch.rsub(a, a.exp(), alpha=1 / f), (N, T((), low=1.0)), "a tensor as factor"
+    ),
     Case("aten.sub.Scalar", lambda a: aten.sub.Scalar(a, 2), (N,)),
     Case("aten.rsub.Tensor", torch.rsub, (N, ROW)),
     Case("aten.rsub.Scalar", lambda a: torch.rsub(a, 1, alpha=3), (N,)),

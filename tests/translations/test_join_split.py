@@ -13,6 +13,10 @@ REPEATS = torch.tensor([2, 0, 3])
 CASES = (
     Case("aten.cat.default", lambda a, b: torch.cat([a, b], 1), (T((2, "n")), T((2, "m"))), ops=("Concat",)),
     Case("aten.cat.default", lambda a, b: torch.cat([a, b], -1), (T((2, 3)), T((2, 3), torch.int64)), "promotes"),
+    Case("aten._chunk_cat.default", lambda a, b: torch._chunk_cat([a, b], 1, 3), (T((2, "n", 2)), T((2, "m")))),
+    Case(
+        "aten._chunk_cat.default", lambda a: torch._chunk_cat([a, a], -1, 5), (T(("n", 7), torch.complex64),), "complex"
+    ),
     Case("aten.cat.default", lambda a: torch.cat([torch.zeros(0), a, a], -2), (T(("n", 3)),), "skips empty", opset=11),
     Case("aten.cat.default", lambda a: torch.cat([a[:0], a]), (T(("n", 3)),), "no elements"),
     Case("aten.concat.default", lambda a: aten.concat([a, a], 1), (T((2, "n")),)),

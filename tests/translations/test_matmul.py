@@ -147,6 +147,27 @@ CASES = (
         (T((4,), torch.int64, -9, 9), T(("n", 3), torch.int64, -9, 9), T((3, 4), torch.int64, -9, 9)),
         "int64",
     ),
+    *(
+        Case(
+            f"aten.{function.__name__}.default",
+            lambda a, b, c, f, call=function: call(a, b, c, beta=f / 3, alpha=f),
+            (
+                T(("n",) if function is torch.addmv else ("n", 3)),
+                T(("n", 3) if function is torch.addmv else ("n",)),
+                T((3,)),
+                T((), dtype, 1, 5),
+            ),
+            f"{dtype} as factor",
+        )
+        for function in (torch.addmv, torch.addr)
+        for dtype in (torch.float32, torch.int64)
+    ),
+    Case(
+        "aten.addmm.default",
+        lambda a, b, f: torch.addmm(a, b, a, beta=f / 3, alpha=f),
+        (T((3, 3)), T((3, 3)), T(())),
+        "a tensor as factor",
+    ),
     Case("aten.addmv.default", lambda a, b, c: torch.addmv(a, b, c, alpha=0.5), (T(("n",)), T(("n", 3)), T((3,)))),
     Case(
         "aten.baddbmm.default",

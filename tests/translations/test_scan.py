@@ -34,6 +34,32 @@ CASES = (
         (torch.tensor([-math.inf, -math.inf, 1.0, math.inf, 2.0, math.nan]),),
         "infinities",
     ),
+    Case("aten.logcumsumexp.default", lambda z: torch.logcumsumexp(z, 1), (T(("n", "t"), torch.complex64),), "complex"),
+    Case("aten.logcumsumexp.default", lambda z: torch.logcumsumexp(z, 0), (T(("n", 3), torch.complex128),), "double"),
+    Case(
+        # The imaginary part goes on from that of the largest element, beyond pi.
+        "aten.logcumsumexp.default",
+        lambda z: torch.logcumsumexp(10 * z, -1),
+        (T((4, "t"), torch.complex64),),
+        "turns",
+    ),
+    Case(
+        "aten.logcumsumexp.default",
+        lambda z: torch.logcumsumexp(z, 1),
+        (torch.tensor([[complex(-math.inf, 1), complex(-math.inf, 2), 1 - 3j], [1j, complex(math.inf, 2), 1 + 1j]]),),
+        "infinite parts",
+    ),
+    Case(
+        "aten.logcumsumexp.default",
+        lambda z: torch.logcumsumexp(z, 1),
+        (
+            torch.tensor(
+                [[complex(math.inf, 0)] * 2 + [1.0], [complex(1, math.nan), 1.0, 2.0], [complex(math.nan, 1), 1, 2]]
+            ),
+        ),
+        "infinite and NaN parts",
+        numerics="exact",
+    ),
 )
 
 
@@ -45,7 +71,8 @@ def test_translation(case: Case) -> None:
 def test_data_dependent_lengths() -> None:
     def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         positive = x[x > 0]
-        return positive.cumprod(0), positive.logcumsumexp(0)
+        turned = torch.complex(positive, positive).logcumsumexp(0)
+        return positive.cumprod(0), positive.logcumsumexp(0), torch.view_as_real(turned)
 
     x = torch.tensor([1.0, -1.0, 3.0, 2.0])
     program = fxonnx.export(Function(function).eval(), (x,), dynamic_shapes=({0: "n"},))

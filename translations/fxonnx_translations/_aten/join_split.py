@@ -12,6 +12,7 @@ from .._builder.dtypes import INT64
 from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
+from .._torch_compat import FloorDiv
 from .indexing.axes import END, as_carrier, axis_of, rank, reject_complex, sliced, split_at
 
 # ---- joining
@@ -46,6 +47,19 @@ def stack(op: Op, tensors: Sequence[ir.Value], dim: int = 0) -> ir.Value:
         # Concatenated along the next axis and reshaped: two nodes instead of an Unsqueeze per tensor.
         return op.reshape(op.Concat(*values, axis=axis), shape)
     return op.Concat(*(op.Unsqueeze(value, [axis]) for value in values), axis=axis)
+
+
+@translates("aten::_chunk_cat")
+def _chunk_cat(op: Op, tensors: Sequence[ir.Value], dim: int, num_chunks: int) -> ir.Value:
+    """aten::_chunk_cat(Tensor[] tensors, int dim, int num_chunks) -> Tensor"""
+    # torch's decomposition asks whether a symbolic size is padded.
+    chunks = []
+    for value in tensors:
+        axis, dims = op.axis(dim, op.rank_of(value)), op.dims(value)
+        length = FloorDiv(dims[axis] + num_chunks - 1, num_chunks)
+        whole = resized(op, value, axis, num_chunks * length)
+        chunks.append(op.reshape(whole, (*dims[:axis], num_chunks, length * math.prod(dims[axis + 1 :]))))
+    return op.Concat(*chunks, axis=op.axis(dim, op.rank_of(tensors[0])) + 1)
 
 
 # ---- splitting

@@ -436,7 +436,7 @@ ScanStep = Callable[[Op, Sequence[ir.Value], Sequence[ir.Value]], Sequence[ir.Va
 """``step(op, states, items)`` emits one iteration over the items and returns the new states."""
 
 
-def _scan(
+def scan(
     op: Op, values: Sequence[ir.Value], axes: Sequence[int], initial: Sequence[ir.Value], out_axis: int, step: ScanStep
 ) -> tuple[ir.Value, ...]:
     """Emit a Scan and return its states after each iteration, stacked along ``out_axis``."""
@@ -468,19 +468,20 @@ def _scan(
     return tuple(stacked)
 
 
-def _over_items(
-    op: Op, value: ir.Value, axis: int, formula: Callable[[Op, ir.Value, int], Sequence[ir.Value]]
+def over_items(
+    op: Op, values: Sequence[ir.Value], axis: int, formula: Callable[[Op, Sequence[ir.Value], int], Sequence[ir.Value]]
 ) -> list[ir.Value]:
-    """Apply a cumulative formula along an axis.
+    """Apply a cumulative formula to values of equal shape and element type, along an axis.
 
     ONNX Runtime's Scan does not accept an empty axis. An axis of data-dependent size, which may be empty, has one more
     item for the Scan; other sizes of 0 are excluded by a constraint.
     """
-    dims = op.dims(value)
+    dims = op.dims(values[0])
     if not op.is_data_dependent(dims[axis]):
-        return list(formula(op, value, axis))
-    zero = op.expand(op.const(0, op.dtype_of(value)), (*dims[:axis], 1, *dims[axis + 1 :]))
-    longer = op.shaped(op.Concat(value, zero, axis=axis), (*dims[:axis], dims[axis] + 1, *dims[axis + 1 :]))
+        return list(formula(op, values, axis))
+    zero = op.expand(op.const(0, op.dtype_of(values[0])), (*dims[:axis], 1, *dims[axis + 1 :]))
+    shape = (*dims[:axis], dims[axis] + 1, *dims[axis + 1 :])
+    longer = [op.shaped(op.Concat(value, zero, axis=axis), shape) for value in values]
     return [op.shaped(op.Slice(result, [0], [-1], [axis]), dims) for result in formula(op, longer, axis)]
 
 
@@ -489,11 +490,12 @@ def _cumulative_extremum(op: Op, self: ir.Value, dim: int, comparison: str) -> t
     rank = op.rank_of(self)
     if rank == 0 or 0 in op.dims(self):
         return self, op.expand(op.const(0), op.results[1].shape)
-    values, indices = _over_items(op, self, op.axis(dim, rank), partial(_extremum_scan, comparison=comparison))
+    values, indices = over_items(op, [self], op.axis(dim, rank), partial(_extremum_scan, comparison=comparison))
     return values, indices
 
 
-def _extremum_scan(op: Op, self: ir.Value, axis: int, comparison: str) -> tuple[ir.Value, ...]:
+def _extremum_scan(op: Op, values: Sequence[ir.Value], axis: int, comparison: str) -> tuple[ir.Value, ...]:
+    (self,) = values
     positions = arange(op, op.dims(self)[axis])
     first = op.Gather(self, op.const(0), axis=axis)
 
@@ -507,7 +509,7 @@ def _extremum_scan(op: Op, self: ir.Value, axis: int, comparison: str) -> tuple[
         return body.Where(better, item, best), body.Where(better, place, at)
 
     start = op.expand(op.const(0), op.dims(first))
-    return _scan(op, [self, positions], [axis, 0], [first, start], axis, step)
+    return scan(op, [self, positions], [axis, 0], [first, start], axis, step)
 
 
 @translates("aten::cummax", exact="NaN propagates")
@@ -536,12 +538,12 @@ def cumprod(op: Op, self: ir.Value, dim: int, *, dtype: torch.dtype | None = Non
     def step(body: Op, states: Sequence[ir.Value], items: Sequence[ir.Value]) -> Sequence[ir.Value]:
         return [body.Mul(states[0], items[0])]
 
-    def products(op: Op, value: ir.Value, axis: int) -> Sequence[ir.Value]:
-        first = op.Gather(value, op.const(0), axis=axis)
-        start = op.expand(op.const(1, op.dtype_of(value)), op.dims(first))
-        return _scan(op, [value], [axis], [start], axis, step)
+    def products(op: Op, values: Sequence[ir.Value], axis: int) -> Sequence[ir.Value]:
+        first = op.Gather(values[0], op.const(0), axis=axis)
+        start = op.expand(op.const(1, op.dtype_of(first)), op.dims(first))
+        return scan(op, values, [axis], [start], axis, step)
 
-    return op.cast(_over_items(op, value, op.axis(dim, rank), products)[0], made)
+    return op.cast(over_items(op, [value], op.axis(dim, rank), products)[0], made)
 
 
 @translates("aten::logcumsumexp")
@@ -555,9 +557,9 @@ def logcumsumexp(op: Op, self: ir.Value, dim: int) -> ir.Value:
         (total,), (item,) = states, items
         return [log_of_sum_of_exponentials(body, total, item)]
 
-    def sums(op: Op, value: ir.Value, axis: int) -> Sequence[ir.Value]:
-        first = op.Gather(value, op.const(0), axis=axis)
-        start = op.expand(op.const(-math.inf, op.dtype_of(value)), op.dims(first))
-        return _scan(op, [value], [axis], [start], axis, step)
+    def sums(op: Op, values: Sequence[ir.Value], axis: int) -> Sequence[ir.Value]:
+        first = op.Gather(values[0], op.const(0), axis=axis)
+        start = op.expand(op.const(-math.inf, op.dtype_of(first)), op.dims(first))
+        return scan(op, values, [axis], [start], axis, step)
 
-    return in_float(op, lambda op, value: _over_items(op, value, op.axis(dim, rank), sums)[0], self)
+    return in_float(op, lambda op, value: over_items(op, [value], op.axis(dim, rank), sums)[0], self)

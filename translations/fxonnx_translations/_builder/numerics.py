@@ -30,8 +30,8 @@ __all__ = [
 
 
 def in_float(op: Op, formula: Callable[..., ir.Value], *values: ir.Value) -> ir.Value:
-    """Evaluate a formula in the result's type; half types are computed in float32 and rounded once at the end."""
-    dtype = op.result.dtype
+    """Evaluate a formula in the result's type, in subgraphs in that of the values; half types in float32, rounded at the end."""
+    dtype = op.result.dtype if op.results else op.dtype_of(values[0])
     wide = ir.DataType.FLOAT if dtype in HALF_FLOATS else dtype
     return op.cast(formula(op, *(op.cast(value, wide) for value in values)), dtype)
 

@@ -26,7 +26,7 @@ from .._builder.op import Op
 from .._builder.symbolic_dims import Dim
 from .._registry import translates
 from .arithmetic import divide, multiply
-from .parts import Pair, join
+from .parts import Pair, choose, join
 from .solve import solved
 
 # ---- helpers
@@ -35,11 +35,6 @@ from .solve import solved
 def _each(op: Op, operator: str, pair: Pair, *arguments: ir.Value | list[int], **attributes: int) -> Pair:
     """Apply an operator to both parts."""
     real, imaginary = (getattr(op, operator)(part, *arguments, **attributes) for part in pair)
-    return real, imaginary
-
-
-def _choose(op: Op, condition: ir.Value, chosen: Pair, other: Pair) -> Pair:
-    real, imaginary = (op.Where(condition, *parts) for parts in zip(chosen, other, strict=True))
     return real, imaginary
 
 
@@ -97,11 +92,11 @@ def lu_factors(op: Op, matrix: Pair, *, pivot: bool = True) -> tuple[Pair, LU]:
         value = _each(body, "Gather", row, k, axis=-1)
         is_zero = body.And(body.Equal(value[0], zero), body.Equal(value[1], zero))
         below = body.Greater(rows, k)
-        quotient = _choose(body, is_zero, column, divide(body, column, value))
-        factor = _choose(body, below, quotient, _numbers(body, rest, 0.0))
+        quotient = choose(body, is_zero, column, divide(body, column, value))
+        factor = choose(body, below, quotient, _numbers(body, rest, 0.0))
         updated = _difference(body, rest, product(body, factor, row))
-        stored = _choose(body, body.And(body.Equal(columns, k), below), factor, rest)
-        rest = _choose(body, body.Greater(columns, k), updated, stored)
+        stored = choose(body, body.And(body.Equal(columns, k), below), factor, rest)
+        rest = choose(body, body.Greater(columns, k), updated, stored)
         new = body.And(is_zero, body.Equal(info, body.const(0, INT32)))
         info = body.Where(new, body.cast(body.Add(k, body.const([1])), INT32), info)
         return *rest, order, pivots, info
@@ -130,8 +125,8 @@ def _unpacked(op: Op, factors: Pair) -> tuple[Pair, Pair]:
     lower = factors if count == columns else cropped(-1, (*batch, rows, count))
     upper = factors if count == rows else cropped(-2, (*batch, count, columns))
     row, column = rows_and_columns(op, lower[0])
-    below = _choose(op, op.Greater(row, column), lower, _numbers(op, lower, 0.0))
-    unit = _choose(op, op.Equal(row, column), _numbers(op, lower, 1.0), below)
+    below = choose(op, op.Greater(row, column), lower, _numbers(op, lower, 0.0))
+    unit = choose(op, op.Equal(row, column), _numbers(op, lower, 1.0), below)
     return unit, _each(op, "Trilu", upper, upper=1)
 
 
@@ -185,7 +180,7 @@ def lu_unpack(
 def _diagonal(op: Op, factors: Pair) -> Pair:
     """Return the diagonals [*, n]."""
     rows, columns = rows_and_columns(op, factors[0])
-    only = _choose(op, op.Equal(rows, columns), factors, _numbers(op, factors, 0.0))
+    only = choose(op, op.Equal(rows, columns), factors, _numbers(op, factors, 0.0))
     return _each(op, "ReduceSum", only, [-1], keepdims=0)
 
 
@@ -279,14 +274,14 @@ def linalg_cholesky_ex(
         pivot = body.Gather(column[0], k, axis=-2)
         root = body.Sqrt(pivot)
         here = body.Equal(rows, k)
-        scaled = _choose(body, here, (root, zero), _each(body, "Div", column, root))
-        factor = _choose(body, body.Less(rows, k), (zero, zero), scaled)
+        scaled = choose(body, here, (root, zero), _each(body, "Div", column, root))
+        factor = choose(body, body.Less(rows, k), (zero, zero), scaled)
         updated = _difference(body, rest, product(body, factor, conjugate_transpose(body, factor)))
-        later = _choose(body, body.Greater(columns, k), updated, rest)
+        later = choose(body, body.Greater(columns, k), updated, rest)
         info = states[2]
         new = body.And(body.Not(body.Greater(pivot, zero)), body.Equal(info, body.const(0, INT32)))
         info = body.Where(new, body.cast(body.Add(k, body.const([1])), INT32), info)
-        return *_choose(body, body.Equal(columns, k), factor, later), info
+        return *choose(body, body.Equal(columns, k), factor, later), info
 
     start = op.expand(op.const(0, INT32), (*dims[:-2], 1, 1))
     real, imaginary, info = loop(op, dims[-1], [*matrix, start], step)

@@ -113,12 +113,9 @@ def log10(op: Op, self: ir.Value) -> ir.Value:
     return _log_to_base(op, self, 10.0)
 
 
-@translates("aten::log1p", "aten::special_log1p", complex=True)
-def log1p(op: Op, self: ir.Value) -> ir.Value:
-    """aten::log1p(Tensor self) -> Tensor
-    aten::special_log1p(Tensor self) -> Tensor
-    """
-    a, b = op.parts(self)
+def log1p_of(op: Op, value: Pair) -> Pair:
+    """Return the principal logarithm of 1 + z."""
+    a, b = value
     dtype = op.dtype_of(a)
     one, half = op.const(1.0, dtype), op.const(0.5, dtype)
     shifted = op.Add(a, one)
@@ -126,7 +123,15 @@ def log1p(op: Op, self: ir.Value) -> ir.Value:
     near = op.And(op.Less(op.Abs(a), half), op.Less(op.Abs(b), half))
     excess = op.Add(op.Mul(a, op.Add(a, op.const(2.0, dtype))), op.Mul(b, b))
     small = op.Mul(half, log_one_plus(op, op.Where(near, excess, op.const(0.0, dtype))))
-    return join(op, op.Where(near, small, _log_of_magnitude(op, (shifted, b))), angle_of(op, (shifted, b)))
+    return op.Where(near, small, _log_of_magnitude(op, (shifted, b))), angle_of(op, (shifted, b))
+
+
+@translates("aten::log1p", "aten::special_log1p", complex=True)
+def log1p(op: Op, self: ir.Value) -> ir.Value:
+    """aten::log1p(Tensor self) -> Tensor
+    aten::special_log1p(Tensor self) -> Tensor
+    """
+    return join(op, *log1p_of(op, op.parts(self)))
 
 
 @translates("aten::sqrt", complex=True)

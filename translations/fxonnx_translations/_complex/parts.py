@@ -12,7 +12,7 @@ import torch
 from .._builder.op import Op, Unsupported
 from .._builder.symbolic_dims import Dim
 
-__all__ = ["Pair", "is_complex", "join", "on_parts", "pair_of", "part_dtype", "real_alone", "split_operand"]
+__all__ = ["Pair", "choose", "is_complex", "join", "on_parts", "pair_of", "part_dtype", "real_alone", "split_operand"]
 
 Pair: TypeAlias = tuple[ir.Value, ir.Value]
 """The real and the imaginary part, of equal shape and element type."""
@@ -47,6 +47,12 @@ def pair_of(op: Op, value: ir.Value | Dim | complex | float | bool, dtype: ir.Da
     if isinstance(value, complex):
         return op.const(value.real, dtype), op.const(value.imag, dtype)
     return op.operand(value, dtype), op.const(0.0, dtype)
+
+
+def choose(op: Op, condition: ir.Value, chosen: Pair, other: Pair) -> Pair:
+    """Return where a condition holds the one pair, elsewhere the other."""
+    real, imaginary = (op.Where(condition, *parts) for parts in zip(chosen, other, strict=True))
+    return real, imaginary
 
 
 def _filled(op: Op, argument: Any) -> tuple[Any, Any]:

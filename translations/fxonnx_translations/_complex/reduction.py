@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -11,7 +13,8 @@ from .._aten.indexing import gather
 from .._builder.op import Op
 from .._registry import translates
 from .arithmetic import multiply
-from .parts import Pair, pair_of, part_dtype
+from .functions import exp_of, log1p_of, log_of
+from .parts import Pair, choose, pair_of, part_dtype
 from .polar import angle_of, magnitude_of
 
 
@@ -68,6 +71,40 @@ def prod_dim(op: Op, self: ir.Value, dim: int, keepdim: bool = False, dtype: Any
     axis = op.axis(dim, rank)
     real, imaginary = _product(op, pair, axis)
     return op.join(real, imaginary) if keepdim else op.join(op.Squeeze(real, [axis]), op.Squeeze(imaginary, [axis]))
+
+
+def _log_of_sum_of_exponentials(op: Op, x: Pair, y: Pair) -> Pair:
+    """Return log(e^x + e^y), as the larger operand plus the principal logarithm of 1 + e^(smaller - larger)."""
+    is_less = op.Less(x[0], y[0])
+    (a, b), (c, d) = choose(op, is_less, x, y), choose(op, is_less, y, x)
+    added = log1p_of(op, exp_of(op, (op.Sub(a, c), op.Sub(b, d))))
+    # The difference of infinities is not a number.
+    zero = op.const(0.0, op.dtype_of(a))
+    below, above = (op.And(op.Equal(a, c), op.And(op.IsInf(a), sign)) for sign in (op.Less(a, zero), op.Less(zero, a)))
+    (e, f), (g, h) = exp_of(op, (a, b)), exp_of(op, (c, d))
+    infinite = log_of(op, (op.Add(e, g), op.Add(f, h)))
+    total = choose(op, above, infinite, (op.Add(c, added[0]), op.Add(d, added[1])))
+    return choose(op, below, (a, b), total)
+
+
+@translates("aten::logcumsumexp", complex=True)
+def logcumsumexp(op: Op, self: ir.Value, dim: int) -> ir.Value:
+    """aten::logcumsumexp(Tensor self, int dim) -> Tensor"""
+    value = op.parts(self)
+    shape = op.dims(value[0])
+    if not shape or 0 in shape:
+        return self
+
+    def step(body: Op, states: Sequence[ir.Value], items: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        return _log_of_sum_of_exponentials(body, (items[0], items[1]), (states[0], states[1]))
+
+    def sums(op: Op, values: Sequence[ir.Value], axis: int) -> Sequence[ir.Value]:
+        first = op.dims(op.Gather(values[0], op.const(0), axis=axis))
+        start = [op.expand(op.const(number, op.dtype_of(values[0])), first) for number in (-math.inf, 0.0)]
+        return real_reduction.scan(op, values, [axis, axis], start, axis, step)
+
+    real, imaginary = real_reduction.over_items(op, value, op.axis(dim, len(shape)), sums)
+    return op.join(real, imaginary)
 
 
 @translates("aten::var.correction", "aten::var", "aten::var.dim", complex=True)

@@ -97,7 +97,7 @@ TRANSLATIONS = (
         "aten::view_as",
         data=("self", "other"),
     ),
-    structural("aten::cat", "aten::concat", "aten::concatenate", "aten::stack", data=("tensors",)),
+    structural("aten::_chunk_cat", "aten::cat", "aten::concat", "aten::concatenate", "aten::stack", data=("tensors",)),
     structural("aten::meshgrid", "aten::meshgrid.indexing", data=("tensors",)),
     # Indexing.
     structural(

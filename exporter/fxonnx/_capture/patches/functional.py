@@ -31,7 +31,7 @@ from fxonnx_translations._torch_compat import arange, check, pytree, scan, sym_m
 
 from ..function_transforms import SummedParts, computes_gradients
 from ..suspicions.departures import DepartureKind, record_departure
-from .patch import FunctionPatch, Patch, PatchKind, TorchFunctionPatch
+from .patch import FunctionPatch, Patch, PatchKind, TorchFunctionPatch, is_tracing
 
 __all__ = ["FUNCTION_PATCHES", "isin", "pad_sequence", "tensor_split", "unbind"]
 
@@ -39,6 +39,8 @@ __all__ = ["FUNCTION_PATCHES", "isin", "pad_sequence", "tensor_split", "unbind"]
 def _linspace(original: Callable[..., Tensor], start: Any, end: Any, steps: Any, **options: Any) -> Tensor:
     """``torch.linspace`` with a dynamic number of steps, computed from both ends as torch does."""
     dtype = options.get("dtype") or torch.get_default_dtype()
+    if isinstance(steps, Tensor) and is_tracing():
+        steps = steps.item()
     if not isinstance(steps, torch.SymInt) or not dtype.is_floating_point or options.get("out") is not None:
         return original(start, end, steps, **options)
     computed = torch.float64 if dtype == torch.float64 else torch.float32

@@ -55,6 +55,18 @@ def _batch_norm(original: Callable[..., Any], input: Tensor, *arguments: Any) ->
     return result if any(statically_known_true(step == 1) for step in dense) else result.new_empty(result.shape)
 
 
+def _chunk_cat(original: Callable[..., Any], tensors: Sequence[Tensor], dim: int, num_chunks: int) -> Tensor:
+    """``aten::_chunk_cat`` of tensors that are padded already."""
+
+    def padded(tensor: Tensor) -> Tensor:
+        shape = list(tensor.shape)
+        shape[dim] = -(-shape[dim] // num_chunks) * num_chunks
+        return tensor.new_empty(shape)
+
+    result: Tensor = original([padded(tensor) for tensor in tensors], dim, num_chunks)
+    return result
+
+
 def _fill_diagonal(original: Callable[..., Any], self: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
     """``aten::fill_diagonal_``, which fills a strided view of as many elements as the smallest size."""
     check(self.dim() >= 2, lambda: f"fill_diagonal_ of {self.dim()} axes; it takes at least two")
@@ -458,6 +470,7 @@ KERNEL_PATCHES: tuple[Patch, ...] = (
         _SparseShapePatch(f"aten::{name}", kernel, "torch calls the kernel itself, which needs the values of sizes")
         for name, kernel in (("mm", _product), ("bmm", _product), ("addmm", _addmm), ("_sparse_addmm", _addmm))
     ),
+    DecompositionPatch("aten::_chunk_cat", _chunk_cat, "it branches on whether sizes are padded"),
     DecompositionPatch("aten::mv", _mv, "its decomposition multiplies by strides, which CSR tensors do not have"),
     *(
         DecompositionPatch(f"aten::{name}", _of_contiguous, "for a transposed image, or a part, it specializes sizes")

@@ -38,6 +38,10 @@ def dispatch(
     kwargs: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
     """Replacement of ``FakeTensorMode.dispatch`` that tries the rules first."""
+    if func in _SUMS and all(getattr(argument, "constant", None) is None for argument in args):
+        # torch asks whether a factor is 0 or 1, on which the shape does not depend.
+        args = [_KNOWN_FACTORS.get(type(factor), factor) for factor in args]
+        kwargs = {name: _KNOWN_FACTORS.get(type(factor), factor) for name, factor in kwargs.items()}
     found = _RULES.get(func)
     if found is None or mode.propagate_real_tensors:
         return original(mode, func, types, args, kwargs)
@@ -377,6 +381,14 @@ def _grid_sampler(
 
 
 _aten = torch.ops.aten
+
+_SUMS = frozenset(
+    (
+        *(_aten.sub.Tensor, _aten.rsub.Tensor, _aten.rsub.Scalar),
+        *(_aten.addmm.default, _aten.addmv.default, _aten.addr.default),
+    )
+)
+_KNOWN_FACTORS: Mapping[type, int | float] = MappingProxyType({torch.SymInt: 2, torch.SymFloat: 2.0})
 
 RULES: Mapping[Any, Callable[..., Any]] = MappingProxyType(
     {

@@ -163,7 +163,9 @@ def _trilinear(
 
 def _only_half(call: OpCall) -> str | None:
     is_half = call.arguments["self"].dtype in (torch.float16, torch.bfloat16)
-    return None if is_half else "only half precision rounds each step"
+    # The decomposition asks for the values of factors.
+    are_known = all(isinstance(call.arguments[name], (bool, int, float)) for name in ("beta", "alpha"))
+    return "only half precision rounds each step" if are_known and not is_half else None
 
 
 @translates("aten::addr", accepts=_only_half)
