@@ -80,6 +80,11 @@ _QWEN3_5: Options = {
     "vision_config": {**_QWEN, "out_hidden_size": 64, "num_position_embeddings": 25},
     "text_config": _LINEAR,
 }
+_GLM: Options = {
+    "vision_config": {**_QWEN, "out_hidden_size": 64},
+    "text_config": _SECTIONS,
+    **{"image_start_token_id": 296, "image_end_token_id": 295},
+}
 _PIXTRAL: Options = {"patch_size": 4, "image_size": 32, "head_dim": 8}
 _PARAKEET: Options = {"subsampling_conv_channels": 8, "num_mel_bins": 16, "conv_kernel_size": 5}
 _CROSS: Options = {"decoder": {"is_decoder": True, "add_cross_attention": True}}
@@ -110,6 +115,7 @@ _SMALL: Mapping[str, Options] = {
         "downsample_rate": "1/2",
         "vision_config": {**_TILES, "hidden_size": 64},
     },
+    **dict.fromkeys(("glm46v", "glm4v", "glm4v_moe", "glm_ocr", "glmga"), _GLM),
     "idefics3": {"vision_config": _TILES, "scale_factor": 2},
     "internvl": {"vision_config": {"image_size": [16, 16], "patch_size": [4, 4]}},
     "led": {"attention_window": 8, "max_encoder_position_embeddings": 256, "max_decoder_position_embeddings": 256},

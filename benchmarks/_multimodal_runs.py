@@ -227,10 +227,7 @@ def _image_cases(model: Any, directory: Path) -> _Compared:
         images = _images(model, count) if count else {}
         tokens = _image_tokens(model, images) if count else [0]
         token = model.config.image_token_id
-        start, end = (
-            getattr(model.config, "vision_start_token_id", 21),
-            getattr(model.config, "vision_end_token_id", 22),
-        )
+        start, end = (_mark(model.config, end) for end in ("start", "end"))
         pictures = [each for number in tokens for each in [start, *[token] * number, end]] if count else []
         ids = torch.tensor([[20, 21, *pictures, 23, 24, 25, 26]])
         kinds = {"mm_token_type_ids": (ids == token).int(), "token_type_ids": torch.zeros_like(ids)}
@@ -242,6 +239,12 @@ def _image_cases(model: Any, directory: Path) -> _Compared:
         expected = [_generate(model, ids.shape[1], **inputs)]
         feeds = {**images, "num_image_tokens": torch.tensor([sum(tokens)])}
         yield name, lambda ids=ids, feeds=feeds: _in_genai(directory, ids, feeds), expected, [inputs]
+
+
+def _mark(config: Any, end: str) -> int:
+    """The token at the start or the end of an image, or any other one."""
+    names = (f"vision_{end}_token_id", f"image_{end}_token_id")
+    return next((getattr(config, name) for name in names if hasattr(config, name)), 21 + (end == "end"))
 
 
 def _images(model: Any, count: int) -> dict[str, torch.Tensor]:

@@ -156,6 +156,8 @@ def export(
         loaded = load_language_model(
             model, tokenizer, plan.dtype, is_embedding, chat_template, check, with_weights=is_needed
         )
+        if text_only and loaded.family == "audio-language":
+            loaded = replace(loaded, family="decoder")
         check_modalities(loaded.family, loaded.model, text_only=text_only)
         loaded = replace(loaded, is_packed=loaded.is_packed and quantize is None)
         if loaded.is_packed:
@@ -229,6 +231,7 @@ def _write_tokenizer(loaded: LanguageModel, directory: Path, name: str) -> None:
 
 _EXPORTS: Mapping[Family, Callable[[LanguageModel, Request], None]] = MappingProxyType(
     {
+        "audio-language": export_vision_language,
         "decoder": export_decoder,
         "embedding": export_embedding,
         "encoder-decoder": export_encoder_decoder,
