@@ -85,6 +85,18 @@ _GLM: Options = {
     "text_config": _SECTIONS,
     **{"image_start_token_id": 296, "image_end_token_id": 295},
 }
+_GRANITE: Options = {
+    "encoder_config": {
+        "input_dim": 16,
+        "hidden_dim": 16,
+        "num_heads": 2,
+        "dim_head": 8,
+        "num_layers": 1,
+        "context_size": 8,
+    },
+    "projector_config": {"encoder_hidden_size": 16},
+    **{"window_size": 6, "downsample_rate": 3},
+}
 _PIXTRAL: Options = {"patch_size": 4, "image_size": 32, "head_dim": 8}
 _PARAKEET: Options = {"subsampling_conv_channels": 8, "num_mel_bins": 16, "conv_kernel_size": 5}
 _CROSS: Options = {"decoder": {"is_decoder": True, "add_cross_attention": True}}
@@ -115,13 +127,41 @@ _SMALL: Mapping[str, Options] = {
         "downsample_rate": "1/2",
         "vision_config": {**_TILES, "hidden_size": 64},
     },
+    "gemma3n": {
+        "vision_config": {
+            **{"architecture": "test_convnext", "model_args": {}, "hidden_size": 64, "vocab_size": 4},
+            "vocab_offset": 290,
+        },
+        "audio_config": {"vocab_offset": 294, "vocab_size": 6},
+        "text_config": {
+            **{"num_kv_shared_layers": 0, "vocab_size_per_layer_input": VOCABULARY, "altup_num_inputs": 2},
+            **{"hidden_size_per_layer_input": 8, "laurel_rank": 4},
+        },
+        "vision_soft_tokens_per_image": 25,
+    },
+    "gemma4": {
+        "vision_config": {
+            **{"model_type": "gemma4_vision", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1},
+            **{"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8, "pooling_kernel_size": 2},
+            **{"patch_size": 4, "position_embedding_size": 64},
+        },
+        "text_config": {"vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 8},
+    },
     **dict.fromkeys(("glm46v", "glm4v", "glm4v_moe", "glm_ocr", "glmga"), _GLM),
+    "granite_speech": _GRANITE,
+    "granite_speech_plus": _GRANITE,
     "idefics3": {"vision_config": _TILES, "scale_factor": 2},
     "internvl": {"vision_config": {"image_size": [16, 16], "patch_size": [4, 4]}},
     "led": {"attention_window": 8, "max_encoder_position_embeddings": 256, "max_decoder_position_embeddings": 256},
     "lighton_ocr": {"vision_config": _PIXTRAL, "spatial_merge_size": 2},
     "llava": {"vision_config": _TILES, "vision_feature_layer": -1},
     "longt5": {"local_radius": 3, "global_block_size": 4},
+    "llama4": {
+        "vision_config": {
+            **{**_TILES, "intermediate_size": 64, "projector_input_dim": 16, "projector_output_dim": 16},
+            "vision_output_dim": 16,
+        },
+    },
     "mistral3": {"vision_config": _PIXTRAL, "spatial_merge_size": 2, "vision_feature_layer": -1},
     "mistral4": {"num_key_value_heads": 4, "head_dim": ...},
     "moonshine_streaming": {"num_key_value_heads": 4, "encoder_config": {"hidden_size": 64, "num_key_value_heads": 2}},
@@ -129,6 +169,7 @@ _SMALL: Mapping[str, Options] = {
         **{"hidden_size": 64, "vocab_size": VOCABULARY, "visual_indicator_token_ids": [21, 22, 290, 291, 292]},
         "vision_config": {**_TILES, "vocab_size": 37, "hidden_stride": 1},
     },
+    "paddleocr_vl": {"vision_config": {"spatial_merge_size": 2, "patch_size": 4}, "text_config": _SECTIONS},
     "paligemma": {"vision_config": {**_TILES, "projection_dim": 64}, "projection_dim": 64},
     "prophetnet": {"num_hidden_layers": ..., "hidden_size": 64},
     "pegasus_x": {"block_size": 8, "num_global_tokens": 4},
@@ -152,6 +193,7 @@ _SMALL: Mapping[str, Options] = {
     "qwen3_vl_moe": {**_QWEN3, "text_config": {**_SECTIONS, "sliding_window": ...}},
     "smolvlm": {"vision_config": _TILES, "scale_factor": 2},
     "vipllava": {"vision_config": _TILES, "vision_feature_layers": [-1]},
+    "voxtral": {"audio_config": {"max_source_positions": 40}},
     "whisper": {"max_source_positions": 1500, "num_mel_bins": 8},
 }
 _LARGE = 50_000_000

@@ -10,11 +10,24 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ...errors import ArgumentError
 from ..parts import Part
 from ..samples import cast
 from .vision_towers import TOWER_OPTIONS, EmbeddingDecoder, Qwen, VisionTower
 
-__all__ = ["AudioClips", "Grid", "ImageTiles", "MaskedTiles", "Ovis2", "PaliGemma", "Qwen3_5"]
+__all__ = [
+    "AudioClips",
+    "Gemma3n",
+    "Gemma4",
+    "Grid",
+    "ImageTiles",
+    "Llama4",
+    "MaskedTiles",
+    "Ovis2",
+    "PaddleOcr",
+    "PaliGemma",
+    "Qwen3_5",
+]
 
 
 class ModelFeatures(nn.Module):
@@ -31,6 +44,78 @@ class ModelFeatures(nn.Module):
         found = function(**cast(inputs, self.model.dtype), return_dict=True).pooler_output
         features: Tensor = found if isinstance(found, Tensor) else torch.cat(list(found))
         return features.flatten(0, -2)
+
+
+class Llama4Features(ModelFeatures):
+    """The features of Llama 4, whose forward projects the output of the tower."""
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        hidden = self.model.get_image_features(**cast(inputs, self.model.dtype)).last_hidden_state
+        features: Tensor = self.model.multi_modal_projector(hidden.flatten(0, -2))
+        return features
+
+
+class PerLayerFeatures(ModelFeatures):
+    """Features with zeros in place of the embeddings that tokens have for each layer."""
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        return nn.functional.pad(self._features(**inputs), (0, _per_layer_size(self.model)))
+
+    def _features(self, **inputs: Tensor) -> Tensor:
+        return super().forward(**inputs)
+
+
+class Gemma4Features(PerLayerFeatures):
+    """The features of the images together, which transformers separates afterwards."""
+
+    def _features(self, **inputs: Tensor) -> Tensor:
+        pixels, places = cast(inputs, self.model.dtype).values()
+        hidden = self.model.vision_tower(pixel_values=pixels, pixel_position_ids=places).last_hidden_state
+        features: Tensor = self.model.embed_vision(inputs_embeds=hidden)
+        return features
+
+
+def _per_layer_size(model: Any) -> int:
+    config = model.config.get_text_config()
+    return int(config.num_hidden_layers * config.hidden_size_per_layer_input)
+
+
+class PerLayerEmbedding(nn.Module):
+    """The embeddings of tokens for all layers of the decoder, [batch, tokens, layers * size]."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model.base_model.language_model
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        found: Tensor = self.model.get_per_layer_inputs(input_ids)
+        return found.flatten(2)
+
+
+class Gemma3nEmbedding(nn.Module):
+    """The embedding of the tokens, of which the last ones are those of images and audio."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model.base_model
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        found: Tensor = self.model.get_input_embeddings()(input_ids)
+        for part in (self.model.embed_vision, self.model.embed_audio):
+            is_own = (input_ids >= part.vocab_offset) & (input_ids < part.vocab_offset + part.vocab_size)
+            own = part(input_ids=torch.where(is_own, input_ids, part.vocab_offset))
+            found = torch.where(is_own.unsqueeze(-1), own, found)
+        return found
+
+
+class PerLayerDecoder(EmbeddingDecoder):
+    """The decoder of a model whose layers read an embedding of the tokens each: they follow that of the first layer."""
+
+    def forward(self, inputs_embeds: Tensor, attention_mask: Tensor, position_ids: Tensor, past_key_values: Any) -> Any:
+        config = self.model.config.get_text_config()
+        embeddings, more = inputs_embeds.tensor_split([config.hidden_size], dim=-1)
+        more = more.unflatten(-1, (config.num_hidden_layers, config.hidden_size_per_layer_input))
+        return self.step(embeddings, attention_mask, position_ids, past_key_values, per_layer_inputs=more)
 
 
 class AudioFeatures(ModelFeatures):
@@ -100,7 +185,7 @@ class ImageTiles(VisionTower):
             self.features(self.model),
             self._tiles(2),
             self._dynamic_shapes(),
-            tuple({"tiles": count} for count in (1, 2, 3, 13)),
+            tuple({"tiles": count, **self._sizes()} for count in (1, 2, 3, 13)),
             output_names=("image_features",),
             options=TOWER_OPTIONS,
         )
@@ -109,12 +194,18 @@ class ImageTiles(VisionTower):
         return self._tiles(1)
 
     def _tiles(self, count: int) -> dict[str, Tensor]:
-        size = self.vision_config.image_size
+        size = getattr(self.vision_config, "image_size", None)
+        if size is None:  # of a tower of timm
+            size = self.model.base_model.vision_tower.timm_model.default_cfg["input_size"][1:]
         height, width = size if isinstance(size, (list, tuple)) else (size, size)
-        return {"pixel_values": self._normal(count, self.vision_config.num_channels, height, width)}
+        return {"pixel_values": self._normal(count, getattr(self.vision_config, "num_channels", 3), height, width)}
 
     def _dynamic_shapes(self) -> dict[str, Any]:
         return {"pixel_values": {0: "tiles"}}
+
+    def _sizes(self) -> dict[str, int]:
+        """Further sizes of each call."""
+        return {}
 
     def image_tokens(self) -> list[int]:
         with torch.no_grad():
@@ -194,6 +285,66 @@ def _prefix_masks(attention_mask: Tensor, tokens: int, window: int | None) -> di
     return masks
 
 
+class Llama4(ImageTiles):
+    """Llama 4."""
+
+    features = Llama4Features
+
+
+class PerLayer(ImageTiles):
+    """A model whose layers read an embedding of the tokens each."""
+
+    features: ClassVar[type[nn.Module]] = PerLayerFeatures
+
+    def feature_size(self) -> int:
+        return super().feature_size() + _per_layer_size(self.model)
+
+    def layer_embeddings(self) -> nn.Module | None:
+        return PerLayerEmbedding(self.model) if _per_layer_size(self.model) else None
+
+    def decoder(self) -> nn.Module:
+        return PerLayerDecoder(self.model) if _per_layer_size(self.model) else super().decoder()
+
+
+class Gemma3n(PerLayer):
+    """Gemma 3n."""
+
+    def embedding(self) -> nn.Module:
+        return Gemma3nEmbedding(self.model)
+
+
+class Gemma4(PerLayer):
+    """Gemma 4: the patches of each image, padded, with their places."""
+
+    features = Gemma4Features
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        if self.config.get_text_config().use_bidirectional_attention == "vision":
+            problem = "the tokens of an image attend to each other in both directions"
+            raise ArgumentError("model", f"Gemma 4 is supported without images if {problem}", hint="pass text_only")
+
+    def feature_tokens(self) -> tuple[int, ...]:
+        return self.config.image_token_id, self.config.video_token_id, self.config.audio_token_id
+
+    def placeholder(self) -> int | None:
+        pad: int = self.config.text_config.pad_token_id
+        return pad
+
+    def _tiles(self, count: int) -> dict[str, Tensor]:
+        side = self.vision_config.pooling_kernel_size
+        places = torch.cartesian_prod(torch.arange(2 * side), torch.arange(3 * side)).flip(1)
+        places = places.expand(count, -1, -1).contiguous()
+        pixels = self._normal(count, places.shape[1], 3 * self.vision_config.patch_size**2)
+        return {"pixel_values": pixels, "image_position_ids": places.to(self.model.device)}
+
+    def _sizes(self) -> dict[str, int]:
+        return {"patches": 280 * self.vision_config.pooling_kernel_size**2}
+
+    def _dynamic_shapes(self) -> dict[str, Any]:
+        return {name: {0: "tiles", 1: "patches"} for name in ("pixel_values", "image_position_ids")}
+
+
 class AudioClips(ImageTiles):
     """Audio in place of images: the spectra of clips, of one length or, with a mask, of any.
 
@@ -210,7 +361,7 @@ class AudioClips(ImageTiles):
         config = self.vision_config
         fixed = getattr(config, "max_source_positions", None)
         length = 100 if fixed is None else 2 * fixed
-        if not hasattr(config, "num_mel_bins"):
+        if hasattr(config, "input_dim"):
             return {"input_features": self._normal(count, length, config.input_dim)}
         found = {"input_features": self._normal(count, config.num_mel_bins, length)}
         if "input_features_mask" in inspect.signature(self.model.get_audio_features).parameters:
@@ -219,7 +370,7 @@ class AudioClips(ImageTiles):
 
     def _dynamic_shapes(self) -> dict[str, Any]:
         frames = {} if hasattr(self.vision_config, "max_source_positions") else {1: "frames"}
-        features = {axis + hasattr(self.vision_config, "num_mel_bins"): name for axis, name in frames.items()}
+        features = {axis + (not hasattr(self.vision_config, "input_dim")): name for axis, name in frames.items()}
         shapes = {"input_features": features, "input_features_mask": frames}
         return {name: {0: "tiles", **shapes[name]} for name in self._tiles(1)}
 
@@ -237,6 +388,38 @@ class Grid(Qwen):
 
     def preprocessing(self, _settings: Mapping[str, Any]) -> list[dict[str, Any]]:
         return []
+
+
+class PaddleOcrFeatures(ModelFeatures):
+    """The features of PaddleOCR-VL, whose projector merges the patches of one image after another."""
+
+    def forward(self, pixel_values: Tensor, image_grid_thw: Tensor) -> Tensor:  # type: ignore[override]
+        config = self.model.config.vision_config
+        shape = config.num_channels, config.patch_size, config.patch_size
+        pixels = pixel_values.to(self.model.dtype).unflatten(1, shape).unsqueeze(0)
+        hidden = self.model.visual(pixel_values=pixels, grid_thw=image_grid_thw).last_hidden_state
+        projector, merge = self.model.projector, self.model.projector.merge_kernel_size[0]
+        width = image_grid_thw[0, 2]
+        token = torch.arange(hidden.shape[0] // merge**2, device=hidden.device)[:, None, None]
+        row, column = (torch.arange(merge, device=hidden.device)[:, None], torch.arange(merge, device=hidden.device))
+        merged = width // merge
+        places = (token // merged * merge + row) * width + token % merged * merge + column
+        joined = projector.pre_norm(hidden)[places.flatten(1)].flatten(1)
+        features: Tensor = projector.linear_2(projector.act(projector.linear_1(joined)))
+        return features
+
+
+class PaddleOcr(Grid):
+    """PaddleOCR-VL, with patches of one axis: onnxruntime-genai takes tensors of several for images."""
+
+    features = PaddleOcrFeatures
+
+    def _patch_length(self) -> int:
+        return int(self.vision_config.num_channels * self.patch_size**2)
+
+    def generation_inputs(self, ids: Tensor) -> dict[str, Tensor]:
+        pixels = self.inputs()["pixel_values"].unflatten(1, (-1, self.patch_size, self.patch_size))
+        return {**super().generation_inputs(ids), "pixel_values": pixels}
 
 
 class Qwen3_5(Grid):

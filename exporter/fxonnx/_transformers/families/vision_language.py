@@ -21,7 +21,19 @@ from ..language_models import LanguageModel
 from ..layouts.genai_config import context_length, genai_config
 from ..parts import Part, Request, decoder_calls, export_parts, rounded_parts, save_parts
 from ..untrusted import read_settings
-from .image_tiles import AudioClips, Grid, ImageTiles, MaskedTiles, Ovis2, PaliGemma, Qwen3_5
+from .image_tiles import (
+    AudioClips,
+    Gemma3n,
+    Gemma4,
+    Grid,
+    ImageTiles,
+    Llama4,
+    MaskedTiles,
+    Ovis2,
+    PaddleOcr,
+    PaliGemma,
+    Qwen3_5,
+)
 from .vision_towers import (
     Gemma3,
     LightOnOcr,
@@ -48,6 +60,9 @@ VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
         "cohere2_vision": ImageTiles,
         "deepseek_vl": ImageTiles,
         "gemma3": Gemma3,
+        "gemma3n": Gemma3n,
+        "gemma4": Gemma4,
+        "llama4": Llama4,
         **dict.fromkeys(("glm46v", "glm4v", "glm4v_moe", "glm_ocr", "glmga"), Grid),
         "got_ocr2": ImageTiles,
         "idefics3": MaskedTiles,
@@ -56,6 +71,7 @@ VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
         "llava": ImageTiles,
         "mistral3": Mistral3,
         "ovis2": Ovis2,
+        "paddleocr_vl": PaddleOcr,
         "paligemma": PaliGemma,
         "pp_chart2table": ImageTiles,
         "qwen2_vl": Qwen,
@@ -96,15 +112,16 @@ class TokenEmbedding(nn.Module):
     def __init__(self, model: Any, tower: VisionTower) -> None:
         super().__init__()
         self.size = tower.feature_size()
-        self.embed_tokens = model.get_input_embeddings()
-        self.image_tokens = tower.feature_tokens()
+        self.embed_tokens = tower.embedding()
+        self.image_tokens, self.placeholder = tower.feature_tokens(), tower.placeholder()
         self.marks, rows = tower.marks()
         self.register_buffer("mark_rows", rows)
+        self.layers = tower.layer_embeddings()
 
     def forward(self, input_ids: Tensor, image_features: Tensor) -> Tensor:
         is_image = reduce(operator.or_, (input_ids == token for token in self.image_tokens))
-        if max(self.image_tokens) >= self.embed_tokens.num_embeddings:
-            input_ids = input_ids.masked_fill(is_image, 0)
+        if self.placeholder is not None:
+            input_ids = input_ids.masked_fill(is_image, self.placeholder)
         embeddings: Tensor = self.embed_tokens(input_ids)
         index = is_image.flatten().cumsum(0).reshape(is_image.shape) - 1
         count = image_features.shape[0]
@@ -115,7 +132,11 @@ class TokenEmbedding(nn.Module):
         for position, token in enumerate(self.marks):
             is_mark = (input_ids == token) & is_feature.any()
             embeddings = torch.where(is_mark.unsqueeze(-1), self.mark_rows[position], embeddings)
-        return torch.where(is_feature.unsqueeze(-1), rows[index.clamp(0, count)], embeddings)
+        found = torch.where(is_feature.unsqueeze(-1), rows[index.clamp(0, count)], embeddings)
+        if self.layers is not None:
+            further = self.layers(input_ids)
+            found = torch.cat([found[..., : -further.shape[-1]], further], -1)
+        return found
 
 
 def export_vision_language(loaded: LanguageModel, request: Request) -> None:

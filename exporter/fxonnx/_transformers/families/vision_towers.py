@@ -106,6 +106,19 @@ class VisionTower(ABC):
         """The tokens that image features replace."""
         return (image_token(self.config),)
 
+    def embedding(self) -> nn.Module:
+        """The module that computes the embeddings of tokens."""
+        module: nn.Module = self.model.get_input_embeddings()
+        return module
+
+    def placeholder(self) -> int | None:
+        """The token whose embedding such tokens have without features; by default their own, if it exists."""
+        return 0 if max(self.feature_tokens()) >= self.model.get_input_embeddings().num_embeddings else None
+
+    def layer_embeddings(self) -> nn.Module | None:
+        """The module that computes further embeddings of tokens: the ends of the rows that the decoder reads."""
+        return None
+
     def marks(self) -> tuple[tuple[int, ...], Tensor | None]:
         """Tokens around images, and the rows of features that replace them in prompts with an image."""
         return (), None
@@ -342,11 +355,14 @@ class Qwen(VisionTower):
             options=TOWER_OPTIONS,
         )
 
-    def inputs(self) -> dict[str, Tensor]:
+    def _patch_length(self) -> int:
         config = self.vision_config
-        grid = [1, _ROWS * self.merge_size, _COLUMNS * self.merge_size]
         channels = getattr(config, "in_channels", None) or config.in_chans
-        pixels = self._normal(grid[1] * grid[2], channels * config.temporal_patch_size * self.patch_size**2)
+        return int(channels * config.temporal_patch_size * self.patch_size**2)
+
+    def inputs(self) -> dict[str, Tensor]:
+        grid = [1, _ROWS * self.merge_size, _COLUMNS * self.merge_size]
+        pixels = self._normal(grid[1] * grid[2], self._patch_length())
         return {"pixel_values": pixels, "image_grid_thw": torch.tensor([grid], device=self.model.device)}
 
     def _mark(self, end: str) -> int:
