@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tests.genai.small_models import VOCABULARY
+from tests.models.torchvision_shim import import_torchvision
 
 from ._language_model_configs import SIZES, has, plain, with_random_weights
 
@@ -85,6 +86,7 @@ _GLM: Options = {
     "text_config": _SECTIONS,
     **{"image_start_token_id": 296, "image_end_token_id": 295},
 }
+_TIMM: Options = {"architecture": "test_convnext", "model_args": {}, "hidden_size": 64}
 _GRANITE: Options = {
     "encoder_config": {
         "input_dim": 16,
@@ -118,6 +120,7 @@ _SMALL: Mapping[str, Options] = {
     },
     "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense", "sparse"]}},
     "emu3": {"vocabulary_map": {"<image>": 299, "<|extra_200|>": 298, "<|visual token 000000|>": 297}},
+    "fast_vlm": {"vision_config": _TIMM},
     "gemma3": _GEMMA3,
     "shieldgemma2": _GEMMA3,
     "got_ocr2": {"vision_config": _SAM},
@@ -129,8 +132,7 @@ _SMALL: Mapping[str, Options] = {
     },
     "gemma3n": {
         "vision_config": {
-            **{"architecture": "test_convnext", "model_args": {}, "hidden_size": 64, "vocab_size": 4},
-            "vocab_offset": 290,
+            **{**_TIMM, "vocab_size": 4, "vocab_offset": 290},
         },
         "audio_config": {"vocab_offset": 294, "vocab_size": 6},
         "text_config": {
@@ -147,7 +149,11 @@ _SMALL: Mapping[str, Options] = {
         },
         "text_config": {"vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 8},
     },
-    **dict.fromkeys(("glm46v", "glm4v", "glm4v_moe", "glm_ocr", "glmga"), _GLM),
+    **dict.fromkeys(("glm46v", "glm4v", "glm_ocr", "glmga"), _GLM),
+    "glm4v_moe": {  # half of each head is rotated
+        **_GLM,
+        "text_config": {"rope_parameters": {**_SECTIONS["rope_parameters"], "mrope_section": [1, 1, 2]}},
+    },
     "granite_speech": _GRANITE,
     "granite_speech_plus": _GRANITE,
     "idefics3": {"vision_config": _TILES, "scale_factor": 2},
@@ -218,6 +224,7 @@ def make_multimodal(auto_class: str, model_type: str) -> Any:
         auto_class: A key of ``CLASSES``.
         model_type: One of its types.
     """
+    import_torchvision()  # towers of timm import it
     import transformers
 
     default = transformers.AutoConfig.for_model(model_type)

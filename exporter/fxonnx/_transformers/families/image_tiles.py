@@ -321,8 +321,8 @@ class Gemma4(PerLayer):
     def __init__(self, model: Any) -> None:
         super().__init__(model)
         if self.config.get_text_config().use_bidirectional_attention == "vision":
-            problem = "the tokens of an image attend to each other in both directions"
-            raise ArgumentError("model", f"Gemma 4 is supported without images if {problem}", hint="pass text_only")
+            problem = "images of Gemma 4 are not supported if their tokens attend to each other in both directions"
+            raise ArgumentError("model", problem, hint="for text alone, export the language model by itself")
 
     def feature_tokens(self) -> tuple[int, ...]:
         return self.config.image_token_id, self.config.video_token_id, self.config.audio_token_id

@@ -59,6 +59,7 @@ VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
         "aya_vision": ImageTiles,
         "cohere2_vision": ImageTiles,
         "deepseek_vl": ImageTiles,
+        "fast_vlm": ImageTiles,
         "gemma3": Gemma3,
         "gemma3n": Gemma3n,
         "gemma4": Gemma4,
@@ -89,7 +90,6 @@ VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
 
 _REASONS: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys(("gemma3n", "gemma4"), "the decoder reads an embedding of the tokens in every layer"),
         "lfm2_vl": "the vision tower resizes its positions to the size of each image",
         **dict.fromkeys(
             ("llava_next", "llava_next_video", "llava_onevision"),
@@ -151,6 +151,8 @@ def export_vision_language(loaded: LanguageModel, request: Request) -> None:
         )
     has_pixtral = model_type == "llava" and loaded.model.config.vision_config.model_type == "pixtral"
     tower = (Pixtral if has_pixtral else VISION_TOWERS[model_type])(loaded.model)
+    if "input_features" not in tower.inputs() and getattr(loaded.model.config, "audio_config", None) is not None:
+        warn_user("the model also takes audio, which the files do not have: only its images are exported")
     parts = _parts(loaded.model, tower, request)
     programs = export_parts(parts, request)
     if not ignores_padding(programs["decoder"], loaded.model.config.get_text_config(decoder=True)):

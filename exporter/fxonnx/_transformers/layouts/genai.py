@@ -219,6 +219,11 @@ def _plan_of_checkpoint(loaded: LanguageModel, plan: PrecisionPlan, has_adapters
 
 def _write_tokenizer(loaded: LanguageModel, directory: Path, name: str) -> None:
     loaded.tokenizer.save_pretrained(directory)
+    settings = directory / "tokenizer_config.json"
+    if settings.is_file():
+        # onnxruntime-genai refuses this class, which has the same algorithm; the comparison encodes a text.
+        text = settings.read_text(encoding="utf-8")
+        settings.write_text(text.replace('"Qwen3_5Tokenizer"', '"Qwen2Tokenizer"'), encoding="utf-8")
     template = prompt_template(loaded.tokenizer) if FAMILIES[loaded.family].chats else None
     if template is not None:
         # By this file, Foundry Local finds the model under its cache directory.
