@@ -291,9 +291,15 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
 """Type of a model to the reason why it is not supported."""
 
 
-def check_modalities(family: Family, model: Any, *, text_only: bool) -> None:
-    """Reject a model of images or audio whose family has the inputs of text only."""
+def check_modalities(family: Family, model: Any, *, text_only: bool) -> Family:
+    """Reject a model of images or audio whose family has the inputs of text only.
+
+    Returns:
+        The family: that of text for a model of audio and text, if requested.
+    """
     name = type(model).__name__
+    if text_only and family == "audio-language":
+        family = "decoder"
     if family != "embedding" and model.config.model_type in _REFUSED:
         raise ArgumentError("model", f"{name} is not supported: {_REFUSED[model.config.model_type]}")
     others = other_modalities(model) if family in ("decoder", "encoder-decoder", "reranker") else []
@@ -315,3 +321,4 @@ def check_modalities(family: Family, model: Any, *, text_only: bool) -> None:
             f"{name} also takes {', '.join(others)}, which the files of its family do not have",
             hint="export it with fxonnx.export, or pass text_only=True (--text-only) for a model of text",
         )
+    return family

@@ -200,7 +200,7 @@ def _read_cache(
             inputs_embeds=embeds,
             attention_mask=mask,
             past_key_values=cache,
-            position_ids=None if positions.ndim > 2 else positions,  # of images
+            position_ids=None if positions is None or positions.ndim > 2 else positions,  # of images
         )
         # Padding is masked in the functions of the mixers: transformers would not mask it for single tokens.
         changed["attention_mask"] = {"full_attention": causal, "linear_attention": None, "conv": None}

@@ -114,7 +114,7 @@ class PerLayerDecoder(EmbeddingDecoder):
     def forward(self, inputs_embeds: Tensor, attention_mask: Tensor, position_ids: Tensor, past_key_values: Any) -> Any:
         config = self.model.config.get_text_config()
         embeddings, more = inputs_embeds.tensor_split([config.hidden_size], dim=-1)
-        more = more.unflatten(-1, (config.num_hidden_layers, config.hidden_size_per_layer_input))
+        more = more.reshape(*more.shape[:-1], config.num_hidden_layers, config.hidden_size_per_layer_input)
         return self.step(embeddings, attention_mask, position_ids, past_key_values, per_layer_inputs=more)
 
 
@@ -393,10 +393,11 @@ class Grid(Qwen):
 class PaddleOcrFeatures(ModelFeatures):
     """The features of PaddleOCR-VL, whose projector merges the patches of one image after another."""
 
-    def forward(self, pixel_values: Tensor, image_grid_thw: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, **inputs: Tensor) -> Tensor:
+        pixel_values, image_grid_thw = inputs["pixel_values"], inputs["image_grid_thw"]
         config = self.model.config.vision_config
         shape = config.num_channels, config.patch_size, config.patch_size
-        pixels = pixel_values.to(self.model.dtype).unflatten(1, shape).unsqueeze(0)
+        pixels = pixel_values.to(self.model.dtype).reshape(1, -1, *shape)
         hidden = self.model.visual(pixel_values=pixels, grid_thw=image_grid_thw).last_hidden_state
         projector, merge = self.model.projector, self.model.projector.merge_kernel_size[0]
         width = image_grid_thw[0, 2]
@@ -418,7 +419,8 @@ class PaddleOcr(Grid):
         return int(self.vision_config.num_channels * self.patch_size**2)
 
     def generation_inputs(self, ids: Tensor) -> dict[str, Tensor]:
-        pixels = self.inputs()["pixel_values"].unflatten(1, (-1, self.patch_size, self.patch_size))
+        pixels = self.inputs()["pixel_values"]
+        pixels = pixels.reshape(len(pixels), -1, self.patch_size, self.patch_size)
         return {**super().generation_inputs(ids), "pixel_values": pixels}
 
 

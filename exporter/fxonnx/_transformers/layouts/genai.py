@@ -156,10 +156,8 @@ def export(
         loaded = load_language_model(
             model, tokenizer, plan.dtype, is_embedding, chat_template, check, with_weights=is_needed
         )
-        if text_only and loaded.family == "audio-language":
-            loaded = replace(loaded, family="decoder")
-        check_modalities(loaded.family, loaded.model, text_only=text_only)
-        loaded = replace(loaded, is_packed=loaded.is_packed and quantize is None)
+        family = check_modalities(loaded.family, loaded.model, text_only=text_only)
+        loaded = replace(loaded, family=family, is_packed=loaded.is_packed and quantize is None)
         if loaded.is_packed:
             plan, name = _plan_of_checkpoint(loaded, plan, bool(adapters)), ""
         given = {"adapters": adapters, "recipe": recipe, "hidden_states": hidden_states, "inputs_embeds": inputs_embeds}
