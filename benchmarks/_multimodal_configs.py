@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tests.genai.small_models import VOCABULARY
+from tests.models.torchvision_shim import import_torchvision
 
 from ._language_model_configs import SIZES, has, plain, with_random_weights
 
@@ -80,6 +81,24 @@ _QWEN3_5: Options = {
     "vision_config": {**_QWEN, "out_hidden_size": 64, "num_position_embeddings": 25},
     "text_config": _LINEAR,
 }
+_GLM: Options = {
+    "vision_config": {**_QWEN, "out_hidden_size": 64},
+    "text_config": _SECTIONS,
+    **{"image_start_token_id": 296, "image_end_token_id": 295},
+}
+_TIMM: Options = {"architecture": "test_convnext", "model_args": {}, "hidden_size": 64}
+_GRANITE: Options = {
+    "encoder_config": {
+        "input_dim": 16,
+        "hidden_dim": 16,
+        "num_heads": 2,
+        "dim_head": 8,
+        "num_layers": 1,
+        "context_size": 8,
+    },
+    "projector_config": {"encoder_hidden_size": 16},
+    **{"window_size": 6, "downsample_rate": 3},
+}
 _PIXTRAL: Options = {"patch_size": 4, "image_size": 32, "head_dim": 8}
 _PARAKEET: Options = {"subsampling_conv_channels": 8, "num_mel_bins": 16, "conv_kernel_size": 5}
 _CROSS: Options = {"decoder": {"is_decoder": True, "add_cross_attention": True}}
@@ -101,6 +120,7 @@ _SMALL: Mapping[str, Options] = {
     },
     "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense", "sparse"]}},
     "emu3": {"vocabulary_map": {"<image>": 299, "<|extra_200|>": 298, "<|visual token 000000|>": 297}},
+    "fast_vlm": {"vision_config": _TIMM},
     "gemma3": _GEMMA3,
     "shieldgemma2": _GEMMA3,
     "got_ocr2": {"vision_config": _SAM},
@@ -110,12 +130,44 @@ _SMALL: Mapping[str, Options] = {
         "downsample_rate": "1/2",
         "vision_config": {**_TILES, "hidden_size": 64},
     },
+    "gemma3n": {
+        "vision_config": {
+            **{**_TIMM, "vocab_size": 4, "vocab_offset": 290},
+        },
+        "audio_config": {"vocab_offset": 294, "vocab_size": 6},
+        "text_config": {
+            **{"num_kv_shared_layers": 0, "vocab_size_per_layer_input": VOCABULARY, "altup_num_inputs": 2},
+            **{"hidden_size_per_layer_input": 8, "laurel_rank": 4},
+        },
+        "vision_soft_tokens_per_image": 25,
+    },
+    "gemma4": {
+        "vision_config": {
+            **{"model_type": "gemma4_vision", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1},
+            **{"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8, "pooling_kernel_size": 2},
+            **{"patch_size": 4, "position_embedding_size": 64},
+        },
+        "text_config": {"vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 8},
+    },
+    **dict.fromkeys(("glm46v", "glm4v", "glm_ocr", "glmga"), _GLM),
+    "glm4v_moe": {  # half of each head is rotated
+        **_GLM,
+        "text_config": {"rope_parameters": {**_SECTIONS["rope_parameters"], "mrope_section": [1, 1, 2]}},
+    },
+    "granite_speech": _GRANITE,
+    "granite_speech_plus": _GRANITE,
     "idefics3": {"vision_config": _TILES, "scale_factor": 2},
     "internvl": {"vision_config": {"image_size": [16, 16], "patch_size": [4, 4]}},
     "led": {"attention_window": 8, "max_encoder_position_embeddings": 256, "max_decoder_position_embeddings": 256},
     "lighton_ocr": {"vision_config": _PIXTRAL, "spatial_merge_size": 2},
     "llava": {"vision_config": _TILES, "vision_feature_layer": -1},
     "longt5": {"local_radius": 3, "global_block_size": 4},
+    "llama4": {
+        "vision_config": {
+            **{**_TILES, "intermediate_size": 64, "projector_input_dim": 16, "projector_output_dim": 16},
+            "vision_output_dim": 16,
+        },
+    },
     "mistral3": {"vision_config": _PIXTRAL, "spatial_merge_size": 2, "vision_feature_layer": -1},
     "mistral4": {"num_key_value_heads": 4, "head_dim": ...},
     "moonshine_streaming": {"num_key_value_heads": 4, "encoder_config": {"hidden_size": 64, "num_key_value_heads": 2}},
@@ -123,6 +175,7 @@ _SMALL: Mapping[str, Options] = {
         **{"hidden_size": 64, "vocab_size": VOCABULARY, "visual_indicator_token_ids": [21, 22, 290, 291, 292]},
         "vision_config": {**_TILES, "vocab_size": 37, "hidden_stride": 1},
     },
+    "paddleocr_vl": {"vision_config": {"spatial_merge_size": 2, "patch_size": 4}, "text_config": _SECTIONS},
     "paligemma": {"vision_config": {**_TILES, "projection_dim": 64}, "projection_dim": 64},
     "prophetnet": {"num_hidden_layers": ..., "hidden_size": 64},
     "pegasus_x": {"block_size": 8, "num_global_tokens": 4},
@@ -146,6 +199,7 @@ _SMALL: Mapping[str, Options] = {
     "qwen3_vl_moe": {**_QWEN3, "text_config": {**_SECTIONS, "sliding_window": ...}},
     "smolvlm": {"vision_config": _TILES, "scale_factor": 2},
     "vipllava": {"vision_config": _TILES, "vision_feature_layers": [-1]},
+    "voxtral": {"audio_config": {"max_source_positions": 40}},
     "whisper": {"max_source_positions": 1500, "num_mel_bins": 8},
 }
 _LARGE = 50_000_000
@@ -170,6 +224,7 @@ def make_multimodal(auto_class: str, model_type: str) -> Any:
         auto_class: A key of ``CLASSES``.
         model_type: One of its types.
     """
+    import_torchvision()  # towers of timm import it
     import transformers
 
     default = transformers.AutoConfig.for_model(model_type)

@@ -226,11 +226,8 @@ def _image_cases(model: Any, directory: Path) -> _Compared:
     for name, count in (("no image", 0), ("one image", 1), ("two images", 2)):
         images = _images(model, count) if count else {}
         tokens = _image_tokens(model, images) if count else [0]
-        token = model.config.image_token_id
-        start, end = (
-            getattr(model.config, "vision_start_token_id", 21),
-            getattr(model.config, "vision_end_token_id", 22),
-        )
+        token = next(getattr(model.config, name) for name in _TOKENS if hasattr(model.config, name))
+        start, end = (_mark(model.config, end) for end in ("start", "end"))
         pictures = [each for number in tokens for each in [start, *[token] * number, end]] if count else []
         ids = torch.tensor([[20, 21, *pictures, 23, 24, 25, 26]])
         kinds = {"mm_token_type_ids": (ids == token).int(), "token_type_ids": torch.zeros_like(ids)}
@@ -241,23 +238,42 @@ def _image_cases(model: Any, directory: Path) -> _Compared:
         inputs |= {key: value for key, value in kinds.items() if key in accepted and (count or key[0] == "t")}
         expected = [_generate(model, ids.shape[1], **inputs)]
         feeds = {**images, "num_image_tokens": torch.tensor([sum(tokens)])}
+        if model.config.model_type == "paddleocr_vl" and count:
+            feeds["pixel_values"] = images["pixel_values"].flatten(1)
         yield name, lambda ids=ids, feeds=feeds: _in_genai(directory, ids, feeds), expected, [inputs]
+
+
+def _mark(config: Any, end: str) -> int:
+    """The token at the start or the end of an image, or any other one."""
+    names = (f"vision_{end}_token_id", f"image_{end}_token_id")
+    return next((getattr(config, name) for name in names if hasattr(config, name)), 21 + (end == "end"))
 
 
 def _images(model: Any, count: int) -> dict[str, torch.Tensor]:
     """The tensors that a processor of transformers returns for some images."""
-    vision = model.config.vision_config
     generator = torch.Generator().manual_seed(count)
+    if "input_features" in inspect.signature(model.forward).parameters and not hasattr(model.config, "vision_config"):
+        return _clips(model, count, generator)
+    vision = model.config.vision_config
+    if "image_position_ids" in inspect.signature(model.forward).parameters:
+        sizes = [(4, 2), (2, 6)][:count]
+        places = torch.full((count, 12, 2), -1)
+        for row, (height, width) in enumerate(sizes):
+            places[row, : height * width] = torch.cartesian_prod(torch.arange(height), torch.arange(width)).flip(1)
+        pixels = torch.randn(count, 12, 3 * vision.patch_size**2, generator=generator)
+        return {"pixel_values": pixels, "image_position_ids": places}
     if "image_grid_thw" in inspect.signature(model.forward).parameters:
         merge = vision.spatial_merge_size
         grid = torch.tensor([[1, 3 * merge, 2 * merge], [1, 2 * merge, 4 * merge]][:count])
         channels = getattr(vision, "in_channels", None) or getattr(vision, "in_chans", 3)
-        size = channels * getattr(vision, "temporal_patch_size", 1) * vision.patch_size**2
+        shape = (channels * getattr(vision, "temporal_patch_size", 1) * vision.patch_size**2,)
+        if vision.model_type == "paddleocr_vl_vision":
+            shape = (channels, vision.patch_size, vision.patch_size)
         return {
-            "pixel_values": torch.randn(int(grid.prod(1).sum()), size, generator=generator),
+            "pixel_values": torch.randn(int(grid.prod(1).sum()), *shape, generator=generator),
             "image_grid_thw": grid,
         }
-    size = vision.image_size
+    size = getattr(vision, "image_size", (160, 160))
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
     pixels = torch.randn(count, getattr(vision, "num_channels", 3), height, width, generator=generator)
     accepted = inspect.signature(model.forward).parameters
@@ -270,8 +286,29 @@ def _images(model: Any, count: int) -> dict[str, torch.Tensor]:
     return {"pixel_values": pixels}
 
 
+_TOKENS = ("image_token_id", "audio_token_id", "audio_token_index")
+
+
+def _clips(model: Any, count: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """The tensors that a processor of transformers returns for some clips of audio."""
+    config = getattr(model.config, "audio_config", None) or model.config.encoder_config
+    length = 2 * getattr(config, "max_source_positions", 50)
+    if hasattr(config, "input_dim"):
+        return {"input_features": torch.randn(count, length, config.input_dim, generator=generator)}
+    features = torch.randn(count, config.num_mel_bins, length, generator=generator)
+    if "input_features_mask" not in inspect.signature(model.forward).parameters:
+        return {"input_features": features}
+    mask = torch.ones(count, length, dtype=torch.int64)
+    mask[-1, 64:] = 0
+    return {"input_features": features, "input_features_mask": mask}
+
+
 def _image_tokens(model: Any, images: Tensors) -> list[int]:
-    """The number of tokens of each image."""
+    """The number of tokens of each image, or of all clips of audio."""
+    kind = "audio" if "input_features" in images else "image"
     with torch.no_grad():
-        features = model.model.get_image_features(**images, return_dict=True).pooler_output
+        found = getattr(model.base_model, f"get_{kind}_features")(**images, return_dict=True)
+    features = found.last_hidden_state if found.pooler_output is None else found.pooler_output
+    if kind == "audio":
+        return [features.shape[:-1].numel()]
     return [each.shape[:-1].numel() for each in features]

@@ -36,6 +36,7 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any], str, Mapping[str, Any]]] = {
         "cohere2",
         {"alignment_intermediate_size": 32},
     ),
+    "deepseek_vl": ("DeepseekVL", {"model_type": "siglip_vision_model", **TOWER}, "llama", {}),
     "got_ocr2": ("GotOcr2", SAM, "qwen2", {}),
     "idefics3": ("Idefics3", TOWER, "llama", {"scale_factor": 2}),
     "internvl": (
@@ -49,6 +50,18 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any], str, Mapping[str, Any]]] = {
         {"model_type": "pixtral", **TOWER, "head_dim": 8, "num_channels": 3, "rope_parameters": ROPE},
         "qwen3",
         {"spatial_merge_size": 2},
+    ),
+    "llama4": (
+        "Llama4",
+        {
+            **TOWER,
+            "intermediate_size": 64,
+            "projector_input_dim": 16,
+            "projector_output_dim": 16,
+            "vision_output_dim": 16,
+        },
+        "llama4_text",
+        {},
     ),
     "llava": ("Llava", {"model_type": "clip_vision_model", **TOWER}, "llama", {"vision_feature_layer": -1}),
     # The tokens beside the images have embeddings of the vision tower.
@@ -111,7 +124,7 @@ def image_inputs(name: str, count: int) -> dict[str, torch.Tensor]:
 def test_tokens_are_equal(exported: tuple[str, Any, Path], count: int) -> None:
     name, model, directory = exported
     images = image_inputs(name, count) if count else {}
-    features = 16 if name in ("got_ocr2", "llava", "ovis2", "paligemma", "paligemma2", "vipllava") else 4
+    features = 16 if name in ("deepseek_vl", "got_ocr2", "llava", "ovis2", "paligemma", "paligemma2", "vipllava") else 4
     counts = [features] * count if name != "lighton_ocr" else [4, 2, 2][:count]
     pictures = [token for number in counts for token in [*[IMAGE] * number, 22]]
     ids = torch.tensor([[20, 21, *pictures, 23, 24, 25]])

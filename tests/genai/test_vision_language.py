@@ -112,13 +112,21 @@ def make_qwen(version: str, **sizes_of_tower: Any) -> Any:
         # Windows of 2 x 2 image tokens, except for the second layer.
         sizes |= {"window_size": 16, "fullatt_block_indexes": [1]}
     else:
-        sizes |= {"deepstack_visual_indexes": [0, 1], "num_position_embeddings": 25}
-    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
-    name = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL"}[version]
+        sizes |= {"num_position_embeddings": 25}
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
+    text: dict[str, Any] = {"num_hidden_layers": 1}
+    if version == "qwen3_vl":
+        # Features of further layers of the tower are read by one layer each.
+        sizes["deepstack_visual_indexes"], text["num_hidden_layers"] = [0, 1], 2
+    if version == "qwen3_5":
+        text = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
+        text |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+        text |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
+        rope["partial_rotary_factor"] = 1.0
+    name = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL", "qwen3_5": "Qwen3_5"}[version]
     config = getattr(transformers, f"{name}Config")(
         vision_config={**vision, **sizes, **sizes_of_tower},
-        # Features of further layers of Qwen3-VL's tower are read by one layer each.
-        text_config={**TEXT, "head_dim": 8, "rope_parameters": rope, "num_hidden_layers": 1 + (version == "qwen3_vl")},
+        text_config={**TEXT, "head_dim": 8, "rope_parameters": rope, **text},
         image_token_id=TOKENS["<|image_pad|>"],
         video_token_id=TOKENS["<|video_pad|>"],
         vision_start_token_id=TOKENS["<|vision_start|>"],
@@ -145,6 +153,7 @@ MODELS = {
     "qwen2_vl": lambda: make_qwen("qwen2_vl"),
     "qwen2_5_vl": lambda: make_qwen("qwen2_5_vl"),
     "qwen3_vl": lambda: make_qwen("qwen3_vl"),
+    "qwen3_5": lambda: make_qwen("qwen3_5"),
 }
 PROMPTS = {"gemma3": "<start_of_image>describe the image", "mistral3": "[INST][IMG]describe the image[/INST]"}
 PROMPTS["pixtral"] = PROMPTS["mistral3"]
@@ -253,7 +262,7 @@ def test_videos_are_frames(exported: tuple[str, Any, Path]) -> None:
     pixels = torch.randn(frames * height * width, 3 * 2 * 4 * 4, generator=torch.Generator().manual_seed(0))
     start, end, video = (TOKENS[name] for name in ("<|vision_start|>", "<|vision_end|>", "<|video_pad|>"))
     tokens = height * width // 4
-    if model_type == "qwen3_vl":
+    if model_type in ("qwen3_vl", "qwen3_5"):
         # Each frame has its time before it, like an image.
         spans = [[30 + frame, start, *[video] * tokens, end] for frame in range(frames)]
     else:
@@ -266,7 +275,7 @@ def test_videos_are_frames(exported: tuple[str, Any, Path]) -> None:
     tensors["pixel_values"], tensors["num_image_tokens"] = pixels.numpy(), np.array([tokens * frames])
     tensors["image_grid_thw"] = frame_grid
     tensors["input_ids"] = ids.int().numpy()
-    tensors["video_grid_thw"] = frame_grid if model_type == "qwen3_vl" else grid.numpy()
+    tensors["video_grid_thw"] = frame_grid if model_type in ("qwen3_vl", "qwen3_5") else grid.numpy()
     if model_type == "qwen2_5_vl":
         tensors["second_per_grid_ts"] = seconds.numpy()
     found = generated(directory, tensors, ids.shape[1])
@@ -360,6 +369,18 @@ def test_other_towers_are_refused(name: str, match: str, tmp_path: Path) -> None
     with pytest.raises(fxonnx.ArgumentError, match=match):
         fxonnx.genai.export(model, tmp_path / "out", tokenizer=make_tokenizer())
     assert not list(tmp_path.iterdir())
+
+
+def test_images_of_large_gemma4_are_refused(tmp_path: Path) -> None:
+    import transformers
+
+    text = {"model_type": "gemma4_text", **TEXT, "use_bidirectional_attention": "vision"}
+    text |= {"vocab_size_per_layer_input": 4, "hidden_size_per_layer_input": 0}
+    config = transformers.Gemma4Config(vision_config={"num_hidden_layers": 1}, text_config=text, audio_config=None)
+    with torch.device("meta"):
+        model = transformers.Gemma4ForConditionalGeneration(config)
+    with pytest.raises(fxonnx.ArgumentError, match="Gemma 4 are not supported if their tokens attend to each other"):
+        fxonnx.genai.export(model, tmp_path / "out", tokenizer=make_tokenizer())
 
 
 @pytest.mark.nightly

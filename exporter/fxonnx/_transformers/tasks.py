@@ -17,6 +17,7 @@ from .samples import IMAGE_SOURCES, SPEECH_SOURCES
 
 __all__ = [
     "ALIASES",
+    "AUDIO_TYPES",
     "FAMILIES",
     "TASKS",
     "Family",
@@ -196,7 +197,17 @@ def _tasks_of(config: Any, architecture: str | None) -> list[Task]:
     ]
 
 
-Family = Literal["decoder", "embedding", "encoder-decoder", "image", "reranker", "speech", "vision-language", "whisper"]
+Family = Literal[
+    "audio-language",
+    "decoder",
+    "embedding",
+    "encoder-decoder",
+    "image",
+    "reranker",
+    "speech",
+    "vision-language",
+    "whisper",
+]
 
 
 @dataclass(frozen=True)
@@ -220,6 +231,7 @@ FAMILIES: Mapping[str, FamilyRow] = MappingProxyType(
     {
         row.name: row
         for row in (
+            FamilyRow("audio-language", "AutoModelForSeq2SeqLM", in_genai=True, chats=True),
             FamilyRow("decoder", "AutoModelForCausalLM", in_genai=True, chats=True),
             FamilyRow("embedding", "AutoModel"),
             FamilyRow("encoder-decoder", "AutoModelForSeq2SeqLM"),
@@ -243,6 +255,8 @@ def family_of(config: Any, architecture: str, directory: Path | None, is_embeddi
         return "whisper"
     if getattr(config, "vision_config", None) is not None and not architecture.endswith("ForCausalLM"):
         return "vision-language"
+    if config.model_type in AUDIO_TYPES and not architecture.endswith("Model"):
+        return "audio-language"
     if config.model_type in SPEECH_SOURCES and not architecture.endswith(("Model", "Speech")):
         return "speech"
     if config.model_type in IMAGE_SOURCES:
@@ -251,6 +265,9 @@ def family_of(config: Any, architecture: str, directory: Path | None, is_embeddi
         return "encoder-decoder"
     return "embedding" if architecture.endswith("Model") and not architecture.endswith("LMHeadModel") else "decoder"
 
+
+AUDIO_TYPES = frozenset({"glmasr", "granite_speech", "granite_speech_plus", "voxtral"})
+"""Types of models whose decoder reads features of audio in place of tokens."""
 
 _MODALITIES = ("pixel_values", "image_patches", "input_features", "input_values", "protein_input_ids")
 
@@ -274,9 +291,15 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
 """Type of a model to the reason why it is not supported."""
 
 
-def check_modalities(family: Family, model: Any, *, text_only: bool) -> None:
-    """Reject a model of images or audio whose family has the inputs of text only."""
+def check_modalities(family: Family, model: Any, *, text_only: bool) -> Family:
+    """Reject a model of images or audio whose family has the inputs of text only.
+
+    Returns:
+        The family: that of text for a model of audio and text, if requested.
+    """
     name = type(model).__name__
+    if text_only and family == "audio-language":
+        family = "decoder"
     if family != "embedding" and model.config.model_type in _REFUSED:
         raise ArgumentError("model", f"{name} is not supported: {_REFUSED[model.config.model_type]}")
     others = other_modalities(model)
@@ -298,3 +321,4 @@ def check_modalities(family: Family, model: Any, *, text_only: bool) -> None:
             f"{name} also takes {', '.join(others)}, which the files of its family do not have",
             hint="export it with fxonnx.export, or pass text_only=True (--text-only) for a model of text",
         )
+    return family

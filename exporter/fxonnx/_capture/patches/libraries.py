@@ -366,6 +366,7 @@ _TOWERS = (
     *("qwen2_5_vl:Qwen2_5_VisionTransformerPretrainedModel", "qwen3_vl:Qwen3VLVisionModel"),
     *("qwen3_vl_moe:Qwen3VLMoeVisionModel", "qwen3_omni_moe:Qwen3OmniMoeVisionEncoder"),
     *("qwen3_5:Qwen3_5VisionModel", "qwen3_5_moe:Qwen3_5MoeVisionModel", "qwen4_exp:Qwen4ExpVisionModel"),
+    "paddleocr_vl:PaddleOCRVisionTransformer",
 )
 
 TRANSFORMERS_VISION_PATCHES: tuple[Patch, ...] = tuple(

@@ -258,7 +258,8 @@ def _change_layers(_model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
     cache_class = import_extra("transformers").DynamicCache
     for value in (*args, *kwargs.values()):
         for layer in value.layers if isinstance(value, cache_class) else ():
-            layer.update = partial(_update, layer.update)
+            if hasattr(layer, "update"):  # recurrent states have none
+                layer.update = partial(_update, layer.update)
 
 
 def _update(update: Any, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:

@@ -170,7 +170,8 @@ def _read_cache(
     """Make the cache of transformers of the dict, and masks for any number of tokens."""
     kwargs = {**dict(zip(inspect.signature(decoder.forward).parameters, args, strict=False)), **kwargs}
     given: Mapping[str, Tensor] = kwargs[parameter]
-    cache = _cache(decoder.config)
+    config = decoder.config.get_text_config(decoder=True)
+    cache = _cache(config)
     step.states, step.cache = {}, cache
     for name, value in given.items():
         index, _, kind = name.partition(".")
@@ -183,7 +184,9 @@ def _read_cache(
             # The mixers then run their code for prompts.
             layer.update_conv_state = partial(_update_convolution, step, int(index))
             layer.update_recurrent_state = partial(_keep_state, step)
-    embeds = decoder.get_input_embeddings()(kwargs["input_ids"])
+    embeds = kwargs.get("inputs_embeds")
+    if embeds is None:
+        embeds = decoder.get_input_embeddings()(kwargs["input_ids"])
     tokens = embeds.shape[1]
     mask = kwargs["attention_mask"]
     step.valid = mask[:, mask.shape[1] - tokens :]
@@ -191,12 +194,13 @@ def _read_cache(
     if any(hasattr(layer, "keys") for layer in cache.layers):
         if kwargs.get("position_ids") is None:
             changed["position_ids"] = (torch.arange(tokens, device=embeds.device) + cache.get_seq_length())[None]
+        positions = changed.get("position_ids", kwargs.get("position_ids"))
         causal = import_extra("transformers").masking_utils.create_causal_mask(
-            config=decoder.config,
+            config=config,
             inputs_embeds=embeds,
             attention_mask=mask,
             past_key_values=cache,
-            position_ids=changed.get("position_ids", kwargs.get("position_ids")),
+            position_ids=None if positions is None or positions.ndim > 2 else positions,  # of images
         )
         # Padding is masked in the functions of the mixers: transformers would not mask it for single tokens.
         changed["attention_mask"] = {"full_attention": causal, "linear_attention": None, "conv": None}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from contextlib import ExitStack
 from functools import partial, reduce
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +14,27 @@ from torch import Tensor, nn
 from ...errors import ArgumentError
 from ..core import warn_user
 from ..decoders.padding import ignores_padding
-from ..decoders.step import DYNAMIC_SHAPES, decoding, example_inputs
+from ..decoders.step import decoding, dynamic_shapes, example_inputs, input_names, state_names
 from ..directory import write_json
 from ..generation import compare_generation
 from ..language_models import LanguageModel
 from ..layouts.genai_config import context_length, genai_config
 from ..parts import Part, Request, decoder_calls, export_parts, rounded_parts, save_parts
 from ..untrusted import read_settings
+from .image_tiles import (
+    AudioClips,
+    Gemma3n,
+    Gemma4,
+    Grid,
+    ImageTiles,
+    Llama4,
+    MaskedTiles,
+    Ovis2,
+    PaddleOcr,
+    PaliGemma,
+    Qwen3_5,
+)
 from .vision_towers import (
-    TOWER_OPTIONS,
-    EmbeddingDecoder,
     Gemma3,
     LightOnOcr,
     Mistral3,
@@ -35,162 +45,7 @@ from .vision_towers import (
     VisionTower,
 )
 
-__all__ = ["ImageTiles", "MaskedTiles", "Ovis2", "PaliGemma", "export_vision_language"]
-
-
-class TileFeatures(nn.Module):
-    """``get_image_features`` for any number of tiles."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model.model
-
-    def forward(self, pixel_values: Tensor) -> Tensor:
-        pixel_values = pixel_values.to(self.model.dtype)
-        with ExitStack() as stack:
-            if self.model.config.model_type == "llava":
-                # Its list(features) would fix the number of tiles: make it a list of one tensor.
-                hook = self.model.multi_modal_projector.register_forward_hook(_with_leading_axis)
-                stack.callback(hook.remove)
-            features = self.model.get_image_features(pixel_values=pixel_values, return_dict=True).pooler_output
-        tokens: Tensor = (features[0] if isinstance(features, list) else features).flatten(0, 1)
-        return tokens
-
-
-def _with_leading_axis(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
-    return output.unsqueeze(0)
-
-
-class MaskedTileFeatures(TileFeatures):
-    """The tower of Idefics3 and SmolVLM, without the removal of tiles that pad a batch of prompts."""
-
-    def forward(self, pixel_values: Tensor, pixel_attention_mask: Tensor) -> Tensor:  # type: ignore[override]
-        pixel_values = pixel_values.flatten(0, 1).to(self.model.dtype)
-        patch = self.model.config.vision_config.patch_size
-        patches = pixel_attention_mask.flatten(0, 1).unfold(1, patch, patch).unfold(2, patch, patch)
-        mask = patches.sum((-1, -2)) > 0
-        hidden = self.model.vision_model(pixel_values=pixel_values, patch_attention_mask=mask).last_hidden_state
-        tokens: Tensor = self.model.connector(hidden).flatten(0, 1)
-        return tokens
-
-
-class ImageTiles(VisionTower):
-    """A tower that computes each tile by itself; every tile becomes the same number of tokens.
-
-    onnxruntime-genai has no preprocessing for such models: it takes the tensors that the processor of transformers
-    makes.
-
-    Attributes:
-        features: The class of the module.
-    """
-
-    # onnxruntime-genai runs the vision tower of this type once, with all of the given tensors.
-    genai_type = "phi3v"
-    features: ClassVar[type[TileFeatures]] = TileFeatures
-
-    def _patch_size(self) -> int:
-        return 1
-
-    def _merge_size(self) -> int:
-        return 1
-
-    def part(self) -> Part:
-        return Part(
-            self.features(self.model),
-            self._tiles(2),
-            self._dynamic_shapes(),
-            tuple({"tiles": count} for count in (1, 2, 3, 13)),
-            output_names=("image_features",),
-            options=TOWER_OPTIONS,
-        )
-
-    def inputs(self) -> dict[str, Tensor]:
-        return self._tiles(1)
-
-    def _tiles(self, count: int) -> dict[str, Tensor]:
-        size = self.vision_config.image_size
-        height, width = size if isinstance(size, (list, tuple)) else (size, size)
-        return {"pixel_values": self._normal(count, self.vision_config.num_channels, height, width)}
-
-    def _dynamic_shapes(self) -> dict[str, Any]:
-        return {"pixel_values": {0: "tiles"}}
-
-    def image_tokens(self) -> list[int]:
-        with torch.no_grad():
-            features = self.features(self.model)(**self.inputs())
-        return [self.config.image_token_id] * len(features)
-
-    def config_entries(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        # Further inputs are found by their names.
-        return {}, {"inputs": {"pixel_values": "pixel_values"}}
-
-    def preprocessing(self, _settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return []
-
-
-class MaskedTiles(ImageTiles):
-    """The tower of Idefics3 and SmolVLM: the tiles of one prompt, with a mask of their pixels."""
-
-    features = MaskedTileFeatures
-
-    def _tiles(self, count: int) -> dict[str, Tensor]:
-        pixels = super()._tiles(count)["pixel_values"].unsqueeze(0)
-        mask = torch.ones(1, count, *pixels.shape[3:], dtype=torch.int64, device=pixels.device)
-        return {"pixel_values": pixels, "pixel_attention_mask": mask}
-
-    def _dynamic_shapes(self) -> dict[str, Any]:
-        return {name: {1: "tiles"} for name in ("pixel_values", "pixel_attention_mask")}
-
-
-class Ovis2(ImageTiles):
-    """Ovis2, where tokens around the images have embeddings of the vision tower."""
-
-    def marks(self) -> tuple[tuple[int, ...], Tensor | None]:
-        tokens = tuple(self.config.visual_indicator_token_ids)
-        count = self.model.model.vision_tower.num_visual_indicator_tokens
-        return tokens, self.model.model.visual_embeddings_table.weight[-count:].detach()
-
-
-class PaliGemma(ImageTiles):
-    """PaliGemma: all tokens of the prompt attend to each other in both directions."""
-
-    def generation_inputs(self, ids: Tensor) -> dict[str, Tensor]:
-        return {"token_type_ids": torch.zeros_like(ids)}
-
-    def decoder(self) -> nn.Module:
-        return PaliGemmaDecoder(self.model)
-
-
-class PaliGemmaDecoder(EmbeddingDecoder):
-    """The decoder of PaliGemma, with a bidirectional mask for prompts without a past."""
-
-    def forward(self, inputs_embeds: Tensor, attention_mask: Tensor, position_ids: Tensor, past_key_values: Any) -> Any:
-        config = self.model.config.get_text_config()
-        masks = _prefix_masks(attention_mask, inputs_embeds.shape[1], getattr(config, "sliding_window", None))
-
-        def replace_mask(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-            mask = masks if isinstance(kwargs["attention_mask"], dict) else masks["full_attention"]
-            return args, {**kwargs, "attention_mask": mask}
-
-        hook = self.model.model.language_model.register_forward_pre_hook(replace_mask, with_kwargs=True)
-        try:
-            return self.step(inputs_embeds, attention_mask, position_ids, past_key_values)
-        finally:
-            hook.remove()
-
-
-def _prefix_masks(attention_mask: Tensor, tokens: int, window: int | None) -> dict[str, Tensor]:
-    """Masks by type of layer: causal, except that the tokens of a prompt without a past see all of it."""
-    total, device = attention_mask.shape[1], attention_mask.device
-    keys = torch.arange(total, device=device)
-    queries = torch.arange(total - tokens, total, device=device).unsqueeze(-1)
-    is_prompt = queries[:1] == 0
-    present = attention_mask[:, None, None].bool()
-    masks = {"full_attention": ((queries >= keys) | is_prompt) & present}
-    if window is not None:
-        in_window = (queries >= keys) & (queries - keys < window)
-        masks["sliding_attention"] = (in_window | is_prompt) & present
-    return masks
+__all__ = ["export_vision_language"]
 
 
 _BATCH, _PAST, _TOKENS = 2, 5, 3
@@ -200,9 +55,16 @@ _PROCESSOR = "genai_processor_config.json"
 
 VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
     {
+        **dict.fromkeys(("glmasr", "granite_speech", "granite_speech_plus", "voxtral"), AudioClips),
         "aya_vision": ImageTiles,
         "cohere2_vision": ImageTiles,
+        "deepseek_vl": ImageTiles,
+        "fast_vlm": ImageTiles,
         "gemma3": Gemma3,
+        "gemma3n": Gemma3n,
+        "gemma4": Gemma4,
+        "llama4": Llama4,
+        **dict.fromkeys(("glm46v", "glm4v", "glm4v_moe", "glm_ocr", "glmga"), Grid),
         "got_ocr2": ImageTiles,
         "idefics3": MaskedTiles,
         "internvl": ImageTiles,
@@ -210,10 +72,13 @@ VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
         "llava": ImageTiles,
         "mistral3": Mistral3,
         "ovis2": Ovis2,
+        "paddleocr_vl": PaddleOcr,
         "paligemma": PaliGemma,
         "pp_chart2table": ImageTiles,
         "qwen2_vl": Qwen,
         "qwen2_5_vl": Qwen2_5,
+        "qwen3_5": Qwen3_5,
+        "qwen3_5_moe": Qwen3_5,
         "qwen3_vl": Qwen3,
         "qwen3_vl_moe": Qwen3,
         "shieldgemma2": Gemma3,
@@ -225,7 +90,6 @@ VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
 
 _REASONS: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys(("gemma3n", "gemma4"), "the decoder reads an embedding of the tokens in every layer"),
         "lfm2_vl": "the vision tower resizes its positions to the size of each image",
         **dict.fromkeys(
             ("llava_next", "llava_next_video", "llava_onevision"),
@@ -248,15 +112,16 @@ class TokenEmbedding(nn.Module):
     def __init__(self, model: Any, tower: VisionTower) -> None:
         super().__init__()
         self.size = tower.feature_size()
-        self.embed_tokens = model.get_input_embeddings()
-        self.image_tokens = tower.feature_tokens()
+        self.embed_tokens = tower.embedding()
+        self.image_tokens, self.placeholder = tower.feature_tokens(), tower.placeholder()
         self.marks, rows = tower.marks()
         self.register_buffer("mark_rows", rows)
+        self.layers = tower.layer_embeddings()
 
     def forward(self, input_ids: Tensor, image_features: Tensor) -> Tensor:
         is_image = reduce(operator.or_, (input_ids == token for token in self.image_tokens))
-        if max(self.image_tokens) >= self.embed_tokens.num_embeddings:
-            input_ids = input_ids.masked_fill(is_image, 0)
+        if self.placeholder is not None:
+            input_ids = input_ids.masked_fill(is_image, self.placeholder)
         embeddings: Tensor = self.embed_tokens(input_ids)
         index = is_image.flatten().cumsum(0).reshape(is_image.shape) - 1
         count = image_features.shape[0]
@@ -267,7 +132,11 @@ class TokenEmbedding(nn.Module):
         for position, token in enumerate(self.marks):
             is_mark = (input_ids == token) & is_feature.any()
             embeddings = torch.where(is_mark.unsqueeze(-1), self.mark_rows[position], embeddings)
-        return torch.where(is_feature.unsqueeze(-1), rows[index.clamp(0, count)], embeddings)
+        found = torch.where(is_feature.unsqueeze(-1), rows[index.clamp(0, count)], embeddings)
+        if self.layers is not None:
+            further = self.layers(input_ids)
+            found = torch.cat([found[..., : -further.shape[-1]], further], -1)
+        return found
 
 
 def export_vision_language(loaded: LanguageModel, request: Request) -> None:
@@ -282,6 +151,8 @@ def export_vision_language(loaded: LanguageModel, request: Request) -> None:
         )
     has_pixtral = model_type == "llava" and loaded.model.config.vision_config.model_type == "pixtral"
     tower = (Pixtral if has_pixtral else VISION_TOWERS[model_type])(loaded.model)
+    if "input_features" not in tower.inputs() and getattr(loaded.model.config, "audio_config", None) is not None:
+        warn_user("the model also takes audio, which the files do not have: only its images are exported")
     parts = _parts(loaded.model, tower, request)
     programs = export_parts(parts, request)
     if not ignores_padding(programs["decoder"], loaded.model.config.get_text_config(decoder=True)):
@@ -306,13 +177,13 @@ def export_vision_language(loaded: LanguageModel, request: Request) -> None:
 
 
 def _parts(model: Any, tower: VisionTower, request: Request) -> dict[str, Part]:
-    tokens = torch.tensor([[3, model.config.image_token_id, 4], [model.config.image_token_id, 5, 6]])
+    token = tower.feature_tokens()[0]
+    tokens = torch.tensor([[3, token, 4], [token, 5, 6]])
     embeds = torch.zeros(_BATCH, _TOKENS, tower.feature_size(), dtype=model.dtype, device=model.device)
     inputs = example_inputs(model)
     del inputs["input_ids"]
     inputs["inputs_embeds"] = embeds
-    shapes: dict[str, Any] = {**DYNAMIC_SHAPES, "inputs_embeds": {0: "batch", 1: "tokens"}}
-    del shapes["input_ids"]
+    shapes, states = dynamic_shapes(inputs), state_names(inputs)
     if tower.has_3d_positions():
         positions = torch.arange(_PAST, _PAST + _TOKENS, device=model.device)
         inputs["position_ids"] = positions.expand(3, _BATCH, _TOKENS).contiguous()
@@ -332,7 +203,15 @@ def _parts(model: Any, tower: VisionTower, request: Request) -> dict[str, Part]:
             ),
             output_names=("inputs_embeds",),
         ),
-        "decoder": Part(tower.decoder(), inputs, shapes, calls, context=partial(decoding, model, request)),
+        "decoder": Part(
+            tower.decoder(),
+            inputs,
+            shapes,
+            calls,
+            input_names=tuple(input_names(inputs) or ()),
+            output_names=("logits", *(f"present.{name}" for name in states)) if states else (),
+            context=partial(decoding, model, request, states),
+        ),
     }
 
 
@@ -342,7 +221,7 @@ def _with_parts(config: dict[str, Any], tower: VisionTower) -> dict[str, Any]:
         **config["model"],
         "type": tower.genai_type,
         "decoder": {**config["model"]["decoder"], "hidden_size": tower.feature_size()},
-        "image_token_id": tower.config.image_token_id,
+        "image_token_id": tower.feature_tokens()[0],
         **entries,
         "vision": {
             "filename": "vision.onnx",
@@ -385,11 +264,11 @@ def _verify(loaded: LanguageModel, tower: VisionTower, request: Request) -> None
     words = [word for word in words if word not in special]
     ids = torch.tensor([[*words, *image, *words]], device=loaded.model.device)
     feeds = tower.inputs()
-    count = torch.tensor([image.count(loaded.model.config.image_token_id)])
+    count = torch.tensor([image.count(tower.feature_tokens()[0])])
     inputs = {**feeds, **tower.generation_inputs(ids), "input_ids": ids, "attention_mask": torch.ones_like(ids)}
     # generate() of Qwen2-VL keeps the offset of the positions.
-    offset = getattr(loaded.model.model, "rope_deltas", None)
+    offset = getattr(loaded.model.base_model, "rope_deltas", None)
     compare_generation(
         loaded.model, request.directory, ids, {**feeds, "num_image_tokens": count}, inputs, request.tolerance
     )
-    loaded.model.model.rope_deltas = offset
+    loaded.model.base_model.rope_deltas = offset

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ...errors import ArgumentError
 from ..core import attention_function
 from ..parts import Call, Part, input_dtype
+from .image_text import image_token
 
 __all__ = [
     "TOWER_OPTIONS",
@@ -53,7 +54,8 @@ class VisionTower(ABC):
     def __init__(self, model: Any) -> None:
         self.model = model
         self.config = model.config
-        self.vision_config = model.config.vision_config
+        names = ("vision_config", "audio_config", "encoder_config")
+        self.vision_config = next(filter(None, (getattr(model.config, name, None) for name in names)))
         self.patch_size = self._patch_size()
         self.merge_size = self._merge_size()
 
@@ -102,7 +104,20 @@ class VisionTower(ABC):
 
     def feature_tokens(self) -> tuple[int, ...]:
         """The tokens that image features replace."""
-        return (self.config.image_token_id,)
+        return (image_token(self.config),)
+
+    def embedding(self) -> nn.Module:
+        """The module that computes the embeddings of tokens."""
+        module: nn.Module = self.model.get_input_embeddings()
+        return module
+
+    def placeholder(self) -> int | None:
+        """The token whose embedding such tokens have without features; by default their own, if it exists."""
+        return 0 if max(self.feature_tokens()) >= self.model.get_input_embeddings().num_embeddings else None
+
+    def layer_embeddings(self) -> nn.Module | None:
+        """The module that computes further embeddings of tokens: the ends of the rows that the decoder reads."""
+        return None
 
     def marks(self) -> tuple[tuple[int, ...], Tensor | None]:
         """Tokens around images, and the rows of features that replace them in prompts with an image."""
@@ -324,7 +339,7 @@ class Qwen(VisionTower):
     """
 
     genai_type = "qwen2_5_vl"
-    features: ClassVar[type[QwenFeatures]] = QwenFeatures
+    features: ClassVar[type[nn.Module]] = QwenFeatures
 
     def _merge_size(self) -> int:
         return int(self.vision_config.spatial_merge_size)
@@ -340,23 +355,31 @@ class Qwen(VisionTower):
             options=TOWER_OPTIONS,
         )
 
-    def inputs(self) -> dict[str, Tensor]:
+    def _patch_length(self) -> int:
         config = self.vision_config
-        grid = [1, _ROWS * self.merge_size, _COLUMNS * self.merge_size]
         channels = getattr(config, "in_channels", None) or config.in_chans
-        pixels = self._normal(grid[1] * grid[2], channels * config.temporal_patch_size * self.patch_size**2)
+        return int(channels * config.temporal_patch_size * self.patch_size**2)
+
+    def inputs(self) -> dict[str, Tensor]:
+        grid = [1, _ROWS * self.merge_size, _COLUMNS * self.merge_size]
+        pixels = self._normal(grid[1] * grid[2], self._patch_length())
         return {"pixel_values": pixels, "image_grid_thw": torch.tensor([grid], device=self.model.device)}
+
+    def _mark(self, end: str) -> int:
+        """The token at the start or the end of an image."""
+        config = self.config
+        return int(getattr(config, f"vision_{end}_token_id", None) or getattr(config, f"image_{end}_token_id"))
 
     def image_tokens(self) -> list[int]:
         images = [self.config.image_token_id] * (_ROWS * _COLUMNS)
-        return [self.config.vision_start_token_id, *images, self.config.vision_end_token_id]
+        return [self._mark("start"), *images, self._mark("end")]
 
     def config_entries(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        names = ("video_token_id", "vision_start_token_id")
+        tokens = {"video_token_id": self.config.video_token_id, "vision_start_token_id": self._mark("start")}
         inputs = {"pixel_values": "pixel_values", "image_grid_thw": "image_grid_thw"}
         # Of videos, whose frames have one position each unless the model specifies their time.
         rate = getattr(self.vision_config, "tokens_per_second", 1)
-        return {name: getattr(self.config, name) for name in names}, {"inputs": inputs, "tokens_per_second": rate}
+        return tokens, {"inputs": inputs, "tokens_per_second": rate}
 
     def feature_tokens(self) -> tuple[int, ...]:
         return self.config.image_token_id, self.config.video_token_id

@@ -156,8 +156,8 @@ def export(
         loaded = load_language_model(
             model, tokenizer, plan.dtype, is_embedding, chat_template, check, with_weights=is_needed
         )
-        check_modalities(loaded.family, loaded.model, text_only=text_only)
-        loaded = replace(loaded, is_packed=loaded.is_packed and quantize is None)
+        family = check_modalities(loaded.family, loaded.model, text_only=text_only)
+        loaded = replace(loaded, family=family, is_packed=loaded.is_packed and quantize is None)
         if loaded.is_packed:
             plan, name = _plan_of_checkpoint(loaded, plan, bool(adapters)), ""
         given = {"adapters": adapters, "recipe": recipe, "hidden_states": hidden_states, "inputs_embeds": inputs_embeds}
@@ -222,6 +222,11 @@ def _plan_of_checkpoint(loaded: LanguageModel, plan: PrecisionPlan, has_adapters
 
 def _write_tokenizer(loaded: LanguageModel, directory: Path, name: str) -> None:
     loaded.tokenizer.save_pretrained(directory)
+    settings = directory / "tokenizer_config.json"
+    if settings.is_file():
+        # onnxruntime-genai refuses this class, which has the same algorithm; the comparison encodes a text.
+        text = settings.read_text(encoding="utf-8")
+        settings.write_text(text.replace('"Qwen3_5Tokenizer"', '"Qwen2Tokenizer"'), encoding="utf-8")
     template = prompt_template(loaded.tokenizer) if FAMILIES[loaded.family].chats else None
     if template is not None:
         # By this file, Foundry Local finds the model under its cache directory.
@@ -234,6 +239,7 @@ def _write_tokenizer(loaded: LanguageModel, directory: Path, name: str) -> None:
 
 _EXPORTS: Mapping[Family, Callable[[LanguageModel, Request], None]] = MappingProxyType(
     {
+        "audio-language": export_vision_language,
         "decoder": export_decoder,
         "embedding": export_embedding,
         "encoder-decoder": export_encoder_decoder,
