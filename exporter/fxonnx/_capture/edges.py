@@ -33,6 +33,7 @@ from fxonnx_translations._torch_compat import FloorDiv, Mod, PythonMod, ValueRan
 from .._own_operators import define_operator
 from .._user_files import is_user_file, is_user_frame
 from .constraints.guard_recorder import DataEdge, GuardLog, user_line
+from .constraints.relation_forms import without_floats
 from .data_dependence.checks import answer_at
 from .data_dependence.concrete_values import active_values
 from .evaluating_code import Asking, evaluating_frame
@@ -128,6 +129,7 @@ def _is_assumed(log: GuardLog, size: sympy.Expr, divisor: sympy.Expr) -> bool:
 
 def edge_of(condition: sympy.Basic, ranges: Mapping[sympy.Symbol, Any]) -> tuple[sympy.Basic, bool] | None:
     """The sizes beside the edge of a condition as a relation, and the answer there; None without an edge."""
+    condition = without_floats(condition)
     if not isinstance(condition, sympy.Rel) or not all(side.is_integer for side in condition.args):
         return None
     if isinstance(condition, sympy.Eq | sympy.Ne):
