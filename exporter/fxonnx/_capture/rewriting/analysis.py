@@ -396,11 +396,27 @@ def begins_loop(file: str, line: int) -> bool:
 
 def loop_lines(file: str, lines: Iterable[int]) -> set[int]:
     """The lines of a file, of those that are given, where a loop or a list that a loop fills begins."""
+    return _lines_where(_begins_loop, file, lines)
+
+
+def branch_lines(file: str, lines: Iterable[int]) -> set[int]:
+    """The lines of a file, of those that are given, with the test of a branch."""
+    return _lines_where(_has_test, file, lines)
+
+
+def _lines_where(begins: Callable[[ast.AST, int], bool], file: str, lines: Iterable[int]) -> set[int]:
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
         return set()
-    return {line for line in lines if any(_begins_loop(node, line) for node in _nodes_at(tree, line))}
+    return {line for line in lines if any(begins(node, line) for node in _nodes_at(tree, line))}
+
+
+def _has_test(node: ast.AST, line: int) -> bool:
+    match node:
+        case ast.Call(ast.Attribute(attr="equal")):
+            return node.lineno <= line <= (node.end_lineno or line)
+    return isinstance(node, ast.If | ast.IfExp) and node.test.lineno <= line <= (node.test.end_lineno or line)
 
 
 def _nodes_at(node: ast.AST, line: int) -> Iterator[ast.AST]:
