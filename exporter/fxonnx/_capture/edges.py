@@ -286,11 +286,24 @@ def traced_size_branches(places: Collection[str], log: GuardLog) -> Iterator[Non
 
 
 def is_size_branch(condition: Any, place: str) -> bool:
-    """Whether both branches of a condition of unknown value are captured, if it is one on sizes of inputs."""
+    """Whether both branches of a condition of unknown value are captured, if it is one on sizes of inputs.
+
+    With the value of a tensor, it may be one on sizes as well: ``m == n and (x == y).all()``.
+    """
     known = active(SizeBranches)
-    if known is None or not isinstance(condition, torch.SymBool) or place not in known.places:
+    if known is None or not isinstance(condition, torch.SymBool):
         return False
-    return condition.node.expr.free_symbols <= condition.node.shape_env.backed_var_to_val.keys()
+    on_sizes, on_data = _conjuncts(condition)
+    return bool(on_sizes) and (bool(on_data) or place in known.places)
+
+
+def _conjuncts(condition: torch.SymBool) -> tuple[list[sympy.Basic], list[sympy.Basic]]:
+    """The parts of a condition, or of its negation, that all hold where it does: on sizes of inputs, and others."""
+    environment = condition.node.shape_env
+    asked = environment.replace(condition.node.expr)
+    parts = sympy.And.make_args(sympy.Not(asked) if isinstance(asked, sympy.Or) else asked)
+    on_sizes = [part for part in parts if part.free_symbols <= environment.backed_var_to_val.keys()]
+    return on_sizes, [part for part in parts if part not in on_sizes]
 
 
 def sides_of(
@@ -301,9 +314,13 @@ def sides_of(
     if known is None:
         return None
     environment, log = condition.node.shape_env, known.log
-    asked = environment.replace(condition.node.expr)
+    on_sizes, on_data = _conjuncts(condition)
+    asked = sympy.And(*on_sizes)
+    relations = [asked, sympy.true if on_data else sympy.Not(asked)]
+    if isinstance(environment.replace(condition.node.expr), sympy.Or):
+        relations.reverse()
     made = []
-    for relation, branch in zip((asked, sympy.Not(asked)), branches, strict=True):
+    for relation, branch in zip(relations, branches, strict=True):
         sizes = _sizes_where(relation, environment, known)
         if sizes is None:
             return None
@@ -390,16 +407,12 @@ def _equal(original: Callable[..., Any], input: torch.Tensor, other: torch.Tenso
     known, line = active(SizeBranches), user_line(sys._getframe(1))
     if known is None or line is None or line.place.partition(" in ")[0] not in known.places or input.dim() != other.dim():
         return original(input, other)
-    is_equal: Any = torch.ones((), dtype=torch.bool)
+    is_same: Any = True
     for axis, (size, length) in enumerate(zip(input.shape, other.shape, strict=True)):
-        same: Any = size == length
-        if isinstance(same, torch.SymBool):
-            common = sym_min(size, length)
-            input, other = input.narrow(axis, 0, common), other.narrow(axis, 0, common)
-            is_equal = torch.logical_and(is_equal, torch.scalar_tensor(same, dtype=torch.bool))
-        elif not same:
-            return False
-    return torch.logical_and(is_equal, (input == other).all()).item()
+        common = sym_min(size, length)
+        input, other = input.narrow(axis, 0, common), other.narrow(axis, 0, common)
+        is_same = (size == length) & is_same
+    return is_same if is_same is False else is_same & (input == other).all().item()
 
 
 def chosen(condition: torch.SymBool, one: Any, other: Any) -> Any:
@@ -407,7 +420,15 @@ def chosen(condition: torch.SymBool, one: Any, other: Any) -> Any:
     environment = condition.node.shape_env
     values = [getattr(number, "node", None) for number in (one, other)]
     sides = [sympy.Integer(number) if node is None else node.expr for number, node in zip((one, other), values, strict=True)]
-    indicator = _indicator(environment.replace(condition.node.expr))
+    asked = environment.replace(condition.node.expr)
+    on_sizes, on_data = _conjuncts(condition)
+    if on_data:
+        first, last = sides[::-1] if isinstance(asked, sympy.Or) else sides
+        equal = {one.lhs: one.rhs for one in on_sizes if isinstance(one, sympy.Eq)}
+        is_same = environment.replace(first - last).xreplace(equal) == 0
+        indicator = sympy.Integer(isinstance(asked, sympy.Or)) if is_same else None
+    else:
+        indicator = _indicator(asked)
     if indicator is None:
         return None
     size = environment.replace(sides[1] + indicator * (sides[0] - sides[1]))

@@ -384,7 +384,7 @@ def _has_control_flow(outcome: Outcome, plan: CapturePlan) -> bool:
 def _rewritten_control_flow(failure: Failure, plan: CapturePlan) -> Decision:
     guard = plan.guard or failure
     try:
-        rewriting, change = (plan.rewriting or Rewriting(failure.error)).after(failure.error)
+        rewriting, change = (plan.rewriting or plan.sizes or Rewriting(failure.error)).after(failure.error)
     except CaptureError as last:
         error = _reported(guard.error, last)
         return Failure(error, guard=None if isinstance(error, SpecializedDimsError) else guard)

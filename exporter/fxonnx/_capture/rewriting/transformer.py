@@ -558,4 +558,7 @@ def _locate(node: _Node, like: ast.AST) -> _Node:
     for found in ast.walk(node):
         if "lineno" in found._attributes and not hasattr(found, "lineno"):
             ast.copy_location(found, like)
+            if isinstance(found, ast.Attribute):
+                # Python gives a call the last line of an attribute.
+                found.end_lineno = found.lineno
     return node

@@ -237,9 +237,12 @@ def _is_right_at(
         args, kwargs = resize_inputs(capture.exported_program, limits, call, sizes)
         label = ", ".join(f"{name} = {size}" for name, size in sizes.items())
         variation = Variation.of(label, args, kwargs, is_required=True)
-        statuses.append(
-            _status(prover, variation) if paths is None else _status_of_branches(capture, prover, variation, paths)
-        )
+        if paths is not None:
+            statuses.append(_status_of_branches(capture, prover, variation, paths))
+        for one in with_other_values(capture, variation) if paths is None else ():
+            statuses.append(_status(prover, one))
+            if not prover.coverage.missing():
+                break
     return "different" not in statuses and "equal" in statuses if statuses else None
 
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import sympy
 import torch
 
-from fxonnx_translations._torch_compat import TreeSpec, pytree
+from fxonnx_translations._torch_compat import TreeSpec, check, pytree
 
 from ....errors import CaptureError
 from ...function_transforms import reject_lost_gradients
@@ -106,7 +106,7 @@ class _Output:
         if self.dtype is not None:
             return number_of(result)
         if self.shape is not None:
-            torch._check(result.shape[0] == math.prod(self.shape))
+            check(result.shape[0] == math.prod(self.shape))
             return result.view(self.shape)
         return result.movedim(0, self.axis) if self.axis else result
 

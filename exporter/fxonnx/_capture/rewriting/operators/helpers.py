@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from fxonnx_translations._torch_compat import sym_max
+from fxonnx_translations._torch_compat import sym_max, sym_not
 
 from ....errors import CaptureError
 from ...constraints.guard_recorder import source_line_of
@@ -278,9 +278,16 @@ class Helpers:
         """``a and b`` or ``a or b``; in a test, only the truth of the value matters."""
         value = operands[0]()
         for index, operand in enumerate(operands[1:], 1):
+            rest = partial(self._logical, is_and, at, is_test, *operands[index:])
+            value = self._condition(at, value) if is_test else value
+            sides = self._sides(at, value, rest, rest) if is_test else None
+            if sides is not None:
+                # Where the first one decides, Python does not ask the others.
+                other = sides[0 if is_and else 1]()
+                if isinstance(other, bool | torch.SymBool) and not is_symbolic(other):
+                    return operator.and_(value, other) if is_and else operator.or_(value, other)
             if is_symbolic(value):
                 self.rewritten(at)
-                rest = partial(self._logical, is_and, at, is_test, *operands[index:])
 
                 def branch(has_value: bool) -> Any:
                     found = value if has_value else rest()  # noqa: B023
@@ -289,14 +296,6 @@ class Helpers:
 
                 branches = (lambda: branch(not is_and), lambda: branch(is_and))
                 return symbolic_branch(value, branches, None, self.refuse(at))
-            rest = partial(self._logical, is_and, at, is_test, *operands[index:])
-            value = self._condition(at, value) if is_test else value
-            sides = self._sides(at, value, rest, rest) if is_test else None
-            if sides is not None:
-                # Where the first one decides, the others are not asked.
-                other = sides[0 if is_and else 1]()
-                if isinstance(other, bool | torch.SymBool):
-                    return operator.and_(value, other) if is_and else operator.or_(value, other)
             if bool(value) is not is_and:
                 return value
             value = operand()
@@ -318,6 +317,8 @@ class Helpers:
     def not_(value: Any) -> Any:
         """``not value``."""
         value = truth(value)
+        if is_size_branch(value, ""):
+            return sym_not(value)
         return torch.logical_not(as_condition(value)) if is_symbolic(value) else not value
 
     @staticmethod
