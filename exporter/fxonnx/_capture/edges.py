@@ -57,6 +57,7 @@ from .user_code import function_source
 
 __all__ = [
     "SizeBranches",
+    "answer_in_branch",
     "answered_beside_data_edges",
     "answered_beside_edges",
     "chosen",
@@ -262,11 +263,13 @@ class SizeBranches:
         places: The lines of the conditions, ``file.py:12``.
         log: Receives the conditions, and what the branches require of sizes.
         sizes: The sizes for which a branch is traced, by symbol; empty outside of branches.
+        holding: The conditions that hold in it.
     """
 
     places: Collection[str]
     log: GuardLog
     sizes: Mapping[sympy.Symbol, sympy.Integer] = field(default_factory=dict)
+    holding: frozenset[sympy.Basic] = frozenset()
 
 
 @contextmanager
@@ -301,7 +304,7 @@ def _conjuncts(condition: torch.SymBool) -> tuple[list[sympy.Basic], list[sympy.
     """The parts of a condition, or of its negation, that all hold where it does: on sizes of inputs, and others."""
     environment = condition.node.shape_env
     asked = environment.replace(condition.node.expr)
-    parts = sympy.And.make_args(sympy.Not(asked) if isinstance(asked, sympy.Or) else asked)
+    parts = sympy.And.make_args(sympy.Not(asked) if isinstance(asked, sympy.Not) else asked)
     on_sizes = [part for part in parts if part.free_symbols <= environment.backed_var_to_val.keys()]
     return on_sizes, [part for part in parts if part not in on_sizes]
 
@@ -317,18 +320,29 @@ def sides_of(
     on_sizes, on_data = _conjuncts(condition)
     asked = sympy.And(*on_sizes)
     relations = [asked, sympy.true if on_data else sympy.Not(asked)]
-    if isinstance(environment.replace(condition.node.expr), sympy.Or):
+    if isinstance(condition.node.expr, sympy.Not):
         relations.reverse()
+    answers = (condition.node.expr, sympy.Not(condition.node.expr))
     made = []
-    for relation, branch in zip(relations, branches, strict=True):
+    for relation, answer, branch in zip(relations, answers, branches, strict=True):
         sizes = _sizes_where(relation, environment, known)
         if sizes is None:
             return None
-        made.append(_at_side(replace(known, sizes=sizes), sympy.And(log.side, relation), branch))
+        side = replace(known, sizes=sizes, holding=known.holding | {answer})
+        made.append(_at_side(side, sympy.And(log.side, relation), branch))
     # The proof runs the program where each of these does not hold.
     for relation in (asked,) if log.side is sympy.true else (asked, sympy.Not(asked)):
         log.edges.setdefault(sympy.Or(sympy.Not(log.side), relation), line)
     return made
+
+
+def answer_in_branch(condition: Any) -> bool | None:
+    """The value of a condition in a branch that is traced, if the branch depends on it."""
+    known = active(SizeBranches)
+    if known is None or not isinstance(condition, torch.SymBool):
+        return None
+    answers = {True: condition.node.expr, False: sympy.Not(condition.node.expr)}
+    return next((value for value, one in answers.items() if one in known.holding), None)
 
 
 def _at_side(side: SizeBranches, condition: sympy.Basic, branch: Callable[[], _T]) -> Callable[[], _T]:
@@ -412,7 +426,10 @@ def _equal(original: Callable[..., Any], input: torch.Tensor, other: torch.Tenso
         common = sym_min(size, length)
         input, other = input.narrow(axis, 0, common), other.narrow(axis, 0, common)
         is_same = (size == length) & is_same
-    return is_same if is_same is False else is_same & (input == other).all().item()
+    if is_same is False:
+        return False
+    # A number: graphs of branches can compute conditions on it.
+    return is_same & ((input == other).all().to(torch.int64).item() == 1)
 
 
 def chosen(condition: torch.SymBool, one: Any, other: Any) -> Any:
@@ -423,10 +440,10 @@ def chosen(condition: torch.SymBool, one: Any, other: Any) -> Any:
     asked = environment.replace(condition.node.expr)
     on_sizes, on_data = _conjuncts(condition)
     if on_data:
-        first, last = sides[::-1] if isinstance(asked, sympy.Or) else sides
+        first, last = sides[::-1] if isinstance(asked, sympy.Not) else sides
         equal = {one.lhs: one.rhs for one in on_sizes if isinstance(one, sympy.Eq)}
         is_same = environment.replace(first - last).xreplace(equal) == 0
-        indicator = sympy.Integer(isinstance(asked, sympy.Or)) if is_same else None
+        indicator = sympy.Integer(isinstance(asked, sympy.Not)) if is_same else None
     else:
         indicator = _indicator(asked)
     if indicator is None:
@@ -448,6 +465,9 @@ def _indicator(condition: sympy.Basic) -> sympy.Expr | None:
         if isinstance(condition, sympy.And):
             return sympy.Mul(*parts)
         return 1 - sympy.Mul(*(1 - part for part in parts))
+    if isinstance(condition, sympy.Not):
+        part = _indicator(condition.args[0])
+        return None if part is None else 1 - part
     condition = without_floats(condition)
     if not isinstance(condition, sympy.Rel) or not all(side.is_integer for side in condition.args):
         return None

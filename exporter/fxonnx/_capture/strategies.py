@@ -351,7 +351,7 @@ def _is_at_guard(outcome: Outcome, plan: CapturePlan) -> bool:
 
 
 def _may_have_data_edges(outcome: Outcome, plan: CapturePlan) -> bool:
-    if not isinstance(outcome, Failure) or not plan.has_concrete_values or plan.loops is not None:
+    if not isinstance(outcome, Failure) or not plan.has_concrete_values or plan.loops or plan.sizes:
         return False
     return plan.beside is not None or plan.guard is not None or may_be_data_dependent(outcome.error)
 

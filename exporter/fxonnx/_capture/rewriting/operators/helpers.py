@@ -19,7 +19,7 @@ from fxonnx_translations._torch_compat import sym_max, sym_not
 from ....errors import CaptureError
 from ...constraints.guard_recorder import source_line_of
 from ...data_dependence.concrete_values import is_open
-from ...edges import chosen, is_size_branch, sides_of
+from ...edges import answer_in_branch, chosen, is_size_branch, sides_of
 from ..transformer import Site
 from .conditionals import symbolic_branch
 from .growing_lists import GrowingList
@@ -172,7 +172,10 @@ class Helpers:
         return sides_of(test, branches, source_line_of(self._file, line, self._function))
 
     def _condition(self, at: int, value: Any) -> Any:
-        """The truth of a size, if both branches of a condition on it are captured."""
+        """The truth of a size, if both branches of a condition on it are captured, and of what a branch depends on."""
+        answer = answer_in_branch(value)
+        if answer is not None:
+            return answer
         condition = value != 0 if is_dynamic_size(value) else None
         return condition if is_size_branch(condition, f"{self._file}:{self.sites[at].line}") else value
 
