@@ -42,6 +42,7 @@ from fxonnx_translations._torch_compat import (
     bound_sympy,
     int_oo,
     sym_min,
+    sym_not,
 )
 
 from .._context_values import activated, active
@@ -66,6 +67,7 @@ __all__ = [
     "is_size_branch",
     "sides_of",
     "traced_size_branches",
+    "without_methods",
 ]
 
 _T = TypeVar("_T")
@@ -300,6 +302,12 @@ def is_size_branch(condition: Any, place: str) -> bool:
     return bool(on_sizes) and (bool(on_data) or place in known.places)
 
 
+def without_methods(condition: torch.SymBool) -> torch.SymBool:
+    """A condition in a form that graphs can compute: they have no ``is_integer``."""
+    plain = without_floats(condition.node.expr)
+    return condition if plain == condition.node.expr else condition.node.shape_env.create_symboolnode(plain)
+
+
 def _conjuncts(condition: torch.SymBool) -> tuple[list[sympy.Basic], list[sympy.Basic]]:
     """The parts of a condition, or of its negation, that all hold where it does: on sizes of inputs, and others."""
     environment = condition.node.shape_env
@@ -330,8 +338,9 @@ def sides_of(
             return None
         side = replace(known, sizes=sizes, holding=known.holding | {answer})
         made.append(_at_side(side, sympy.And(log.side, relation), branch))
-    # The proof runs the program where each of these does not hold.
-    for relation in (asked,) if log.side is sympy.true else (asked, sympy.Not(asked)):
+    # The proof runs the program where each of these does not hold; an equation would specialize a dim until then.
+    assumed = sympy.Not(asked) if isinstance(asked, sympy.Eq) else asked
+    for relation in (assumed,) if log.side is sympy.true else (asked, sympy.Not(asked)):
         log.edges.setdefault(sympy.Or(sympy.Not(log.side), relation), line)
     return made
 
@@ -419,7 +428,12 @@ def _evaluate_at_side(
 def _equal(original: Callable[..., Any], input: torch.Tensor, other: torch.Tensor) -> Any:
     """``torch.equal`` of tensors whose sizes may be equal."""
     known, line = active(SizeBranches), user_line(sys._getframe(1))
-    if known is None or line is None or line.place.partition(" in ")[0] not in known.places or input.dim() != other.dim():
+    if (
+        known is None
+        or line is None
+        or line.place.partition(" in ")[0] not in known.places
+        or input.dim() != other.dim()
+    ):
         return original(input, other)
     is_same: Any = True
     for axis, (size, length) in enumerate(zip(input.shape, other.shape, strict=True)):
@@ -433,10 +447,16 @@ def _equal(original: Callable[..., Any], input: torch.Tensor, other: torch.Tenso
 
 
 def chosen(condition: torch.SymBool, one: Any, other: Any) -> Any:
-    """``one if condition else other`` for sizes, as a size; None for other numbers."""
+    """``one if condition else other`` for sizes or truth values, of the same kind; None for others."""
+    if type(one) is type(other) is bool and one is not other:
+        return condition if one else sym_not(condition)
+    if not all(type(number) in (int, torch.SymInt) for number in (one, other)):
+        return None
     environment = condition.node.shape_env
     values = [getattr(number, "node", None) for number in (one, other)]
-    sides = [sympy.Integer(number) if node is None else node.expr for number, node in zip((one, other), values, strict=True)]
+    sides = [
+        sympy.Integer(number) if node is None else node.expr for number, node in zip((one, other), values, strict=True)
+    ]
     asked = environment.replace(condition.node.expr)
     on_sizes, on_data = _conjuncts(condition)
     if on_data:

@@ -94,10 +94,10 @@ def _with_both_branches(
         if isinstance(outcome, Failure):
             break
         confirmed = confirm(outcome, plan) if plan.log.edges else frozenset()
-        if confirmed is None or not outcome.limits.assumed <= confirmed:
+        if confirmed is None:
             break
         capture = _without(outcome, confirmed, ())
-        if _count(capture, plan) < _count(*best):
+        if not capture.limits.assumed and _count(capture, plan) < _count(*best):
             best = capture, plan
     return best
 
@@ -182,7 +182,9 @@ def capture_with_strategies(
     if _may_be_limited_at(edge_places(asked), outcome, last):
         again = partial(plan.with_answers, last.integers)
         outcome, last = _with_fewer_limits(outcome, last, lambda kept: attempts(again(edges=kept)), confirm)
-    return _with_both_branches(outcome, last, lambda sizes: attempts(plan.with_answers(last.integers, sizes=sizes)), confirm)
+    return _with_both_branches(
+        outcome, last, lambda sizes: attempts(plan.with_answers(last.integers, sizes=sizes)), confirm
+    )
 
 
 def _attempts(attempt: Callable[[CapturePlan], Outcome], plan: CapturePlan) -> Attempted:

@@ -237,6 +237,7 @@ _SPECIALIZED = "it converts a size to a number, which specializes it"
 _VALUE_RANGES = "torch.utils._sympy.value_ranges:SymPyValueRangeAnalysis"
 _REFERENCE = "torch.utils._sympy.reference:PythonReferenceAnalysis"
 
+
 def _largest(*sizes: Any) -> Any:
     return reduce(sym_max, sizes)
 
@@ -249,6 +250,7 @@ _FUNCTIONS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
     {
         **{Max: _largest, Min: _smallest, PythonMod: operator.mod, IntTrueDiv: operator.truediv},
         **{sympy_functions.ToFloat: sym_float, CeilToInt: math.ceil, sympy_functions.FloorToInt: math.floor},
+        sympy_functions.RoundToInt: round,
     }
 )
 

@@ -15,6 +15,7 @@ __all__ = [
     "begins_loop",
     "binds_late",
     "binds_name",
+    "branch_lines",
     "contains",
     "dotted_name",
     "is_iterated",
@@ -23,6 +24,7 @@ __all__ = [
     "loads",
     "loop_lines",
     "mutated_containers",
+    "only_raises",
     "scope_function",
     "scope_nodes",
     "stored_attributes",
@@ -416,7 +418,8 @@ def _has_test(node: ast.AST, line: int) -> bool:
     match node:
         case ast.Call(ast.Attribute(attr="equal")):
             return node.lineno <= line <= (node.end_lineno or line)
-    return isinstance(node, ast.If | ast.IfExp) and node.test.lineno <= line <= (node.test.end_lineno or line)
+    is_branch = isinstance(node, ast.IfExp) or (isinstance(node, ast.If) and not only_raises(node))
+    return is_branch and node.test.lineno <= line <= (node.test.end_lineno or line)
 
 
 def _nodes_at(node: ast.AST, line: int) -> Iterator[ast.AST]:
@@ -427,6 +430,11 @@ def _nodes_at(node: ast.AST, line: int) -> Iterator[ast.AST]:
         first = min([getattr(child, "lineno", line), *(one.lineno for one in getattr(child, "decorator_list", ()))])
         if first <= line <= (getattr(child, "end_lineno", None) or line):
             yield from _nodes_at(child, line)
+
+
+def only_raises(node: ast.If) -> bool:
+    """Whether one branch of an ``if`` only raises an error: an argument check, which remains as it is."""
+    return any(branch and isinstance(branch[-1], ast.Raise) for branch in (node.body, node.orelse))
 
 
 def _begins_loop(node: ast.AST, line: int) -> bool:

@@ -372,7 +372,11 @@ def functions_at(
     for match in map(_PLACE.match, dict.fromkeys(lines)):
         if match is not None:
             places.setdefault(match[1], []).append(int(match[2]))
-    return list(dict.fromkeys(found for file, numbers in places.items() for found in _containing_functions(file, numbers, beginning)))
+    return list(
+        dict.fromkeys(
+            found for file, numbers in places.items() for found in _containing_functions(file, numbers, beginning)
+        )
+    )
 
 
 def _failing_function(error: CaptureError, known: Collection[int]) -> FunctionType | None:

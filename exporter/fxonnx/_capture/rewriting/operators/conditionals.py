@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import sympy
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from fxonnx_translations._torch_compat import TreeSpec, check, pytree
 
@@ -355,11 +356,8 @@ def _merge_leaf(plan: _Plan, part: int, leaf: int, pair: tuple[Any, Any], name: 
         shape = _chosen_shape(known, plan.choose)
         axis = _differing_axis(known) if shape is None else 0
         plan.outputs.append(_Output(part, leaf, None, known[0] if any(missing) else None, axis, shape))
-    elif plan.choose is not None and all(type(one) in (int, torch.SymInt) for one in pair):
-        size = plan.choose(left, right)
-        if size is not None:
-            return size
-        plan.outputs.append(_Output(part, leaf, torch.int64))
+    elif plan.choose is not None and (number := plan.choose(left, right)) is not None:
+        return number
     elif all(is_number(value) for value in known):
         plan.outputs.append(_Output(part, leaf, number_dtype(known)))
     elif any(missing) and not any(is_traced(value) for value in known):
@@ -382,11 +380,21 @@ def _merge_leaf(plan: _Plan, part: int, leaf: int, pair: tuple[Any, Any], name: 
 
 
 def _chosen_shape(tensors: Sequence[torch.Tensor], choose: Choose | None) -> tuple[Any, ...] | None:
-    """The shape after a condition on sizes whose branches return other ones; None if it is the same or not known."""
-    if choose is None or len(tensors) < 2 or same_shape(*tensors):
+    """The shape after a condition on sizes; None if it is not known."""
+    if choose is None or len(tensors) < 2 or (same_shape(*tensors) and all(map(_is_dense, tensors))):
         return None
     shape = tuple(choose(one, other) for one, other in zip(tensors[0].shape, tensors[1].shape, strict=True))
     return None if None in shape else shape
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is known to be contiguous, without a guard."""
+    expected: Any = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if not statically_known_true(stride == expected):
+            return False
+        expected = expected * size
+    return True
 
 
 def _differing_axis(tensors: Sequence[torch.Tensor]) -> int:

@@ -19,7 +19,7 @@ from fxonnx_translations._torch_compat import sym_max, sym_not
 from ....errors import CaptureError
 from ...constraints.guard_recorder import source_line_of
 from ...data_dependence.concrete_values import is_open
-from ...edges import answer_in_branch, chosen, is_size_branch, sides_of
+from ...edges import answer_in_branch, chosen, is_size_branch, sides_of, without_methods
 from ..transformer import Site
 from .conditionals import symbolic_branch
 from .growing_lists import GrowingList
@@ -176,8 +176,9 @@ class Helpers:
         answer = answer_in_branch(value)
         if answer is not None:
             return answer
-        condition = value != 0 if is_dynamic_size(value) else None
-        return condition if is_size_branch(condition, f"{self._file}:{self.sites[at].line}") else value
+        condition = value != 0 if is_dynamic_size(value) else value
+        is_captured = is_size_branch(condition, f"{self._file}:{self.sites[at].line}")
+        return without_methods(condition) if is_captured else value
 
     returning = choose = branch
 
