@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 __all__ = [
@@ -418,8 +418,9 @@ def _has_test(node: ast.AST, line: int) -> bool:
     match node:
         case ast.Call(ast.Attribute(attr="equal")):
             return node.lineno <= line <= (node.end_lineno or line)
-    is_branch = isinstance(node, ast.IfExp) or (isinstance(node, ast.If) and not only_raises(node))
-    return is_branch and node.test.lineno <= line <= (node.test.end_lineno or line)
+    if not isinstance(node, ast.If | ast.IfExp) or (isinstance(node, ast.If) and only_raises(node)):
+        return False
+    return node.test.lineno <= line <= (node.test.end_lineno or line)
 
 
 def _nodes_at(node: ast.AST, line: int) -> Iterator[ast.AST]:
