@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from types import CellType, CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -327,7 +326,8 @@ class Rewriting:
 def rewritten_functions(rewriting: Rewriting | None, log: GuardLog) -> Iterator[SharedMemory]:
     """Run functions in their transformed form inside the context.
 
-    The log receives the conditions on sizes of which both branches are captured. It yields the tensors that share memory in eager torch and are copies in the program.
+    The log receives the conditions on sizes of which both branches are captured. The context yields the tensors that
+    share memory in eager torch and are copies in the program.
     """
     if rewriting is None:
         yield SharedMemory()
