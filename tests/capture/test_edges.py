@@ -168,15 +168,99 @@ def test_right_at_every_size(function: Callable[..., Any], example: tuple[int, i
     assert any(one.detail == "a branch for single sizes" for one in program.record.proof.departures)
 
 
+def cuts_a_long_row(x: torch.Tensor) -> torch.Tensor:
+    """The results of the branches have other shapes."""
+    cut = x[..., :22] if x.shape[-1] > 22 else x + 1
+    return cut * 3
+
+
+def writes_in_both(x: torch.Tensor) -> torch.Tensor:
+    """Nested branches that write the same tensor."""
+    y = x.clone()
+    if x.shape[-1] > 22:
+        y.mul_(2)
+        if x.shape[-2] % 8 == 0:
+            y[:, 0] += 1
+    else:
+        y.add_(3)
+    return y
+
+
+def is_centered(x: torch.Tensor) -> torch.Tensor:
+    """A truth value of a size, and steps that differ."""
+    n = x.shape[-1]
+    steps = torch.arange(-(n - 1) / 2, n / 2) / (n - 1) if n % 2 else torch.arange(-n / 2, n / 2) / n
+    return x * steps
+
+
+def pads_by_numbers(x: torch.Tensor) -> torch.Tensor:
+    """Numbers in a list, in a loop."""
+    padding = [0, 0, 0, 0]
+    for axis in (1, 2):
+        if x.shape[-axis] % 4 == 1:
+            padding[2 * axis - 1] = 2
+    return F.pad(x, padding, value=1.0) + 1
+
+
+def chooses_by_two_sizes(x: torch.Tensor) -> torch.Tensor:
+    if x.shape[-1] > 20 and x.shape[-2] % 8 == 0:
+        return x.cumsum(-1) * 2
+    return x.flip(-1)
+
+
+def flags_a_padding(x: torch.Tensor) -> torch.Tensor:
+    """A second branch, on the result of the first one."""
+    is_padded, n = False, x.shape[-1]
+    if n % 4 == 0:
+        x, is_padded = F.pad(x, (0, 1)), True
+    return x[..., :-1] * 2 if is_padded else x
+
+
+def compares_rows_with_columns(x: torch.Tensor) -> torch.Tensor:
+    """Sizes that are equal only elsewhere, and values that are equal only there."""
+    same = torch.equal(x[0, 0, :, 0] * 0, x[0, 0, 0] * 0)
+    return x * 2 if same else x + 1
+
+
+def removes_an_axis(x: torch.Tensor) -> torch.Tensor:
+    """The results of the branches have other numbers of axes."""
+    return x.sum(-1) if x.shape[-1] > 22 else x
+
+
 LIMITED = {
-    adds_at_the_edge: {(16, 24): "rrfffrrf", (13, 21): "ffrrrffr", (16, 21): "ffrrrffr"},
-    pads_more_at_the_edge: {(16, 24): "rffffrrf", (13, 21): "frfrrffr", (16, 21): "ffrfffff"},
-    clamps_by_a_filled_tensor: {(16, 24): "rrfffrrf", (13, 21): "ffrrrffr"},
-    multiplies_the_single_row: {(16, 24): "rrrrfrrr", (9, 21): "ffffrfff"},
-    unrelated_edges: {(16, 24): "rfrfffff", (13, 21): "frfrrrrr"},
-    clamps_at_the_edge: {(13, 21): "ffrrrffr"},
-    decides_by_values: {(13, 21): "ffrrrffr"},
+    pads_more_at_the_edge: {(16, 24): "rffffrrf", (13, 21): "frfrrffr"},
+    removes_an_axis: {(16, 24): "rrffffrf"},
 }
+
+BOTH = {
+    **{
+        adds_at_the_edge: EXAMPLES,
+        clamps_by_a_filled_tensor: EXAMPLES[:2],
+        multiplies_the_single_row: ((16, 24), (9, 21)),
+    },
+    **{unrelated_edges: EXAMPLES[:2], clamps_at_the_edge: EXAMPLES[1:2], decides_by_values: EXAMPLES[1:2]},
+    **{
+        cuts_a_long_row: EXAMPLES[:2],
+        is_centered: EXAMPLES[:2],
+        writes_in_both: EXAMPLES[:2],
+        pads_by_numbers: EXAMPLES[:2],
+    },
+    **{chooses_by_two_sizes: EXAMPLES[:2], flags_a_padding: EXAMPLES[:2], compares_rows_with_columns: EXAMPLES[:1]},
+}
+
+
+@pytest.mark.parametrize(
+    ("function", "example"),
+    [(function, example) for function, examples in BOTH.items() for example in examples],
+    ids=str,
+)
+def test_both_branches_where_they_differ(
+    function: Callable[..., Any], example: tuple[int, int], tmp_path: Path
+) -> None:
+    program, letters = statuses(function, example, tmp_path / "m.onnx")
+    assert letters == "r" * len(SIZES)
+    assert any("branch on sizes" in str(one) for one in program.record.proof.departures)
+    assert not program.record.proof.unexercised
 
 
 @pytest.mark.parametrize(
@@ -205,8 +289,9 @@ def test_checks_of_sizes_are_no_branches(tmp_path: Path) -> None:
 def test_a_strict_export_of_branches_for_single_sizes(tmp_path: Path) -> None:
     """Branches that are left out do not limit the requested sizes."""
     assert statuses(returns_early, (16, 24), tmp_path / "m.onnx", strict_shapes=True)[1] == "r" * len(SIZES)
-    with pytest.raises(fxonnx.CaptureError, match=r"only for:\n  w % 4 == 0"):
-        statuses(adds_at_the_edge, (16, 24), tmp_path / "m.onnx", strict_shapes=True)
+    assert statuses(adds_at_the_edge, (16, 24), tmp_path / "m.onnx", strict_shapes=True)[1] == "r" * len(SIZES)
+    with pytest.raises(fxonnx.CaptureError, match=r"only for:\n  w >= 23"):
+        statuses(removes_an_axis, (16, 24), tmp_path / "m.onnx", strict_shapes=True)
 
 
 # Branches for single sizes that depend on data, beside gradients: left out where the model skips nothing, else a limit.

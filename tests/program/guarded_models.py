@@ -39,30 +39,34 @@ class Limited:
 
 
 def _branch(x: Tensor) -> Tensor:
-    if x.shape[1] > 40:
-        return x * 2
-    return x + 1
+    # The value of a condition; of a branch on it, both sides would be exported.
+    is_long = bool(x.shape[1] > 40)
+    return x * 2 if is_long else x + 1
 
 
 def _remainder(x: Tensor) -> Tensor:
     y = x.sum(1)
-    return y if x.shape[1] % 3 == 1 else y * 2
+    is_one_more = bool(x.shape[1] % 3 == 1)
+    return y if is_one_more else y * 2
 
 
 def _scalar(x: Tensor) -> Any:
-    if x.shape[1] < 8:
+    is_short = bool(x.shape[1] < 8)
+    if is_short:
         return x.sum(), x.shape[1], x
     return x.mean(), x.shape[1], x * 2
 
 
 def _sizes_only(x: Tensor) -> Any:
-    if x.shape[1] < 8:
+    is_short = bool(x.shape[1] < 8)
+    if is_short:
         return torch.zeros(x.shape[1]), torch.tensor(1.0)
     return torch.ones(x.shape[1]), torch.tensor(2.0)
 
 
 def _in_subgraphs(x: Tensor) -> Tensor:
-    if x.shape[1] < 8:
+    is_short = bool(x.shape[1] < 8)
+    if is_short:
         x = x * 2
     return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
 

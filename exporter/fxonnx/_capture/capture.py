@@ -146,7 +146,7 @@ def _capture_module(
     numbers = [shapes.leaves[index].label for index in sorted(inputs.table.numbers)]
 
     task = CaptureTask(request, model, inputs, axes, numbers, attempts)
-    plan = CapturePlan(request, UnknownStates(), None, shapes)
+    plan = CapturePlan(request, UnknownStates(), None, None, shapes)
 
     def confirmed(captured: Capture, plan: CapturePlan) -> frozenset[Constraint] | None:
         return confirm(replace(captured, inputs=_input_table(captured, inputs, plan.shapes.leaves)))

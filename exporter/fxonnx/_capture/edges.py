@@ -8,6 +8,9 @@ the same size. With the answer for the other sizes, the captured program may be 
 ``if index.numel() > 0: y.index_add_(0, index, x)`` is one of a size that depends on data. If control flow on it cannot
 be captured, such as beside gradients, the proof shows whether the program is right at the edge as well; otherwise the
 graph checks that no input is there.
+
+Where the branches compute something else, both can be captured: each is traced for sizes at which it runs, and what it
+requires of sizes is required there.
 """
 
 from __future__ import annotations
@@ -16,11 +19,11 @@ import ast
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from traceback import StackSummary
 from types import FrameType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import sympy
 import torch
@@ -28,18 +31,46 @@ from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.node import has_side_effect
 
-from fxonnx_translations._torch_compat import FloorDiv, Mod, PythonMod, ValueRanges, bound_sympy, int_oo, sym_min
+from fxonnx_translations._builder.size_values import EVALUATION_ERRORS
+from fxonnx_translations._torch_compat import (
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    PythonMod,
+    ValueRanges,
+    bound_sympy,
+    int_oo,
+    sym_min,
+    sym_not,
+)
 
+from .._context_values import activated, active
 from .._own_operators import define_operator
 from .._user_files import is_user_file, is_user_frame
-from .constraints.guard_recorder import DataEdge, GuardLog, user_line
+from .constraints.guard_recorder import DataEdge, GuardLog, SourceLine, user_line
+from .constraints.relation_forms import without_floats
 from .data_dependence.checks import answer_at
 from .data_dependence.concrete_values import active_values
-from .evaluating_code import Asking, evaluating_frame
+from .evaluating_code import Asking, evaluating_frame, is_shortcut, relaxed
 from .patches.patch import Patch, applied
 from .user_code import function_source
 
-__all__ = ["answered_beside_data_edges", "answered_beside_edges", "edge_of", "edge_places"]
+__all__ = [
+    "SizeBranches",
+    "answer_in_branch",
+    "answered_beside_data_edges",
+    "answered_beside_edges",
+    "chosen",
+    "edge_of",
+    "edge_places",
+    "is_size_branch",
+    "sides_of",
+    "traced_size_branches",
+    "without_methods",
+]
+
+_T = TypeVar("_T")
 
 
 def edge_places(conditions: Mapping[sympy.Basic, Asking]) -> set[str]:
@@ -128,6 +159,7 @@ def _is_assumed(log: GuardLog, size: sympy.Expr, divisor: sympy.Expr) -> bool:
 
 def edge_of(condition: sympy.Basic, ranges: Mapping[sympy.Symbol, Any]) -> tuple[sympy.Basic, bool] | None:
     """The sizes beside the edge of a condition as a relation, and the answer there; None without an edge."""
+    condition = without_floats(condition)
     if not isinstance(condition, sympy.Rel) or not all(side.is_integer for side in condition.args):
         return None
     if isinstance(condition, sympy.Eq | sympy.Ne):
@@ -223,3 +255,245 @@ def _body(frame: FrameType, *, answer: bool) -> tuple[int, int] | None:
             last = node.body[-1].end_lineno
             return (node.body[0].lineno, last) if answer and not node.orelse and last is not None else None
     return None
+
+
+@dataclass(frozen=True)
+class SizeBranches:
+    """The conditions on sizes whose branches are both captured, and the branch that is traced.
+
+    Attributes:
+        places: The lines of the conditions, ``file.py:12``.
+        log: Receives the conditions, and what the branches require of sizes.
+        sizes: The sizes for which a branch is traced, by symbol; empty outside of branches.
+        holding: The conditions that hold in it.
+    """
+
+    places: Collection[str]
+    log: GuardLog
+    sizes: Mapping[sympy.Symbol, sympy.Integer] = field(default_factory=dict)
+    holding: frozenset[sympy.Basic] = frozenset()
+
+
+@contextmanager
+def traced_size_branches(places: Collection[str], log: GuardLog) -> Iterator[None]:
+    """Capture both branches of the conditions on sizes at some lines."""
+    evaluation = Patch(
+        "torch.fx.experimental.symbolic_shapes:ShapeEnv.evaluate_expr",
+        _evaluate_at_side,
+        "a branch on sizes is traced for sizes at which it runs",
+    )
+    comparisons = (
+        Patch(target, _equal, "sizes that differ in the example are equal elsewhere")
+        for target in ("torch:equal", "torch:Tensor.equal")
+    )
+    with applied((evaluation, *comparisons)), activated(SizeBranches(places, log)):
+        yield
+
+
+def is_size_branch(condition: Any, place: str) -> bool:
+    """Whether both branches of a condition of unknown value are captured, if it is one on sizes of inputs.
+
+    With the value of a tensor, it may be one on sizes as well: ``m == n and (x == y).all()``.
+    """
+    known = active(SizeBranches)
+    if known is None or not isinstance(condition, torch.SymBool):
+        return False
+    on_sizes, on_data = _conjuncts(condition)
+    return bool(on_sizes) and (bool(on_data) or place in known.places)
+
+
+def without_methods(condition: torch.SymBool) -> torch.SymBool:
+    """A condition in a form that graphs can compute: they have no ``is_integer``."""
+    plain = without_floats(condition.node.expr)
+    return condition if plain == condition.node.expr else condition.node.shape_env.create_symboolnode(plain)
+
+
+def _conjuncts(condition: torch.SymBool) -> tuple[list[sympy.Basic], list[sympy.Basic]]:
+    """The parts of a condition, or of its negation, that all hold where it does: on sizes of inputs, and others."""
+    environment = condition.node.shape_env
+    asked = environment.replace(condition.node.expr)
+    parts = sympy.And.make_args(sympy.Not(asked) if isinstance(asked, sympy.Not) else asked)
+    on_sizes = [part for part in parts if part.free_symbols <= environment.backed_var_to_val.keys()]
+    return on_sizes, [part for part in parts if part not in on_sizes]
+
+
+def sides_of(
+    condition: torch.SymBool, branches: tuple[Callable[[], _T], Callable[[], _T]], line: SourceLine
+) -> list[Callable[[], _T]] | None:
+    """The branches, each of which is traced for sizes at which it runs; None if one of them never does."""
+    known = active(SizeBranches)
+    if known is None:
+        return None
+    environment, log = condition.node.shape_env, known.log
+    on_sizes, on_data = _conjuncts(condition)
+    asked = sympy.And(*on_sizes)
+    relations = [asked, sympy.true if on_data else sympy.Not(asked)]
+    if isinstance(condition.node.expr, sympy.Not):
+        relations.reverse()
+    answers = (condition.node.expr, sympy.Not(condition.node.expr))
+    made = []
+    for relation, answer, branch in zip(relations, answers, branches, strict=True):
+        sizes = _sizes_where(relation, environment, known)
+        if sizes is None:
+            return None
+        side = replace(known, sizes=sizes, holding=known.holding | {answer})
+        made.append(_at_side(side, sympy.And(log.side, relation), branch))
+    # The proof runs the program where each of these does not hold; an equation would specialize a dim until then.
+    assumed = sympy.Not(asked) if isinstance(asked, sympy.Eq) else asked
+    for relation in (assumed,) if log.side is sympy.true else (asked, sympy.Not(asked)):
+        log.edges.setdefault(sympy.Or(sympy.Not(log.side), relation), line)
+    return made
+
+
+def answer_in_branch(condition: Any) -> bool | None:
+    """The value of a condition in a branch that is traced, if the branch depends on it."""
+    known = active(SizeBranches)
+    if known is None or not isinstance(condition, torch.SymBool):
+        return None
+    answers = {True: condition.node.expr, False: sympy.Not(condition.node.expr)}
+    return next((value for value, one in answers.items() if one in known.holding), None)
+
+
+def _at_side(side: SizeBranches, condition: sympy.Basic, branch: Callable[[], _T]) -> Callable[[], _T]:
+    def run() -> _T:
+        before, side.log.side = side.log.side, condition
+        try:
+            with activated(side):
+                return branch()
+        finally:
+            side.log.side = before
+
+    return run
+
+
+def _sizes_where(
+    relation: sympy.Basic, environment: Any, known: SizeBranches
+) -> dict[sympy.Symbol, sympy.Integer] | None:
+    """The sizes closest to the example at which a relation holds, and what the capture requires so far."""
+    example = {symbol: sympy.Integer(int(value)) for symbol, value in environment.backed_var_to_val.items()}
+    example |= known.sizes
+    required = [known.log.side, *(environment.replace(guard.expression) for guard in known.log.guards)]
+    required = [one for one in required if one.free_symbols <= example.keys()]
+    for sizes in _sizes_near(example, relation.free_symbols, environment.var_to_range):
+        if _holds(relation, sizes) and all(_holds(one, sizes) for one in required):
+            return sizes
+    return None
+
+
+_STEPS = 64
+
+
+def _sizes_near(
+    example: dict[sympy.Symbol, sympy.Integer], symbols: Collection[sympy.Symbol], ranges: Mapping[sympy.Symbol, Any]
+) -> Iterator[dict[sympy.Symbol, sympy.Integer]]:
+    yield example
+    ordered = sorted(symbols, key=str)
+    for step in range(1, _STEPS + 1):
+        for factor, added in ((1, step), (1, -step), (1 << step, 0)):
+            for changed in (*([one] for one in ordered), ordered):
+                sizes = example | {one: example[one] * factor + added for one in changed}
+                if all(max(2, ranges[one].lower) <= sizes[one] <= ranges[one].upper for one in changed):
+                    yield sizes
+
+
+def _holds(relation: sympy.Basic, sizes: Mapping[sympy.Symbol, sympy.Integer]) -> bool:
+    try:
+        return relation.xreplace(dict(sizes)) is sympy.true
+    except EVALUATION_ERRORS:
+        return False
+
+
+def _evaluate_at_side(
+    original: Callable[..., sympy.Basic], self: Any, orig_expr: sympy.Basic, *args: Any, **kwargs: Any
+) -> sympy.Basic:
+    """``ShapeEnv.evaluate_expr``; what torch learns about sizes in a branch does not hold outside of it."""
+    side = active(SizeBranches)
+    expression = orig_expr if side is None else self.replace(orig_expr)
+    if side is None or not side.sizes or not expression.free_symbols <= side.sizes.keys():
+        return original(self, orig_expr, *args, **kwargs)
+    known = self._maybe_evaluate_static(expression)
+    if known is not None:
+        return cast(sympy.Basic, known)
+    value = expression.xreplace(dict(side.sizes))
+    guard = sympy.Eq(expression, value)
+    if value in (sympy.true, sympy.false):
+        guard = expression if value is sympy.true else sympy.Not(expression)
+    caller = sys._getframe(1)
+    evaluating = evaluating_frame(caller)
+    if evaluating is None or not is_shortcut(guard, evaluating):
+        side.log.add(self, relaxed(guard, evaluating), caller)
+    return value
+
+
+def _equal(original: Callable[..., Any], input: torch.Tensor, other: torch.Tensor) -> Any:
+    """``torch.equal`` of tensors whose sizes may be equal."""
+    known, line = active(SizeBranches), user_line(sys._getframe(1))
+    if (
+        known is None
+        or line is None
+        or line.place.partition(" in ")[0] not in known.places
+        or input.dim() != other.dim()
+    ):
+        return original(input, other)
+    is_same: Any = True
+    for axis, (size, length) in enumerate(zip(input.shape, other.shape, strict=True)):
+        common = sym_min(size, length)
+        input, other = input.narrow(axis, 0, common), other.narrow(axis, 0, common)
+        is_same = (size == length) & is_same
+    if is_same is False:
+        return False
+    # A number: graphs of branches can compute conditions on it.
+    return is_same & ((input == other).all().to(torch.int64).item() == 1)
+
+
+def chosen(condition: torch.SymBool, one: Any, other: Any) -> Any:
+    """``one if condition else other`` for sizes or truth values, of the same kind; None for others."""
+    if type(one) is type(other) is bool and one is not other:
+        return condition if one else sym_not(condition)
+    if not all(type(number) in (int, torch.SymInt) for number in (one, other)):
+        return None
+    environment = condition.node.shape_env
+    values = [getattr(number, "node", None) for number in (one, other)]
+    sides = [
+        sympy.Integer(number) if node is None else node.expr for number, node in zip((one, other), values, strict=True)
+    ]
+    asked = environment.replace(condition.node.expr)
+    on_sizes, on_data = _conjuncts(condition)
+    if on_data:
+        first, last = sides[::-1] if isinstance(asked, sympy.Not) else sides
+        equal = {one.lhs: one.rhs for one in on_sizes if isinstance(one, sympy.Eq)}
+        is_same = environment.replace(first - last).xreplace(equal) == 0
+        indicator = sympy.Integer(isinstance(asked, sympy.Not)) if is_same else None
+    else:
+        indicator = _indicator(asked)
+    if indicator is None:
+        return None
+    size = environment.replace(sides[1] + indicator * (sides[0] - sides[1]))
+    if not size.free_symbols:
+        return int(size)
+    if not size.free_symbols <= environment.backed_var_to_val.keys():
+        return None
+    return environment.create_symintnode(size, hint=int(size.xreplace(dict(environment.backed_var_to_val))))
+
+
+def _indicator(condition: sympy.Basic) -> sympy.Expr | None:
+    """1 where a condition on sizes holds, and 0 elsewhere."""
+    if isinstance(condition, sympy.And | sympy.Or):
+        parts = [_indicator(part) for part in condition.args]
+        if None in parts:
+            return None
+        if isinstance(condition, sympy.And):
+            return sympy.Mul(*parts)
+        return 1 - sympy.Mul(*(1 - part for part in parts))
+    if isinstance(condition, sympy.Not):
+        part = _indicator(condition.args[0])
+        return None if part is None else 1 - part
+    condition = without_floats(condition)
+    if not isinstance(condition, sympy.Rel) or not all(side.is_integer for side in condition.args):
+        return None
+    if isinstance(condition, sympy.Eq | sympy.Ne):
+        difference = condition.lhs - condition.rhs
+        differs = Min(1, difference if difference.is_nonnegative else Max(difference, -difference))
+        return differs if isinstance(condition, sympy.Ne) else 1 - differs
+    excess = condition.gts - condition.lts + (0 if isinstance(condition, sympy.Gt | sympy.Lt) else 1)
+    return Max(0, Min(1, excess))

@@ -168,6 +168,7 @@ class CapturePlan:
         states: The parameters and buffers that become inputs.
         edges: The lines whose conditions on sizes are answered for the example, if others are answered beside their
             edges; None if all are answered for the example.
+        sizes: The functions with conditions on sizes that limit the inputs, of which both branches are captured.
         shapes: The dynamic dims.
         specialized: The dims that are static because the model specializes them.
         unrolls_long_loops: Whether long loops over dynamic dims are unrolled; otherwise they end an attempt.
@@ -194,6 +195,7 @@ class CapturePlan:
     request: Request
     states: UnknownStates
     edges: frozenset[str] | None
+    sizes: Rewriting | None
     shapes: DynamicShapes
     specialized: tuple[SpecializedDim, ...] = ()
     unrolls_long_loops: bool = False
@@ -219,24 +221,27 @@ class CapturePlan:
     @property
     def has_concrete_values(self) -> bool:
         """Whether the values of tensors that depend on no input are known."""
-        return bool(self.request.frozen) or self.resolves_guards or self.loops is not None
+        return bool(self.request.frozen) or self.resolves_guards or self.loops is not None or self.sizes is not None
 
     @property
     def rewritten(self) -> Rewriting | None:
         """The functions that run in a transformed form."""
-        return self.rewriting if self.loops is None else self.loops.rewriting
+        return self.rewriting or self.sizes if self.loops is None else self.loops.rewriting
 
-    def with_edges(self, kept: frozenset[str], integers: SymbolicIntegers) -> CapturePlan:
-        """The first plan of a series of attempts in which conditions are answered beside their edges.
+    def with_answers(
+        self, integers: SymbolicIntegers, *, edges: frozenset[str] | None = None, sizes: Rewriting | None = None
+    ) -> CapturePlan:
+        """The first plan of a series of attempts in which conditions are not answered for the example.
 
         It begins with the files in which sizes are symbolic after the attempts without it.
         """
         return dataclasses.replace(
             self,
-            edges=kept,
+            edges=edges,
+            sizes=sizes,
             integers=SymbolicIntegers(integers.files),
             log=GuardLog(),
-            change="branches for single sizes are left out",
+            change="branches for single sizes are left out" if sizes is None else "both branches on sizes are captured",
         )
 
     def changed(self, change: str = "", **values: Any) -> CapturePlan:

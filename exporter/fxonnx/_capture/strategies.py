@@ -22,7 +22,7 @@ from .evaluating_code import Asking
 from .function_transforms import RetryTransforms
 from .patches.size_numbers import converting_files
 from .plan import Capture, CapturePlan, Failure, LoopRewriting
-from .rewriting import Rewriting, functions_at, is_refusal
+from .rewriting import Rewriting, branches_at, functions_at, is_refusal
 from .suspicions.departures import Departure, DepartureKind, refused
 from .torch_export import is_limit, refined_dims
 
@@ -75,6 +75,33 @@ def _with_fewer_limits(
     return found, last
 
 
+def _with_both_branches(
+    found: Capture,
+    last: CapturePlan,
+    attempts: Callable[[Rewriting], tuple[Capture | Failure, CapturePlan, Any]],
+    confirm: Confirm,
+) -> tuple[Capture, CapturePlan]:
+    """Capture a model again with both branches of the conditions on sizes that limit it."""
+    best, plan, capture = (found, last), last, found
+    rewriting = Rewriting(CaptureError(_LIMITS))
+    for _ in range(_MOST_ATTEMPTS):
+        lines = _restricting_lines(capture) + [str(line) for dim in plan.specialized for line in dim.lines]
+        functions, places = branches_at(lines)
+        if not functions or places <= rewriting.sizes:
+            break
+        rewriting = rewriting.with_sizes(functions, places)
+        outcome, plan, _asked = attempts(rewriting)
+        if isinstance(outcome, Failure):
+            break
+        confirmed = confirm(outcome, plan) if plan.log.edges else frozenset()
+        if confirmed is None:
+            break
+        capture = _without(outcome, confirmed, ())
+        if not capture.limits.assumed and _count(capture, plan) < _count(*best):
+            best = capture, plan
+    return best
+
+
 def _count(capture: Capture, plan: CapturePlan) -> float:
     """The number of specialized dims and the share of sizes that is excluded by more than an assumption."""
     limits = capture.limits
@@ -104,7 +131,7 @@ def _without(capture: Capture, confirmed: frozenset[Constraint], lines: Iterable
     )
 
 
-_LIMITS = "a loop limits the inputs of the model"
+_LIMITS = "a loop or a branch limits the inputs of the model"
 
 Outcome: TypeAlias = Capture | Failure
 Attempted: TypeAlias = tuple[Outcome, CapturePlan, dict[sympy.Basic, Asking]]
@@ -153,8 +180,11 @@ def capture_with_strategies(
     if isinstance(outcome, Failure):
         return _plain_capture(attempt, plan, outcome.error, own_error)
     if _may_be_limited_at(edge_places(asked), outcome, last):
-        return _with_fewer_limits(outcome, last, lambda edges: attempts(plan.with_edges(edges, last.integers)), confirm)
-    return outcome, last
+        again = partial(plan.with_answers, last.integers)
+        outcome, last = _with_fewer_limits(outcome, last, lambda kept: attempts(again(edges=kept)), confirm)
+    return _with_both_branches(
+        outcome, last, lambda sizes: attempts(plan.with_answers(last.integers, sizes=sizes)), confirm
+    )
 
 
 def _attempts(attempt: Callable[[CapturePlan], Outcome], plan: CapturePlan) -> Attempted:
@@ -323,7 +353,7 @@ def _is_at_guard(outcome: Outcome, plan: CapturePlan) -> bool:
 
 
 def _may_have_data_edges(outcome: Outcome, plan: CapturePlan) -> bool:
-    if not isinstance(outcome, Failure) or not plan.has_concrete_values or plan.loops is not None:
+    if not isinstance(outcome, Failure) or not plan.has_concrete_values or plan.loops or plan.sizes:
         return False
     return plan.beside is not None or plan.guard is not None or may_be_data_dependent(outcome.error)
 
@@ -356,7 +386,7 @@ def _has_control_flow(outcome: Outcome, plan: CapturePlan) -> bool:
 def _rewritten_control_flow(failure: Failure, plan: CapturePlan) -> Decision:
     guard = plan.guard or failure
     try:
-        rewriting, change = (plan.rewriting or Rewriting(failure.error)).after(failure.error)
+        rewriting, change = (plan.rewriting or plan.sizes or Rewriting(failure.error)).after(failure.error)
     except CaptureError as last:
         error = _reported(guard.error, last)
         return Failure(error, guard=None if isinstance(error, SpecializedDimsError) else guard)

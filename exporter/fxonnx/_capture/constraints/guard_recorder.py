@@ -135,6 +135,7 @@ class GuardLog:
         asked: Conditions on sizes that the model's code asks for, with the place of the last one.
         edges: Conditions that the capture assumes, with the lines that ask; see ``answered_beside_edges``.
         data_edges: Conditions on sizes that depend on data; see ``answered_beside_data_edges``.
+        side: The condition of the branch on sizes that is traced: guards are required where it holds.
         observer: Called with each new guard.
     """
 
@@ -146,6 +147,7 @@ class GuardLog:
     asked: dict[sympy.Basic, Asking] = field(default_factory=dict)
     edges: dict[sympy.Basic, SourceLine | None] = field(default_factory=dict)
     data_edges: list[DataEdge] = field(default_factory=list)
+    side: sympy.Basic = sympy.true
     observer: Callable[[GuardLog, Guard], None] | None = None
     _recorded: set[sympy.Basic] = field(default_factory=set)
     _divisors: dict[sympy.Expr, int] = field(default_factory=dict)
@@ -153,7 +155,9 @@ class GuardLog:
 
     def add(self, shape_env: ShapeEnv, expression: sympy.Basic, frame: FrameType | None) -> None:
         """Record a guard, unless it is recorded already."""
-        if expression in self._recorded:
+        if self.side is not sympy.true:
+            expression = sympy.Or(sympy.Not(self.side), expression)
+        if expression in self._recorded or expression is sympy.true:
             return
         self._recorded.add(expression)
         for symbol in sorted(expression.free_symbols, key=str):

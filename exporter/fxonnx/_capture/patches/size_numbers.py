@@ -8,10 +8,11 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial, reduce
 from itertools import product
+from types import MappingProxyType
 from typing import Any
 
 import sympy
@@ -20,6 +21,11 @@ from torch import SymBool
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
 
 from fxonnx_translations._torch_compat import (
+    CeilToInt,
+    IntTrueDiv,
+    Max,
+    Min,
+    PythonMod,
     ValueRanges,
     sym_float,
     sym_int,
@@ -29,6 +35,7 @@ from fxonnx_translations._torch_compat import (
     sym_min,
     sym_not,
     sym_sqrt,
+    sympy_functions,
 )
 
 from ..._turns import one_at_a_time
@@ -230,6 +237,36 @@ _SPECIALIZED = "it converts a size to a number, which specializes it"
 _VALUE_RANGES = "torch.utils._sympy.value_ranges:SymPyValueRangeAnalysis"
 _REFERENCE = "torch.utils._sympy.reference:PythonReferenceAnalysis"
 
+
+def _largest(*sizes: Any) -> Any:
+    return reduce(sym_max, sizes)
+
+
+def _smallest(*sizes: Any) -> Any:
+    return reduce(sym_min, sizes)
+
+
+_FUNCTIONS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+    {
+        **{Max: _largest, Min: _smallest, PythonMod: operator.mod, IntTrueDiv: operator.truediv},
+        **{sympy_functions.ToFloat: sym_float, CeilToInt: math.ceil, sympy_functions.FloorToInt: math.floor},
+        sympy_functions.RoundToInt: round,
+    }
+)
+
+
+def _functions_of_expressions(original: Callable[..., Any]) -> Any:
+    """``_sympy_handlers``, the functions of numbers by which a graph computes a size that it has no node for."""
+    return {**original(), **_FUNCTIONS}
+
+
+def _register(original: Callable[..., None], tracer: Any, func: Any, args: tuple[Any, ...], out: Any) -> None:
+    """``_sym_register``, which makes the node of a size; ``sym_max`` and ``sym_min`` take two."""
+    if func in (_largest, _smallest):
+        func, args = (sym_max if func is _largest else sym_min), (func(*args[:-1]), args[-1])
+    original(tracer, func, args, out)
+
+
 SIZE_PATCHES: tuple[Patch, ...] = (
     *(
         Patch(f"math:{name}", replacement, _SPECIALIZED, strict=False)
@@ -248,6 +285,14 @@ SIZE_PATCHES: tuple[Patch, ...] = (
         "torch._export.verifier:Verifier.allowed_op_types",
         _allowed_in_graphs,
         "captured graphs may have the square root of sizes, but not the binary logarithm",
+    ),
+    *(
+        Patch(
+            f"torch.fx.experimental.proxy_tensor:{name}",
+            replacement,
+            "sizes that were computed outside of a graph cannot be computed in it",
+        )
+        for name, replacement in (("_sympy_handlers", _functions_of_expressions), ("_sym_register", _register))
     ),
     Patch("builtins:divmod", _quotient_and_remainder, "symbolic sizes do not have it", strict=False),
     *(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .operators.helpers import Rewrite
-from .rewritten_functions import Rewriting, functions_at, is_refusal, rewritten_functions
+from .operators.helpers import SIZE_BRANCH, Rewrite
+from .rewritten_functions import Rewriting, branches_at, functions_at, is_refusal, rewritten_functions
 
-__all__ = ["Rewrite", "Rewriting", "functions_at", "is_refusal", "rewritten_functions"]
+__all__ = ["SIZE_BRANCH", "Rewrite", "Rewriting", "branches_at", "functions_at", "is_refusal", "rewritten_functions"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "begins_loop",
     "binds_late",
     "binds_name",
+    "branch_lines",
     "contains",
     "dotted_name",
     "is_iterated",
@@ -23,6 +24,7 @@ __all__ = [
     "loads",
     "loop_lines",
     "mutated_containers",
+    "only_raises",
     "scope_function",
     "scope_nodes",
     "stored_attributes",
@@ -396,11 +398,29 @@ def begins_loop(file: str, line: int) -> bool:
 
 def loop_lines(file: str, lines: Iterable[int]) -> set[int]:
     """The lines of a file, of those that are given, where a loop or a list that a loop fills begins."""
+    return _lines_where(_begins_loop, file, lines)
+
+
+def branch_lines(file: str, lines: Iterable[int]) -> set[int]:
+    """The lines of a file, of those that are given, with the test of a branch."""
+    return _lines_where(_has_test, file, lines)
+
+
+def _lines_where(begins: Callable[[ast.AST, int], bool], file: str, lines: Iterable[int]) -> set[int]:
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
         return set()
-    return {line for line in lines if any(_begins_loop(node, line) for node in _nodes_at(tree, line))}
+    return {line for line in lines if any(begins(node, line) for node in _nodes_at(tree, line))}
+
+
+def _has_test(node: ast.AST, line: int) -> bool:
+    match node:
+        case ast.Call(ast.Attribute(attr="equal")):
+            return node.lineno <= line <= (node.end_lineno or line)
+    if not isinstance(node, ast.If | ast.IfExp) or (isinstance(node, ast.If) and only_raises(node)):
+        return False
+    return node.test.lineno <= line <= (node.test.end_lineno or line)
 
 
 def _nodes_at(node: ast.AST, line: int) -> Iterator[ast.AST]:
@@ -411,6 +431,11 @@ def _nodes_at(node: ast.AST, line: int) -> Iterator[ast.AST]:
         first = min([getattr(child, "lineno", line), *(one.lineno for one in getattr(child, "decorator_list", ()))])
         if first <= line <= (getattr(child, "end_lineno", None) or line):
             yield from _nodes_at(child, line)
+
+
+def only_raises(node: ast.If) -> bool:
+    """Whether one branch of an ``if`` only raises an error: an argument check, which remains as it is."""
+    return any(branch and isinstance(branch[-1], ast.Raise) for branch in (node.body, node.orelse))
 
 
 def _begins_loop(node: ast.AST, line: int) -> bool:

@@ -25,12 +25,14 @@ from fxonnx_translations._torch_compat import DataDependentOutputException, Unca
 
 from ..._user_files import is_user_file
 from ...errors import CaptureError
+from ..constraints.guard_recorder import GuardLog
 from ..constraints.specialized_dims import SpecializedDimsError
+from ..edges import traced_size_branches
 from ..patches import Patch, applied, rewriting_patches
 from ..patches.patch import CodePatch, is_tracing, written
 from ..suspicions.departures import Departure, DepartureKind
 from ..user_code import REWRITTEN, Definition, compile_function, find_definition, running_definition
-from .analysis import loop_lines
+from .analysis import branch_lines, loop_lines
 from .operators.conditionals import traced_cond
 from .operators.helpers import Helpers, Rewrite
 from .operators.values import SharedMemory, recorded_memory
@@ -38,7 +40,7 @@ from .structure import generated
 from .transformer import HELPERS, PREFIX, Site, transform
 from .written_copies import reject_written_copies
 
-__all__ = ["Rewriting", "functions_at", "is_refusal", "rewritten_functions"]
+__all__ = ["Rewriting", "branches_at", "functions_at", "is_refusal", "rewritten_functions"]
 
 
 _DISPATCH = f"{PREFIX}dispatch"
@@ -67,9 +69,11 @@ def _function_of_code(code: CodeType, known: Collection[int]) -> FunctionType | 
     return next((item for item in found if _COPY not in item.__dict__ and id(item) not in known), None)
 
 
-def _looping_functions(file: str, lines: Sequence[int]) -> list[FunctionType]:
-    """The functions, not yet transformed, that contain one of the lines of a file where a loop or a list begins."""
-    begin = loop_lines(file, lines)
+def _containing_functions(
+    file: str, lines: Sequence[int], beginning: Callable[[str, Iterable[int]], set[int]]
+) -> list[FunctionType]:
+    """The functions, not yet transformed, that contain one of the lines of a file where a construct begins."""
+    begin = beginning(file, lines)
     if not begin:
         return []
     with _with_frozen_objects():
@@ -246,6 +250,7 @@ class Rewriting:
         last: The failure of the last attempt.
         functions: Each function with its transformed form.
         traces_branches: Whether the branches of the user's ``torch.cond`` are traced without TorchDynamo.
+        sizes: The lines, ``file.py:12``, whose conditions on sizes become operators as well.
         unrolled_loops: The number of loops that were unrolled when the attempt began.
         log: Receives the effects of the transformed functions.
     """
@@ -253,6 +258,7 @@ class Rewriting:
     last: CaptureError
     functions: tuple[tuple[FunctionType, FunctionType], ...] = ()
     traces_branches: bool = False
+    sizes: frozenset[str] = frozenset()
     unrolled_loops: int = 0
     log: RewriteLog = field(default_factory=RewriteLog)
 
@@ -280,6 +286,12 @@ class Rewriting:
         changes += [f"control flow of {_place(function.__code__)} is rewritten" for function, _ in added]
         rewriting = replace(self, functions=(*self.functions, *added), unrolled_loops=loops)
         return rewriting, ", ".join(dict.fromkeys(changes))
+
+    def with_sizes(self, functions: Sequence[FunctionType], places: frozenset[str]) -> Rewriting:
+        """Transform functions, and capture both branches of the conditions on sizes at some lines."""
+        known = self._known
+        added = tuple((each, _transformed(each, self.log)) for each in functions if id(each) not in known)
+        return replace(self, functions=(*self.functions, *added), sizes=self.sizes | places)
 
     @property
     def _known(self) -> frozenset[int]:
@@ -311,10 +323,11 @@ class Rewriting:
 
 
 @contextmanager
-def rewritten_functions(rewriting: Rewriting | None) -> Iterator[SharedMemory]:
+def rewritten_functions(rewriting: Rewriting | None, log: GuardLog) -> Iterator[SharedMemory]:
     """Run functions in their transformed form inside the context.
 
-    It yields the tensors that share memory in eager torch and are copies in the program.
+    The log receives the conditions on sizes of which both branches are captured. The context yields the tensors that
+    share memory in eager torch and are copies in the program.
     """
     if rewriting is None:
         yield SharedMemory()
@@ -323,6 +336,8 @@ def rewritten_functions(rewriting: Rewriting | None) -> Iterator[SharedMemory]:
     rewriting.log.refusals.clear()
     with rewriting_patches(), ExitStack() as stack, recorded_memory() as memory:
         stack.enter_context(applied(_COND_PATCHES if rewriting.traces_branches else ()))
+        if rewriting.sizes:
+            stack.enter_context(traced_size_branches(rewriting.sizes, log))
         for function, replacement in rewriting.functions:
             stack.enter_context(_replaced(function, replacement))
         yield memory
@@ -343,13 +358,26 @@ def is_refusal(error: CaptureError) -> bool:
     return error.__cause__ is None and not isinstance(error, SpecializedDimsError)
 
 
-def functions_at(lines: Iterable[str]) -> list[FunctionType]:
-    """The functions in which loops begin at lines (``file.py:12 in forward``)."""
+def branches_at(lines: Iterable[str]) -> tuple[list[FunctionType], frozenset[str]]:
+    """The functions in which branches begin at lines (``file.py:12 in forward``), and these lines (``file.py:12``)."""
+    known = list(lines)
+    places = {f"{match[1]}:{match[2]}" for match in map(_PLACE.match, known) if match is not None}
+    return functions_at(known, branch_lines), frozenset(places)
+
+
+def functions_at(
+    lines: Iterable[str], beginning: Callable[[str, Iterable[int]], set[int]] = loop_lines
+) -> list[FunctionType]:
+    """The functions in which loops, or other constructs, begin at lines (``file.py:12 in forward``)."""
     places: dict[str, list[int]] = {}
     for match in map(_PLACE.match, dict.fromkeys(lines)):
         if match is not None:
             places.setdefault(match[1], []).append(int(match[2]))
-    return list(dict.fromkeys(found for file, numbers in places.items() for found in _looping_functions(file, numbers)))
+    return list(
+        dict.fromkeys(
+            found for file, numbers in places.items() for found in _containing_functions(file, numbers, beginning)
+        )
+    )
 
 
 def _failing_function(error: CaptureError, known: Collection[int]) -> FunctionType | None:

@@ -22,6 +22,7 @@ from .analysis import (
     is_iterated,
     is_test,
     mutated_containers,
+    only_raises,
     scope_function,
     scope_nodes,
     stored_attributes,
@@ -158,7 +159,7 @@ class _Function:
             return [node]
         if isinstance(node, ast.ClassDef | ast.AsyncFunctionDef):
             return [node]
-        if isinstance(node, ast.If) and not _only_raises(node):
+        if isinstance(node, ast.If) and not only_raises(node):
             return self._if(node)
         if isinstance(node, ast.While):
             return self._while(node)
@@ -513,11 +514,6 @@ def _remove_declarations(function: ast.FunctionDef) -> None:
     Remover().visit(function)
 
 
-def _only_raises(node: ast.If) -> bool:
-    """Whether one branch of an ``if`` only raises an error: an argument check, which remains as it is."""
-    return any(branch and isinstance(branch[-1], ast.Raise) for branch in (node.body, node.orelse))
-
-
 def _binds(node: ast.AST) -> bool:
     """Whether an expression cannot move into a lambda: it assigns a variable or suspends the function."""
     return contains([node], (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)) is not None
@@ -558,4 +554,7 @@ def _locate(node: _Node, like: ast.AST) -> _Node:
     for found in ast.walk(node):
         if "lineno" in found._attributes and not hasattr(found, "lineno"):
             ast.copy_location(found, like)
+            if isinstance(found, ast.Attribute):
+                # Python gives a call the last line of an attribute.
+                found.end_lineno, found.end_col_offset = found.lineno, found.col_offset
     return node

@@ -24,6 +24,7 @@ from ..._capture import Assumption, AssumptionKind, Capture
 from ..._capture.constraints.constraint import Constraint, report_narrowed
 from ..._capture.constraints.guard_recorder import DataEdge, line_of_node
 from ..._capture.constraints.guard_sources import SQUEEZES, graphs_of
+from ..._capture.rewriting import SIZE_BRANCH
 from ..._capture.shapes.dim_names import DynamicSqueeze, keep_results, squeeze_results
 from ..._capture.suspicions.departures import Departure, DepartureKind
 from ..._cost import export_seconds, forward_seconds
@@ -192,7 +193,9 @@ def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint] | No
     if not capture.limits.assumed:
         return frozenset()
 
-    paths: defaultdict[str, CodePath] = defaultdict(CodePath)
+    # A program with both branches runs other operators at other sizes.
+    has_both = any(one.construct == SIZE_BRANCH for one in capture.rewrites)
+    paths: defaultdict[str, CodePath] | None = None if has_both else defaultdict(CodePath)
 
     def is_right(violated: Collection[Constraint]) -> bool:
         relations = [sympy.Not(one.expression) if one in violated else one.expression for one in edges]
@@ -207,6 +210,8 @@ def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint] | No
     confirmed = {one for one in edges if is_right((one,))}
     if len(confirmed) > 1 and not is_right(confirmed):
         confirmed = set()
+    if has_both and prover.coverage.missing():
+        return frozenset()
     certain = _without(capture, [*edges, *plain])
     return frozenset(confirmed | _confirmed(certain, Prover(certain, model), plain))
 
@@ -219,7 +224,7 @@ def _without(capture: Capture, constraints: Iterable[Constraint]) -> Capture:
 
 
 def _is_right_at(
-    capture: Capture, prover: Prover, relations: Sequence[sympy.Basic], paths: Mapping[str, CodePath]
+    capture: Capture, prover: Prover, relations: Sequence[sympy.Basic], paths: Mapping[str, CodePath] | None
 ) -> bool | None:
     """Whether program and model return the same at sizes that satisfy relations; None if no such sizes are found."""
     limits, call = capture.limits, prover.example
@@ -231,9 +236,13 @@ def _is_right_at(
     for sizes in found[:_MOST_SIZES]:
         args, kwargs = resize_inputs(capture.exported_program, limits, call, sizes)
         label = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-        statuses.append(
-            _status_of_branches(capture, prover, Variation.of(label, args, kwargs, is_required=True), paths)
-        )
+        variation = Variation.of(label, args, kwargs, is_required=True)
+        if paths is not None:
+            statuses.append(_status_of_branches(capture, prover, variation, paths))
+        for one in with_other_values(capture, variation) if paths is None else ():
+            statuses.append(_status(prover, one))
+            if not prover.coverage.missing():
+                break
     return "different" not in statuses and "equal" in statuses if statuses else None
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import sympy
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from fxonnx_translations._torch_compat import TreeSpec, pytree
+from fxonnx_translations._torch_compat import TreeSpec, check, pytree
 
 from ....errors import CaptureError
 from ...function_transforms import reject_lost_gradients
@@ -30,6 +32,7 @@ from .values import (
     number_of,
     number_tensor,
     observed,
+    same_shape,
     separate,
     shares,
     storage_of,
@@ -48,6 +51,10 @@ __all__ = [
     "symbolic_branch",
     "traced_cond",
 ]
+
+
+Choose = Callable[[Any, Any], Any]
+"""Returns one of two sizes, by a condition on sizes."""
 
 
 @dataclass
@@ -85,6 +92,7 @@ class _Output:
         like: A tensor with the metadata of the other branch, for a variable that one branch does not define.
         axis: The axis of which the branches return different sizes, if it is the only one. It becomes the first axis of
             the operator's result: torch requires strides that are products of static sizes.
+        shape: The shape after a condition on sizes, if the branches return others; the operator's result is flat.
     """
 
     part: int
@@ -92,25 +100,43 @@ class _Output:
     dtype: torch.dtype | None
     like: torch.Tensor | None = None
     axis: int = 0
+    shape: tuple[Any, ...] | None = None
+
+    def value_of(self, result: torch.Tensor) -> Any:
+        """The value for a result of the operator."""
+        if self.dtype is not None:
+            return number_of(result)
+        if self.shape is not None:
+            check(result.shape[0] == math.prod(self.shape))
+            return result.view(self.shape)
+        return result.movedim(0, self.axis) if self.axis else result
 
 
 @dataclass
 class _Plan:
     """The values after a branch: leaves that are equal in both branches, and the outputs of the operator.
 
-    ``padding`` has the lists to which the branches add different numbers of items.
+    ``padding`` has the lists to which the branches add different numbers of items. After a condition on sizes,
+    ``choose`` gives the size for those of both branches, or None.
     """
 
     outputs: list[_Output] = field(default_factory=list)
     leaves: dict[int, list[Any]] = field(default_factory=dict)
     specs: dict[int, TreeSpec] = field(default_factory=dict)
     padding: dict[int, Padding] = field(default_factory=dict)
+    choose: Choose | None = None
 
 
-def symbolic_branch(condition: Any, branches: Sequence[Callable[[], Any]], state: State | None, refuse: Refuse) -> Any:
+def symbolic_branch(
+    condition: Any,
+    branches: Sequence[Callable[[], Any]],
+    state: State | None,
+    refuse: Refuse,
+    choose: Choose | None = None,
+) -> Any:
     """Run a branch of a data-dependent condition as ``torch.cond``.
 
-    The condition is a tensor of one element, or a number that depends on tensors.
+    The condition is a tensor of one element, or a number that depends on tensors; on sizes, with ``choose``.
     """
     shared = [] if state is None else state.shared()
     before = [] if state is None else state.read()
@@ -121,7 +147,7 @@ def symbolic_branch(condition: Any, branches: Sequence[Callable[[], Any]], state
         uses.append(used)
     for run in runs:
         _reject_lost_changes(run, state, before, refuse)
-    plan = _plan(runs, before, state, refuse)
+    plan = _plan(runs, before, state, refuse, choose)
     for output in plan.outputs:
         for run, used in zip(runs, uses, strict=True):
             add_output(used, run.part(output.part), output.leaf)
@@ -150,8 +176,7 @@ def symbolic_branch(condition: Any, branches: Sequence[Callable[[], Any]], state
     count = len(plan.outputs)
     operands.write_back(results[count:])
     for output, value in zip(plan.outputs, results, strict=False):
-        merged_value = value.movedim(0, output.axis) if output.axis else value
-        plan.leaves[output.part][output.leaf] = merged_value if output.dtype is None else number_of(value)
+        plan.leaves[output.part][output.leaf] = output.value_of(value)
     if state is not None:
         after = [
             slot.with_leaves(
@@ -231,8 +256,10 @@ def _run(branch: Callable[[], Any], state: State | None, before: Sequence[Slot])
             state.write(before)
 
 
-def _plan(runs: Sequence[_Run], before: Sequence[Slot], state: State | None, refuse: Refuse) -> _Plan:
-    plan = _Plan()
+def _plan(
+    runs: Sequence[_Run], before: Sequence[Slot], state: State | None, refuse: Refuse, choose: Choose | None
+) -> _Plan:
+    plan = _Plan(choose=choose)
     names = [] if state is None else list(state.names)
     for at in range(-1, len(names)):
         if at >= 0 and state is not None and names[at] not in state.site.needed:
@@ -326,7 +353,11 @@ def _merge_leaf(plan: _Plan, part: int, leaf: int, pair: tuple[Any, Any], name: 
     if all(isinstance(value, torch.Tensor) for value in known):
         if len(known) == 2:
             _check_tensors(known, name, refuse)
-        plan.outputs.append(_Output(part, leaf, None, known[0] if any(missing) else None, _differing_axis(known)))
+        shape = _chosen_shape(known, plan.choose)
+        axis = _differing_axis(known) if shape is None else 0
+        plan.outputs.append(_Output(part, leaf, None, known[0] if any(missing) else None, axis, shape))
+    elif plan.choose is not None and (number := plan.choose(left, right)) is not None:
+        return number
     elif all(is_number(value) for value in known):
         plan.outputs.append(_Output(part, leaf, number_dtype(known)))
     elif any(missing) and not any(is_traced(value) for value in known):
@@ -346,6 +377,24 @@ def _merge_leaf(plan: _Plan, part: int, leaf: int, pair: tuple[Any, Any], name: 
             "assign values of the same type, dtype and number of dims in both branches",
         )
     return None
+
+
+def _chosen_shape(tensors: Sequence[torch.Tensor], choose: Choose | None) -> tuple[Any, ...] | None:
+    """The shape after a condition on sizes; None if it is not known."""
+    if choose is None or len(tensors) < 2 or (same_shape(*tensors) and all(map(_is_dense, tensors))):
+        return None
+    shape = tuple(choose(one, other) for one, other in zip(tensors[0].shape, tensors[1].shape, strict=True))
+    return None if None in shape else shape
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is known to be contiguous, without a guard."""
+    expected: Any = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if not statically_known_true(stride == expected):
+            return False
+        expected = expected * size
+    return True
 
 
 def _differing_axis(tensors: Sequence[torch.Tensor]) -> int:
@@ -385,6 +434,8 @@ def _as_output(outcome: _Run, output: _Output, inner: Mapping[int, torch.Tensor]
     if is_number(value) and output.like is not None:
         return number_tensor(value, output.like.dtype, output.like)
     result: torch.Tensor = inner.get(id(value), value)
+    if output.shape is not None:
+        return result.reshape(-1)
     return result.movedim(output.axis, 0).contiguous() if output.axis else result
 
 

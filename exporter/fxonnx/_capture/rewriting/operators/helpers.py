@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -13,10 +14,12 @@ from typing import Any, NoReturn
 import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from fxonnx_translations._torch_compat import sym_max
+from fxonnx_translations._torch_compat import sym_max, sym_not
 
 from ....errors import CaptureError
+from ...constraints.guard_recorder import source_line_of
 from ...data_dependence.concrete_values import is_open
+from ...edges import answer_in_branch, chosen, is_size_branch, sides_of, without_methods
 from ..transformer import Site
 from .conditionals import symbolic_branch
 from .growing_lists import GrowingList
@@ -38,7 +41,7 @@ from .sequences import (
 from .state import State, read_value
 from .values import UNBOUND, as_condition, is_dynamic_size, is_number, is_symbolic, is_undecided
 
-__all__ = ["Counting", "Helpers", "Rewrite"]
+__all__ = ["SIZE_BRANCH", "Counting", "Helpers", "Rewrite"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,9 @@ class Counting:
 
 _UNROLLED = 8
 """Iterations of a range that a data-dependent ``break`` may leave unrolled."""
+
+SIZE_BRANCH = "branch on sizes"
+"""The construct whose branches are both captured, each for the sizes at which it runs."""
 
 Get = Callable[[], Sequence[Any]]
 Put = Callable[[Sequence[Any]], None]
@@ -149,12 +155,30 @@ class Helpers:
         put: Put | None = None,
     ) -> Any:
         """``if test``, and ``then if test else otherwise``: run one of two functions."""
-        test = truth(test)
-        if not is_symbolic(test):
+        test = self._condition(at, truth(test))
+        sides = self._sides(at, test, then, otherwise)
+        if sides is None and not is_symbolic(test):
             return then() if test else otherwise()
-        self.rewritten(at)
+        self.rewritten(at, "" if sides is None else SIZE_BRANCH)
         state = None if get is None or put is None else State(self.sites[at], get, put)
-        return symbolic_branch(test, (then, otherwise), state, self.refuse(at))
+        choose = None if sides is None else partial(chosen, test)
+        return symbolic_branch(test, sides or (then, otherwise), state, self.refuse(at), choose)
+
+    def _sides(self, at: int, test: Any, *branches: Callable[[], Any]) -> Any:
+        """The branches of a condition on sizes of which both are captured."""
+        line = self.sites[at].line
+        if not is_size_branch(test, f"{self._file}:{line}") or not is_undecided(test):
+            return None
+        return sides_of(test, branches, source_line_of(self._file, line, self._function))
+
+    def _condition(self, at: int, value: Any) -> Any:
+        """The truth of a size, if both branches of a condition on it are captured, and of what a branch depends on."""
+        answer = answer_in_branch(value)
+        if answer is not None:
+            return answer
+        condition = value != 0 if is_dynamic_size(value) else value
+        is_captured = is_size_branch(condition, f"{self._file}:{self.sites[at].line}")
+        return without_methods(condition) if is_captured else value
 
     returning = choose = branch
 
@@ -258,9 +282,16 @@ class Helpers:
         """``a and b`` or ``a or b``; in a test, only the truth of the value matters."""
         value = operands[0]()
         for index, operand in enumerate(operands[1:], 1):
+            rest = partial(self._logical, is_and, at, is_test, *operands[index:])
+            value = self._condition(at, value) if is_test else value
+            sides = self._sides(at, value, rest, rest) if is_test else None
+            if sides is not None:
+                # Where the first one decides, Python does not ask the others.
+                other = sides[0 if is_and else 1]()
+                if isinstance(other, bool | torch.SymBool) and not is_symbolic(other):
+                    return operator.and_(value, other) if is_and else operator.or_(value, other)
             if is_symbolic(value):
                 self.rewritten(at)
-                rest = partial(self._logical, is_and, at, is_test, *operands[index:])
 
                 def branch(has_value: bool) -> Any:
                     found = value if has_value else rest()  # noqa: B023
@@ -290,6 +321,8 @@ class Helpers:
     def not_(value: Any) -> Any:
         """``not value``."""
         value = truth(value)
+        if is_size_branch(value, ""):
+            return sym_not(value)
         return torch.logical_not(as_condition(value)) if is_symbolic(value) else not value
 
     @staticmethod
@@ -370,9 +403,9 @@ class Helpers:
             "select the rows with a mask, x[mask], and compute all of them at once, or loop over x[mask]",
         )
 
-    def rewritten(self, at: int) -> None:
+    def rewritten(self, at: int, construct: str = "") -> None:
         site = self.sites[at]
-        self._record(Rewrite(self._file, site.line, self._function, site.construct))
+        self._record(Rewrite(self._file, site.line, self._function, construct or site.construct))
 
     def refuse(self, at: int) -> Callable[[str, str], NoReturn]:
         site = self.sites[at]
