@@ -361,9 +361,21 @@ def _failing_function(error: CaptureError, known: Collection[int]) -> FunctionTy
     cause = error.__cause__
     while isinstance(cause, CaptureError):
         cause = cause.__cause__
-    if cause is None or not _asks_for_value(cause):
-        return None
-    frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
+    # The model may have handled the first error, and asked for another value there.
+    causes = [each for each in _causes(cause) if _asks_for_value(each)]
+    found = (_failing_frames(each, known) for each in reversed(causes))
+    return next((each for each in found if each is not None), None)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _failing_frames(error: BaseException, known: Collection[int]) -> FunctionType | None:
+    """The innermost function of the user's code, or of a library, in the traceback of an error."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     for index in range(len(frames) - 1, -1, -1):
         code = frames[index].f_code
         if is_user_file(code.co_filename):
@@ -379,16 +391,12 @@ def _failing_function(error: CaptureError, known: Collection[int]) -> FunctionTy
 
 def _asks_for_value(error: BaseException) -> bool:
     """Whether a failure is a guard on a value that only the data of tensors determines."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, GuardOnDataDependentSymNode | DataDependentOutputException):
-            return True
-        if isinstance(seen, TypeError) and "integer" in str(seen):
-            return True
-        if any(text in str(seen) for text in _MESSAGES):
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return False
+    return any(
+        isinstance(seen, GuardOnDataDependentSymNode | DataDependentOutputException)
+        or (isinstance(seen, TypeError) and "integer" in str(seen))
+        or any(text in str(seen) for text in _MESSAGES)
+        for seen in _causes(error)
+    )
 
 
 _MESSAGES = (
