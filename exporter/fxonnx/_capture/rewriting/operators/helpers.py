@@ -35,8 +35,8 @@ from .sequences import (
     replacement_of,
     truth,
 )
-from .state import State, read_value
-from .values import UNBOUND, as_condition, is_dynamic_size, is_number, is_symbolic, is_undecided
+from .state import State, read_value, unchanged_objects
+from .values import UNBOUND, as_condition, is_dynamic_size, is_number, is_symbolic, is_undecided, observed
 
 __all__ = ["Counting", "Helpers", "Rewrite"]
 
@@ -261,6 +261,12 @@ class Helpers:
             if is_symbolic(value):
                 self.rewritten(at)
                 rest = partial(self._logical, is_and, at, is_test, *operands[index:])
+                if is_test:
+                    # x.any() and x.dtype == torch.float16: what Python knows of the rest may decide.
+                    with unchanged_objects(operands[index:], self.refuse(at)), observed():
+                        known = truth(rest())
+                    if not is_symbolic(known) and bool(known) is not is_and:
+                        return bool(known)
 
                 def branch(has_value: bool) -> Any:
                     found = value if has_value else rest()  # noqa: B023
