@@ -10,11 +10,13 @@ import copy
 import gc
 import inspect
 import re
+import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
 from types import CellType, CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -29,9 +31,10 @@ from ..constraints.specialized_dims import SpecializedDimsError
 from ..patches import Patch, applied, rewriting_patches
 from ..patches.patch import CodePatch, is_tracing, written
 from ..suspicions.departures import Departure, DepartureKind
+from ..suspicions.handled_errors import BOUNDARY
 from ..user_code import REWRITTEN, Definition, compile_function, find_definition, running_definition
 from .analysis import loop_lines
-from .operators.conditionals import traced_cond
+from .operators.conditionals import run_to_end, traced_cond
 from .operators.helpers import Helpers, Rewrite
 from .operators.values import SharedMemory, recorded_memory
 from .structure import generated
@@ -226,11 +229,31 @@ class RewriteLog:
         constructs: The control flow of the last attempt that was captured as operators.
         refusals: Problem and hint of each error of the last attempt for a construct that cannot be captured.
         unrolled: Code of a function to the lines of its loops that cannot be operators, which are unrolled.
+        forked: Code of a function to the lines of its conditions whose branches go on to the end of a function.
+        refused: The code and the lines of the conditions in the last attempt that cannot be operators, from the
+            innermost to the outermost.
+        callers: The functions that were running at the innermost of them, from the inner to the outer ones.
     """
 
     constructs: dict[Rewrite, None] = field(default_factory=dict)
     refusals: list[tuple[str, str]] = field(default_factory=list)
     unrolled: dict[CodeType, set[int]] = field(default_factory=dict)
+    forked: dict[CodeType, set[int]] = field(default_factory=dict)
+    refused: dict[tuple[CodeType, int], None] = field(default_factory=dict)
+    callers: list[CodeType] = field(default_factory=list)
+
+    def clear(self) -> None:
+        """Forget the last attempt."""
+        for each in (self.constructs, self.refusals, self.refused, self.callers):
+            each.clear()
+
+    def refuse(self, code: CodeType, line: int) -> None:
+        """Record a condition that cannot be an operator."""
+        if not self.callers:
+            codes = (frame.f_code for frame, _ in traceback.walk_stack(sys._getframe(1)))
+            inside = takewhile(lambda code: not code.co_filename.endswith(BOUNDARY), codes)
+            self.callers += (code for code in inside if is_user_file(code.co_filename))
+        self.refused[code, line] = None
 
     @property
     def unrolled_loops(self) -> int:
@@ -246,6 +269,7 @@ class Rewriting:
         last: The failure of the last attempt.
         functions: Each function with its transformed form.
         traces_branches: Whether the branches of the user's ``torch.cond`` are traced without TorchDynamo.
+        ends: The code and the line of conditions to the function that their branches run to its end, and its callers.
         unrolled_loops: The number of loops that were unrolled when the attempt began.
         log: Receives the effects of the transformed functions.
     """
@@ -253,6 +277,7 @@ class Rewriting:
     last: CaptureError
     functions: tuple[tuple[FunctionType, FunctionType], ...] = ()
     traces_branches: bool = False
+    ends: Mapping[tuple[CodeType, int], tuple[FunctionType, ...]] = field(default_factory=dict)
     unrolled_loops: int = 0
     log: RewriteLog = field(default_factory=RewriteLog)
 
@@ -274,12 +299,44 @@ class Rewriting:
         known = self._known
         added = [(each, _transformed(each, self.log)) for each in functions if id(each) not in known]
         loops = self.log.unrolled_loops
-        if (not added and loops == self.unrolled_loops) or len(self.functions) > _MAX_FUNCTIONS:
+        if len(self.functions) > _MAX_FUNCTIONS:
             raise self.last
+        if not added and loops == self.unrolled_loops:
+            return self._with_end()
         changes = ["loops that cannot be operators are unrolled"] if loops > self.unrolled_loops else []
         changes += [f"control flow of {_place(function.__code__)} is rewritten" for function, _ in added]
         rewriting = replace(self, functions=(*self.functions, *added), unrolled_loops=loops)
         return rewriting, ", ".join(dict.fromkeys(changes))
+
+    def _with_end(self) -> tuple[Rewriting, str]:
+        """Let the branches of a condition that cannot be an operator go on to the end of its function.
+
+        If their results differ in type as well, it is the end of the caller, and so on.
+        """
+        conditions, running = list(self.log.refused), list(filter(None, map(self._function, self.log.callers)))
+        if not conditions or not is_refusal(self.last):
+            raise self.last
+        new = next((each for each in conditions if each not in self.ends), None)
+        # Functions that are no longer running have been left.
+        ends = {each: _still(functions, running) for each, functions in self.ends.items()}
+        if new is not None:
+            inner = next((at for at, each in enumerate(running) if each.__code__ is new[0]), len(running))
+            ends[new] = tuple(running[inner:])
+        code, line = conditions[0] if new is None else new
+        if ends == self.ends or not ends[code, line]:
+            raise self.last
+        self.log.forked[code].add(line)
+        end, known = ends[code, line][0], [function for function, _ in self.functions]
+        added = () if end in known else ((end, _transformed(end, self.log)),)
+        change = f"the branches at {code.co_filename}:{line} go on to the end of {end.__code__.co_name}"
+        return replace(self, functions=(*self.functions, *added), ends=ends), change
+
+    def _function(self, code: CodeType) -> FunctionType | None:
+        """The function that a frame has run, also in its transformed form."""
+        for function, made in self.functions:
+            if made.__code__ is code or _defines(made.__code__, code):
+                return function
+        return _function_of_code(code, self._known)
 
     @property
     def _known(self) -> frozenset[int]:
@@ -319,13 +376,27 @@ def rewritten_functions(rewriting: Rewriting | None) -> Iterator[SharedMemory]:
     if rewriting is None:
         yield SharedMemory()
         return
-    rewriting.log.constructs.clear()
-    rewriting.log.refusals.clear()
+    rewriting.log.clear()
     with rewriting_patches(), ExitStack() as stack, recorded_memory() as memory:
         stack.enter_context(applied(_COND_PATCHES if rewriting.traces_branches else ()))
         for function, replacement in rewriting.functions:
-            stack.enter_context(_replaced(function, replacement))
+            is_end = any(functions[0] is function for functions in rewriting.ends.values())
+            made = _run_to_end(replacement) if is_end else replacement
+            stack.enter_context(_replaced(function, made))
         yield memory
+
+
+def _still(functions: tuple[FunctionType, ...], running: Sequence[FunctionType]) -> tuple[FunctionType, ...]:
+    """A function and its callers, from the first one that is running."""
+    first = next((at for at, each in enumerate(functions) if each in running), 0)
+    return functions[first:]
+
+
+def _run_to_end(function: FunctionType) -> FunctionType:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return run_to_end(lambda: function(*args, **kwargs))
+
+    return run
 
 
 def _place(code: CodeType) -> str:
@@ -445,9 +516,11 @@ def _transformed(function: FunctionType, log: RewriteLog) -> FunctionType:
     def record(rewrite: Rewrite) -> None:
         log.constructs[rewrite] = None
 
-    unrolled = log.unrolled.setdefault(function.__code__, set())
+    code = function.__code__
+    lines = (log.unrolled.setdefault(code, set()), log.forked.setdefault(code, set()))
+    refused = partial(log.refuse, code)
 
     def helpers(sites: list[Site]) -> Helpers:
-        return Helpers(function.__code__.co_filename, function.__name__, sites, record, unrolled, log.refusals)
+        return Helpers(code.co_filename, function.__name__, sites, record, *lines, log.refusals, refused)
 
     return _compile_transformed(function, definition, helpers)

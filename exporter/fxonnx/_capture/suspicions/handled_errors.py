@@ -32,6 +32,7 @@ from ..._interrupts import interruption_point
 from ..user_code import function_source
 
 __all__ = [
+    "BOUNDARY",
     "HandledErrors",
     "handles_errors",
     "is_model_file",
@@ -179,7 +180,8 @@ def _is_handled_by_model(error: BaseException) -> bool:
     return traceback is None or is_model_file(traceback.tb_frame.f_code.co_filename)
 
 
-_BOUNDARY = "/fxonnx/_capture/torch_export.py"
+BOUNDARY = "/fxonnx/_capture/torch_export.py"
+"""The end of the file with the frames that call the model."""
 _TRY: tuple[Any, ...] = (ast.Try, getattr(ast, "TryStar", ast.Try))
 _UNKNOWN = object()
 
@@ -193,7 +195,7 @@ def handles_errors(frame: FrameType | None, error: ast.expr | None) -> bool:
     """
     called = error.func if isinstance(error, ast.Call) else error
     kind = _UNKNOWN if frame is None or called is None else _value(called, _scope(frame))
-    while frame is not None and not frame.f_code.co_filename.endswith(_BOUNDARY):
+    while frame is not None and not frame.f_code.co_filename.endswith(BOUNDARY):
         if is_model_file(frame.f_code.co_filename) and _handles_at(frame, kind):
             return True
         frame = frame.f_back

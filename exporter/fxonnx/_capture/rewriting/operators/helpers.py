@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, partialmethod
@@ -15,10 +15,11 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from fxonnx_translations._torch_compat import sym_max
 
+from ...._context_values import activated
 from ....errors import CaptureError
 from ...data_dependence.concrete_values import is_open
 from ..transformer import Site
-from .conditionals import symbolic_branch
+from .conditionals import Fork, decided, symbolic_branch
 from .growing_lists import GrowingList
 from .loops import Counter, symbolic_loop
 from .sequences import (
@@ -118,7 +119,9 @@ class Rewrite:
 class Helpers:
     """The helpers of one transformed function.
 
-    ``unrolled`` has the lines of loops over sizes that are unrolled, and receives those that cannot be operators.
+    ``unrolled`` has the lines of loops over sizes that are unrolled, and receives those that cannot be operators;
+    ``forked`` has the lines of conditions whose branches go on to the end of a function, and ``refused`` is called with
+    the line of one that cannot be an operator.
     ``refusals`` receives problem and hint of the errors for constructs, which the user's code may handle.
     """
 
@@ -134,10 +137,12 @@ class Helpers:
         sites: Sequence[Site],
         record: Callable[[Rewrite], None],
         unrolled: set[int],
+        forked: Container[int],
         refusals: list[tuple[str, str]],
+        refused: Callable[[int], None],
     ) -> None:
         self._file, self._function, self.sites, self._record = file, function, sites, record
-        self.unrolled, self._refusals = unrolled, refusals
+        self.unrolled, self._forked, self._refusals, self._refused = unrolled, forked, refusals, refused
 
     def branch(
         self,
@@ -153,8 +158,16 @@ class Helpers:
         if not is_symbolic(test):
             return then() if test else otherwise()
         self.rewritten(at)
+        line, refuse = self.sites[at].line, self.refuse(at, is_branch=True)
+        answer = decided(test, refuse) if line in self._forked else None
+        if answer is not None:
+            return then() if answer else otherwise()
         state = None if get is None or put is None else State(self.sites[at], get, put)
-        return symbolic_branch(test, (then, otherwise), state, self.refuse(at))
+        try:
+            return symbolic_branch(test, (then, otherwise), state, refuse)
+        except CaptureError:
+            self._refused(line)
+            raise
 
     returning = choose = branch
 
@@ -380,7 +393,7 @@ class Helpers:
         site = self.sites[at]
         self._record(Rewrite(self._file, site.line, self._function, site.construct))
 
-    def refuse(self, at: int) -> Callable[[str, str], NoReturn]:
+    def refuse(self, at: int, *, is_branch: bool = False) -> Callable[[str, str], NoReturn]:
         site = self.sites[at]
 
         def refuse(problem: str, hint: str) -> NoReturn:
@@ -389,6 +402,8 @@ class Helpers:
                 f"  at: {Path(self._file).name}:{site.line} in {self._function}"
             )
             self._refusals.append((message, hint))
+            if is_branch:
+                self._refused(site.line)
             raise CaptureError(message, hint=hint)
 
         return refuse
@@ -545,14 +560,15 @@ class _Loop:
     ) -> None:
         self.helpers.rewritten(self.at)
         flags = self.flags
-        symbolic_loop(
-            lambda: _not_ended(flags(), test),
-            step,
-            self.state(site),
-            counter,
-            self.helpers.refuse(self.at),
-            recount,
-        )
+        with activated(Fork(None)):
+            symbolic_loop(
+                lambda: _not_ended(flags(), test),
+                step,
+                self.state(site),
+                counter,
+                self.helpers.refuse(self.at),
+                recount,
+            )
 
 
 def _is_flag(value: Any) -> bool:
