@@ -270,6 +270,7 @@ class Rewriting:
         functions: Each function with its transformed form.
         traces_branches: Whether the branches of the user's ``torch.cond`` are traced without TorchDynamo.
         ends: The code and the line of conditions to the function that their branches run to its end, and its callers.
+        refusal: The error of the last of these conditions, before its branches went on.
         unrolled_loops: The number of loops that were unrolled when the attempt began.
         log: Receives the effects of the transformed functions.
     """
@@ -278,6 +279,7 @@ class Rewriting:
     functions: tuple[tuple[FunctionType, FunctionType], ...] = ()
     traces_branches: bool = False
     ends: Mapping[tuple[CodeType, int], tuple[FunctionType, ...]] = field(default_factory=dict)
+    refusal: CaptureError | None = None
     unrolled_loops: int = 0
     log: RewriteLog = field(default_factory=RewriteLog)
 
@@ -324,12 +326,13 @@ class Rewriting:
             ends[new] = tuple(running[inner:])
         code, line = conditions[0] if new is None else new
         if ends == self.ends or not ends[code, line]:
-            raise self.last
+            raise self.refusal or self.last
+        refusal = self.refusal if new is None else self.last
         self.log.forked[code].add(line)
         end, known = ends[code, line][0], [function for function, _ in self.functions]
         added = () if end in known else ((end, _transformed(end, self.log)),)
         change = f"the branches at {code.co_filename}:{line} go on to the end of {end.__code__.co_name}"
-        return replace(self, functions=(*self.functions, *added), ends=ends), change
+        return replace(self, functions=(*self.functions, *added), ends=ends, refusal=refusal), change
 
     def _function(self, code: CodeType) -> FunctionType | None:
         """The function that a frame has run, also in its transformed form."""
