@@ -121,7 +121,7 @@ class _WithoutAnnotations(ast.NodeTransformer):
 
 
 @contextmanager
-def _replaced(function: FunctionType, replacement: FunctionType) -> Iterator[None]:
+def _replaced(function: FunctionType, replacement: Callable[..., Any]) -> Iterator[None]:
     """Replace a function inside the context for the exporting thread, wherever it is referenced.
 
     Its ``__code__`` is replaced by a call of the replacement; other threads call a copy of the original.
@@ -130,7 +130,7 @@ def _replaced(function: FunctionType, replacement: FunctionType) -> Iterator[Non
     copied = _function_like(function, original, function.__closure__)
     copied.__dict__[_COPY] = True
 
-    def dispatch() -> FunctionType:
+    def dispatch() -> Callable[..., Any]:
         return replacement if is_tracing() else copied
 
     row = CodePatch(
@@ -163,7 +163,7 @@ def _renamed(code: CodeType, original: CodeType) -> CodeType:
     return code.replace(co_consts=(*constants, REWRITTEN), co_name=original.co_name)
 
 
-def _trampoline(function: FunctionType, dispatch: Callable[[], FunctionType]) -> CodeType:
+def _trampoline(function: FunctionType, dispatch: Callable[[], Callable[..., Any]]) -> CodeType:
     """Code with the signature and the free variables of a function that calls the function ``dispatch`` returns."""
     code = function.__code__
     names = list(code.co_varnames)
@@ -230,8 +230,8 @@ class RewriteLog:
         refusals: Problem and hint of each error of the last attempt for a construct that cannot be captured.
         unrolled: Code of a function to the lines of its loops that cannot be operators, which are unrolled.
         forked: Code of a function to the lines of its conditions whose branches go on to the end of a function.
-        refused: The code and the lines of the conditions in the last attempt that cannot be operators, from the
-            innermost to the outermost.
+        refused: The code and the line of the condition in the last attempt whose branches have different types, and of
+            those that contain it.
         callers: The functions that were running at the innermost of them, from the inner to the outer ones.
     """
 
@@ -247,8 +247,10 @@ class RewriteLog:
         for each in (self.constructs, self.refusals, self.refused, self.callers):
             each.clear()
 
-    def refuse(self, code: CodeType, line: int) -> None:
-        """Record a condition that cannot be an operator."""
+    def refuse(self, code: CodeType, line: int, *, is_inner: bool) -> None:
+        """Record a condition whose branches have different types, or that contains such a condition."""
+        if not is_inner and not self.callers:
+            return
         if not self.callers:
             codes = (frame.f_code for frame, _ in traceback.walk_stack(sys._getframe(1)))
             inside = takewhile(lambda code: not code.co_filename.endswith(BOUNDARY), codes)
@@ -384,8 +386,7 @@ def rewritten_functions(rewriting: Rewriting | None) -> Iterator[SharedMemory]:
         stack.enter_context(applied(_COND_PATCHES if rewriting.traces_branches else ()))
         for function, replacement in rewriting.functions:
             is_end = any(functions[0] is function for functions in rewriting.ends.values())
-            made = _run_to_end(replacement) if is_end else replacement
-            stack.enter_context(_replaced(function, made))
+            stack.enter_context(_replaced(function, _run_to_end(replacement) if is_end else replacement))
         yield memory
 
 
@@ -395,7 +396,7 @@ def _still(functions: tuple[FunctionType, ...], running: Sequence[FunctionType])
     return functions[first:]
 
 
-def _run_to_end(function: FunctionType) -> FunctionType:
+def _run_to_end(function: FunctionType) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         return run_to_end(lambda: function(*args, **kwargs))
 

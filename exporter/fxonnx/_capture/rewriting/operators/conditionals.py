@@ -41,6 +41,7 @@ from .values import (
 )
 
 __all__ = [
+    "SAME_TYPE",
     "Fork",
     "add_output",
     "decided",
@@ -111,6 +112,10 @@ class _Plan:
     leaves: dict[int, list[Any]] = field(default_factory=dict)
     specs: dict[int, TreeSpec] = field(default_factory=dict)
     padding: dict[int, Padding] = field(default_factory=dict)
+
+
+SAME_TYPE = "assign values of the same type"
+"""The beginning of the hints about branches of different types."""
 
 
 class _Asked(BaseException):

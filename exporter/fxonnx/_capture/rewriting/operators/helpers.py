@@ -19,7 +19,7 @@ from ...._context_values import activated
 from ....errors import CaptureError
 from ...data_dependence.concrete_values import is_open
 from ..transformer import Site
-from .conditionals import Fork, decided, symbolic_branch
+from .conditionals import SAME_TYPE, Fork, decided, symbolic_branch
 from .growing_lists import GrowingList
 from .loops import Counter, symbolic_loop
 from .sequences import (
@@ -121,7 +121,7 @@ class Helpers:
 
     ``unrolled`` has the lines of loops over sizes that are unrolled, and receives those that cannot be operators;
     ``forked`` has the lines of conditions whose branches go on to the end of a function, and ``refused`` is called with
-    the line of one that cannot be an operator.
+    the line of one whose branches have different types, or that contains one.
     ``refusals`` receives problem and hint of the errors for constructs, which the user's code may handle.
     """
 
@@ -139,7 +139,7 @@ class Helpers:
         unrolled: set[int],
         forked: Container[int],
         refusals: list[tuple[str, str]],
-        refused: Callable[[int], None],
+        refused: Callable[..., None],
     ) -> None:
         self._file, self._function, self.sites, self._record = file, function, sites, record
         self.unrolled, self._forked, self._refusals, self._refused = unrolled, forked, refusals, refused
@@ -166,7 +166,7 @@ class Helpers:
         try:
             return symbolic_branch(test, (then, otherwise), state, refuse)
         except CaptureError:
-            self._refused(line)
+            self._refused(line, is_inner=False)
             raise
 
     returning = choose = branch
@@ -402,8 +402,8 @@ class Helpers:
                 f"  at: {Path(self._file).name}:{site.line} in {self._function}"
             )
             self._refusals.append((message, hint))
-            if is_branch:
-                self._refused(site.line)
+            if is_branch and hint.startswith(SAME_TYPE):
+                self._refused(site.line, is_inner=True)
             raise CaptureError(message, hint=hint)
 
         return refuse
