@@ -126,6 +126,10 @@ class _Asked(BaseException):
         self.condition, self.refuse = condition, refuse
 
 
+_MOST_ANSWERS = 5
+"""Each further condition doubles the branches, and runs each of them twice."""
+
+
 @dataclass
 class Fork:
     """A run of a function, or of a branch, to its end, with answers to those conditions that are no operators.
@@ -142,7 +146,7 @@ class Fork:
 
 
 def decided(condition: Any, refuse: Refuse) -> bool | None:
-    """The answer to a condition whose branches go on to the end of a function; None if no function is run to its end.
+    """The answer to a condition whose branches go on to the end of a function; None if it has to be an operator.
 
     Without an answer, the function is left, and run to its end once for each.
     """
@@ -152,6 +156,8 @@ def decided(condition: Any, refuse: Refuse) -> bool | None:
     expression = None if isinstance(condition, torch.Tensor) else condition.node.expr
     if expression in fork.known:
         return fork.known[expression]
+    if fork.taken == _MOST_ANSWERS:
+        return None
     if fork.taken == len(fork.answers):
         raise _Asked(condition, refuse)
     answer = fork.answers[fork.taken]
