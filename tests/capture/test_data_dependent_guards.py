@@ -367,7 +367,7 @@ def _asks_again_in_a_handler(x: Tensor) -> Tensor:
     try:
         return _branches(x)
     except RuntimeError as error:
-        if x.sum() > 5:
+        if x.numel() > 0 and x.numel() <= int(x.sum()):
             raise ValueError from error
         raise
 
