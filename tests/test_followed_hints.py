@@ -33,7 +33,7 @@ def _branch_of_types(x: torch.Tensor) -> Any:
         y = x
     else:
         y = [x]
-    return y if isinstance(y, torch.Tensor) else y[0]
+    return y
 
 
 def _branch_of_one_type(x: torch.Tensor) -> Any:

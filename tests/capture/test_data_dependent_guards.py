@@ -280,9 +280,24 @@ def _any(mask: Tensor) -> bool:
     return bool(mask.any())
 
 
+def _negates_the_last_operand(x: Tensor) -> Tensor:
+    if x is not None and not torch.all(x[:-1] <= x[:1] + 9):
+        raise ValueError
+    return x + 1
+
+
+def _error_that_no_handler_catches(x: Tensor) -> Tensor:
+    try:
+        y = _raises(x)
+    except (IndexError, RuntimeError) as error:
+        raise TypeError from error
+    return y
+
+
 CHECKS = (
     *(_raises, _raises_in_else, _asserts, _asserts_negation, _logs),
     *(_calls_bool, _compares_item, _combines, _is_nested, _asks_in_a_function),
+    *(_negates_the_last_operand, _error_that_no_handler_catches),
 )
 
 
@@ -348,6 +363,15 @@ def _branches(x: Tensor) -> Tensor:
     return x - 1
 
 
+def _asks_again_in_a_handler(x: Tensor) -> Tensor:
+    try:
+        return _branches(x)
+    except RuntimeError as error:
+        if x.numel() > 0 and x.numel() <= int(x.sum()):
+            raise ValueError from error
+        raise
+
+
 def _changes_before_it_raises(x: Tensor) -> Tensor:
     if x.sum() > 0:
         for _ in range(2):
@@ -390,6 +414,14 @@ def _caller_handles_the_error(x: Tensor) -> Tensor:
     return y
 
 
+def _handles_a_base_of_the_error(x: Tensor) -> Tensor:
+    try:
+        y = _raises(x)
+    except (TypeError, Exception):  # noqa: BLE001 - the case
+        y = x - 1
+    return y
+
+
 class _Journal:
     """Its method ``info`` is not a log message."""
 
@@ -406,7 +438,7 @@ def _calls_a_method_named_info(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     "function",
-    [_handles_the_error, _caller_handles_the_error, _calls_a_method_named_info],
+    [_handles_the_error, _caller_handles_the_error, _handles_a_base_of_the_error, _calls_a_method_named_info],
     ids=lambda one: one.__name__,
 )
 def test_handled_errors_and_other_methods_are_not_checks(function: Any) -> None:
@@ -421,7 +453,9 @@ def test_handled_errors_and_other_methods_are_not_checks(function: Any) -> None:
         torch.testing.assert_close(program(x)[0], model(x))
 
 
-@pytest.mark.parametrize("function", [_branches, _raises_deeper], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "function", [_branches, _raises_deeper, _asks_again_in_a_handler], ids=lambda one: one.__name__
+)
 def test_branches_that_continue_are_rewritten(function: Any) -> None:
     captured = capture(Function(function).eval(), (torch.rand(3, 4),))
     assert captured.rewrites

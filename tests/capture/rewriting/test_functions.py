@@ -149,9 +149,8 @@ def _different_dims(x: torch.Tensor) -> torch.Tensor:
     return x if x.sum() > 0 else x.sum()
 
 
-def _different_structure(x: torch.Tensor) -> torch.Tensor:
-    pair = (x, x) if x.sum() > 0 else [x, x]
-    return pair[0]
+def _different_structure(x: torch.Tensor) -> Any:
+    return (x, x) if x.sum() > 0 else [x, x]
 
 
 def _growing_shape(x: torch.Tensor) -> torch.Tensor:
@@ -270,13 +269,6 @@ def _assigns_slice(x: torch.Tensor) -> torch.Tensor:
     return torch.stack(rows)
 
 
-def _mixed_lists(x: torch.Tensor) -> torch.Tensor:
-    rows = _rows_of(x)
-    if x.sum() > 0:
-        rows = [x]
-    return torch.stack(list(rows))
-
-
 def _filters(x: torch.Tensor) -> torch.Tensor:
     return torch.stack([row * item for row in x for item in row if row.sum() > 0])
 
@@ -312,7 +304,6 @@ REFUSED = [
         _assigns_slice,
         r"a slice of a list whose length is not known is assigned\n(?s:.*)hint: assign the items one by one",
     ),
-    (_mixed_lists, "rows is of type list in one branch and of type StackedList in the other"),
     (_different_dtypes, r"the returned value is a float32 tensor of shape \(4, 3\) in one branch and a int32 tensor"),
     (_different_dims, r"shape \(4, 3\) in one branch and a float32 tensor of shape \(\) in the other"),
     (_mixed, "the returned value is a float32 tensor of shape .* in one branch and None in the other"),

@@ -77,7 +77,7 @@ def answer_of_check(frame: FrameType) -> bool | None:
         The value; None if the condition does not select between going on and raising or logging, or the error would be
         handled.
     """
-    return None if handles_errors(frame) else answer_at(frame)
+    return None if handles_errors(frame, _raised(frame)) else answer_at(frame)
 
 
 def answer_at(frame: FrameType | Asking) -> bool | None:
@@ -111,6 +111,18 @@ def raises_otherwise(frame: FrameType) -> bool:
     return asked is not None and _is_at(statement.test, asked)
 
 
+def _raised(frame: FrameType) -> ast.expr | None:
+    """The error that the check which a frame evaluates raises, or its class; None if it is unknown."""
+    tree, position = function_source(frame.f_code), _position(frame)
+    found = None if tree is None or position is None else _innermost(tree, position)
+    match found:
+        case (ast.If(body=[*_, ast.Raise(error)]), False) | (ast.If(orelse=[*_, ast.Raise(error)]), True):
+            return error
+        case (ast.Assert(), _):
+            return ast.Name(AssertionError.__name__, ast.Load())
+    return None
+
+
 def _position(frame: FrameType | Asking) -> _Position | None:
     """First line, last line, first column and end column of the expression that a frame evaluates."""
     if not hasattr(frame.f_code, "co_positions"):
@@ -129,9 +141,11 @@ def _positions(code: CodeType, count: int | None = None) -> Iterator[_Position]:
 def _asked_expression(frame: FrameType | Asking, test: ast.expr, position: _Position) -> _Position | None:
     """The part of a condition whose truth value is asked.
 
-    The jump of a statement has the position of the whole statement; the instruction before it computes the value.
+    A jump has the position of the whole statement or, in CPython 3.11, of the first operand of the condition: the
+    instruction before it computes the value.
     """
-    if _contains(test, position):
+    operation = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    if _contains(test, position) and (position[2] < 0 or not operation.startswith(("POP_JUMP", "TO_BOOL"))):
         return position
     before = list(_positions(frame.f_code, frame.f_lasti // 2))
     return next((each for each in reversed(before) if None not in each and _contains(test, each)), None)

@@ -86,6 +86,7 @@ class ConcreteValues:
         weights: ``id`` of the other parameters and buffers of the model.
         follow_example: Whether the values of the example inputs are known.
         tape: Records the values that are read from weights.
+        random_operators: The number of operators so far that draw random numbers.
     """
 
     log: AssumptionLog
@@ -93,6 +94,7 @@ class ConcreteValues:
     weights: frozenset[int] = frozenset()
     follow_example: bool = False
     tape: WeightTape = field(default_factory=WeightTape)
+    random_operators: int = 0
     _values: Any = field(default_factory=WeakTensorKeyDictionary)
     # Tensors of one element whose values are expressions of sizes.
     _scalars: Any = field(default_factory=WeakTensorKeyDictionary)
@@ -166,6 +168,7 @@ class ConcreteValues:
         Operators that compute the shape of another one have no values, except for resolved guards: the
         number of elements that a constant mask selects.
         """
+        self.random_operators += torch.Tag.nondeterministic_seeded in func.tags
         if self._is_suspended and not _reads_value(func):
             return run()
         leaves, structure = pytree.tree_flatten((args, dict(kwargs)))

@@ -10,11 +10,13 @@ import copy
 import gc
 import inspect
 import re
+import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
 from types import CellType, CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -31,9 +33,10 @@ from ..edges import traced_size_branches
 from ..patches import Patch, applied, rewriting_patches
 from ..patches.patch import CodePatch, is_tracing, written
 from ..suspicions.departures import Departure, DepartureKind
+from ..suspicions.handled_errors import BOUNDARY
 from ..user_code import REWRITTEN, Definition, compile_function, find_definition, running_definition
 from .analysis import branch_lines, loop_lines
-from .operators.conditionals import traced_cond
+from .operators.conditionals import run_to_end, traced_cond
 from .operators.helpers import Helpers, Rewrite
 from .operators.values import SharedMemory, recorded_memory
 from .structure import generated
@@ -122,7 +125,7 @@ class _WithoutAnnotations(ast.NodeTransformer):
 
 
 @contextmanager
-def _replaced(function: FunctionType, replacement: FunctionType) -> Iterator[None]:
+def _replaced(function: FunctionType, replacement: Callable[..., Any]) -> Iterator[None]:
     """Replace a function inside the context for the exporting thread, wherever it is referenced.
 
     Its ``__code__`` is replaced by a call of the replacement; other threads call a copy of the original.
@@ -131,7 +134,7 @@ def _replaced(function: FunctionType, replacement: FunctionType) -> Iterator[Non
     copied = _function_like(function, original, function.__closure__)
     copied.__dict__[_COPY] = True
 
-    def dispatch() -> FunctionType:
+    def dispatch() -> Callable[..., Any]:
         return replacement if is_tracing() else copied
 
     row = CodePatch(
@@ -164,7 +167,7 @@ def _renamed(code: CodeType, original: CodeType) -> CodeType:
     return code.replace(co_consts=(*constants, REWRITTEN), co_name=original.co_name)
 
 
-def _trampoline(function: FunctionType, dispatch: Callable[[], FunctionType]) -> CodeType:
+def _trampoline(function: FunctionType, dispatch: Callable[[], Callable[..., Any]]) -> CodeType:
     """Code with the signature and the free variables of a function that calls the function ``dispatch`` returns."""
     code = function.__code__
     names = list(code.co_varnames)
@@ -230,11 +233,33 @@ class RewriteLog:
         constructs: The control flow of the last attempt that was captured as operators.
         refusals: Problem and hint of each error of the last attempt for a construct that cannot be captured.
         unrolled: Code of a function to the lines of its loops that cannot be operators, which are unrolled.
+        forked: Code of a function to the lines of its conditions whose branches go on to the end of a function.
+        refused: The code and the line of the condition in the last attempt whose branches have different types, and of
+            those that contain it.
+        callers: The functions that were running at the innermost of them, from the inner to the outer ones.
     """
 
     constructs: dict[Rewrite, None] = field(default_factory=dict)
     refusals: list[tuple[str, str]] = field(default_factory=list)
     unrolled: dict[CodeType, set[int]] = field(default_factory=dict)
+    forked: dict[CodeType, set[int]] = field(default_factory=dict)
+    refused: dict[tuple[CodeType, int], None] = field(default_factory=dict)
+    callers: list[CodeType] = field(default_factory=list)
+
+    def clear(self) -> None:
+        """Forget the last attempt."""
+        for each in (self.constructs, self.refusals, self.refused, self.callers):
+            each.clear()
+
+    def refuse(self, code: CodeType, line: int, *, is_inner: bool) -> None:
+        """Record a condition whose branches have different types, or that contains such a condition."""
+        if not is_inner and not self.callers:
+            return
+        if not self.callers:
+            codes = (frame.f_code for frame, _ in traceback.walk_stack(sys._getframe(1)))
+            inside = takewhile(lambda code: not code.co_filename.endswith(BOUNDARY), codes)
+            self.callers += (code for code in inside if is_user_file(code.co_filename))
+        self.refused[code, line] = None
 
     @property
     def unrolled_loops(self) -> int:
@@ -251,6 +276,8 @@ class Rewriting:
         functions: Each function with its transformed form.
         traces_branches: Whether the branches of the user's ``torch.cond`` are traced without TorchDynamo.
         sizes: The lines, ``file.py:12``, whose conditions on sizes become operators as well.
+        ends: The code and the line of conditions to the function that their branches run to its end, and its callers.
+        refusal: The error of the last of these conditions, before its branches went on.
         unrolled_loops: The number of loops that were unrolled when the attempt began.
         log: Receives the effects of the transformed functions.
     """
@@ -259,6 +286,8 @@ class Rewriting:
     functions: tuple[tuple[FunctionType, FunctionType], ...] = ()
     traces_branches: bool = False
     sizes: frozenset[str] = frozenset()
+    ends: Mapping[tuple[CodeType, int], tuple[FunctionType, ...]] = field(default_factory=dict)
+    refusal: CaptureError | None = None
     unrolled_loops: int = 0
     log: RewriteLog = field(default_factory=RewriteLog)
 
@@ -280,8 +309,10 @@ class Rewriting:
         known = self._known
         added = [(each, _transformed(each, self.log)) for each in functions if id(each) not in known]
         loops = self.log.unrolled_loops
-        if (not added and loops == self.unrolled_loops) or len(self.functions) > _MAX_FUNCTIONS:
+        if len(self.functions) > _MAX_FUNCTIONS:
             raise self.last
+        if not added and loops == self.unrolled_loops:
+            return self._with_end()
         changes = ["loops that cannot be operators are unrolled"] if loops > self.unrolled_loops else []
         changes += [f"control flow of {_place(function.__code__)} is rewritten" for function, _ in added]
         rewriting = replace(self, functions=(*self.functions, *added), unrolled_loops=loops)
@@ -292,6 +323,37 @@ class Rewriting:
         known = self._known
         added = tuple((each, _transformed(each, self.log)) for each in functions if id(each) not in known)
         return replace(self, functions=(*self.functions, *added), sizes=self.sizes | places)
+
+    def _with_end(self) -> tuple[Rewriting, str]:
+        """Let the branches of a condition that cannot be an operator go on to the end of its function.
+
+        If their results differ in type as well, it is the end of the caller, and so on.
+        """
+        conditions, running = list(self.log.refused), list(filter(None, map(self._function, self.log.callers)))
+        if not conditions or not is_refusal(self.last):
+            raise self.last
+        new = next((each for each in conditions if each not in self.ends), None)
+        # Functions that are no longer running have been left.
+        ends = {each: _still(functions, running) for each, functions in self.ends.items()}
+        if new is not None:
+            inner = next((at for at, each in enumerate(running) if each.__code__ is new[0]), len(running))
+            ends[new] = tuple(running[inner:])
+        code, line = conditions[0] if new is None else new
+        if ends == self.ends or not ends[code, line]:
+            raise self.refusal or self.last
+        refusal = self.refusal if new is None else self.last
+        self.log.forked[code].add(line)
+        end, known = ends[code, line][0], [function for function, _ in self.functions]
+        added = () if end in known else ((end, _transformed(end, self.log)),)
+        change = f"the branches at {code.co_filename}:{line} go on to the end of {end.__code__.co_name}"
+        return replace(self, functions=(*self.functions, *added), ends=ends, refusal=refusal), change
+
+    def _function(self, code: CodeType) -> FunctionType | None:
+        """The function that a frame has run, also in its transformed form."""
+        for function, made in self.functions:
+            if made.__code__ is code or _defines(made.__code__, code):
+                return function
+        return _function_of_code(code, self._known)
 
     @property
     def _known(self) -> frozenset[int]:
@@ -332,15 +394,28 @@ def rewritten_functions(rewriting: Rewriting | None, log: GuardLog) -> Iterator[
     if rewriting is None:
         yield SharedMemory()
         return
-    rewriting.log.constructs.clear()
-    rewriting.log.refusals.clear()
+    rewriting.log.clear()
     with rewriting_patches(), ExitStack() as stack, recorded_memory() as memory:
         stack.enter_context(applied(_COND_PATCHES if rewriting.traces_branches else ()))
         if rewriting.sizes:
             stack.enter_context(traced_size_branches(rewriting.sizes, log))
         for function, replacement in rewriting.functions:
-            stack.enter_context(_replaced(function, replacement))
+            is_end = any(functions[0] is function for functions in rewriting.ends.values())
+            stack.enter_context(_replaced(function, _run_to_end(replacement) if is_end else replacement))
         yield memory
+
+
+def _still(functions: tuple[FunctionType, ...], running: Sequence[FunctionType]) -> tuple[FunctionType, ...]:
+    """A function and its callers, from the first one that is running."""
+    first = next((at for at, each in enumerate(functions) if each in running), 0)
+    return functions[first:]
+
+
+def _run_to_end(function: FunctionType) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return run_to_end(lambda: function(*args, **kwargs))
+
+    return run
 
 
 def _place(code: CodeType) -> str:
@@ -389,9 +464,21 @@ def _failing_function(error: CaptureError, known: Collection[int]) -> FunctionTy
     cause = error.__cause__
     while isinstance(cause, CaptureError):
         cause = cause.__cause__
-    if cause is None or not _asks_for_value(cause):
-        return None
-    frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
+    # The model may have handled the first error, and asked for another value there.
+    causes = [each for each in _causes(cause) if _asks_for_value(each)]
+    found = (_failing_frames(each, known) for each in reversed(causes))
+    return next((each for each in found if each is not None), None)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _failing_frames(error: BaseException, known: Collection[int]) -> FunctionType | None:
+    """The innermost function of the user's code, or of a library, in the traceback of an error."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     for index in range(len(frames) - 1, -1, -1):
         code = frames[index].f_code
         if is_user_file(code.co_filename):
@@ -407,16 +494,12 @@ def _failing_function(error: CaptureError, known: Collection[int]) -> FunctionTy
 
 def _asks_for_value(error: BaseException) -> bool:
     """Whether a failure is a guard on a value that only the data of tensors determines."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, GuardOnDataDependentSymNode | DataDependentOutputException):
-            return True
-        if isinstance(seen, TypeError) and "integer" in str(seen):
-            return True
-        if any(text in str(seen) for text in _MESSAGES):
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return False
+    return any(
+        isinstance(seen, GuardOnDataDependentSymNode | DataDependentOutputException)
+        or (isinstance(seen, TypeError) and "integer" in str(seen))
+        or any(text in str(seen) for text in _MESSAGES)
+        for seen in _causes(error)
+    )
 
 
 _MESSAGES = (
@@ -465,9 +548,11 @@ def _transformed(function: FunctionType, log: RewriteLog) -> FunctionType:
     def record(rewrite: Rewrite) -> None:
         log.constructs[rewrite] = None
 
-    unrolled = log.unrolled.setdefault(function.__code__, set())
+    code = function.__code__
+    lines = (log.unrolled.setdefault(code, set()), log.forked.setdefault(code, set()))
+    refused = partial(log.refuse, code)
 
     def helpers(sites: list[Site]) -> Helpers:
-        return Helpers(function.__code__.co_filename, function.__name__, sites, record, unrolled, log.refusals)
+        return Helpers(code.co_filename, function.__name__, sites, record, *lines, log.refusals, refused)
 
     return _compile_transformed(function, definition, helpers)

@@ -32,6 +32,7 @@ from ..._interrupts import interruption_point
 from ..user_code import function_source
 
 __all__ = [
+    "BOUNDARY",
     "HandledErrors",
     "handles_errors",
     "is_model_file",
@@ -179,24 +180,34 @@ def _is_handled_by_model(error: BaseException) -> bool:
     return traceback is None or is_model_file(traceback.tb_frame.f_code.co_filename)
 
 
-_BOUNDARY = "/fxonnx/_capture/torch_export.py"
+BOUNDARY = "/fxonnx/_capture/torch_export.py"
+"""The end of the file with the frames that call the model."""
 _TRY: tuple[Any, ...] = (ast.Try, getattr(ast, "TryStar", ast.Try))
 _UNKNOWN = object()
 
 _Scope: TypeAlias = Mapping[str, Any]
 
 
-def handles_errors(frame: FrameType | None) -> bool:
-    """Whether an error in a frame may be handled there, or by one of its callers in the model."""
-    while frame is not None and not frame.f_code.co_filename.endswith(_BOUNDARY):
-        if is_model_file(frame.f_code.co_filename) and _handles_at(frame):
+def handles_errors(frame: FrameType | None, error: ast.expr | None) -> bool:
+    """Whether an error in a frame may be handled there, or by one of its callers in the model.
+
+    The error is the expression that is raised, or its class; None if it is unknown.
+    """
+    called = error.func if isinstance(error, ast.Call) else error
+    kind = _UNKNOWN if frame is None or called is None else _value(called, _scope(frame))
+    while frame is not None and not frame.f_code.co_filename.endswith(BOUNDARY):
+        if is_model_file(frame.f_code.co_filename) and _handles_at(frame, kind):
             return True
         frame = frame.f_back
     return False
 
 
-def _handles_at(frame: FrameType) -> bool:
-    """Whether the line that a frame executes is inside of a statement that may handle its error."""
+def _scope(frame: FrameType) -> _Scope:
+    return ChainMap(frame.f_locals, frame.f_globals)
+
+
+def _handles_at(frame: FrameType, kind: Any) -> bool:
+    """Whether the line that a frame executes is inside of a statement that may handle an error of a class."""
     code = frame.f_code
     # Python 3.10 has no such table. Expressions, such as comprehensions, contain no statement.
     if getattr(code, "co_exceptiontable", None) == b"" or (code.co_name[0] == "<" and code.co_name != "<module>"):
@@ -205,7 +216,7 @@ def _handles_at(frame: FrameType) -> bool:
     return source is None or any(
         isinstance(node, (*_TRY, ast.With))
         and _is_in(_guarded(node), frame.f_lineno)
-        and _may_handle(node, ChainMap(frame.f_locals, frame.f_globals))
+        and _may_handle(node, _scope(frame), kind)
         for node in ast.walk(source)
     )
 
@@ -221,10 +232,18 @@ def _is_in(body: Sequence[ast.stmt], line: int) -> bool:
     return any(statement.lineno <= line <= (statement.end_lineno or 0) for statement in body)
 
 
-def _may_handle(node: Any, scope: _Scope) -> bool:
+def _may_handle(node: Any, scope: _Scope, kind: Any = _UNKNOWN) -> bool:
     if isinstance(node, _TRY):
-        return bool(node.handlers) or _jumps(node.finalbody)
+        return any(_may_catch(each.type, scope, kind) for each in node.handlers) or _jumps(node.finalbody)
     return any(_may_suppress(item.context_expr, scope) for item in node.items)
+
+
+def _may_catch(caught: ast.expr | None, scope: _Scope, kind: Any) -> bool:
+    """Whether ``except caught`` may catch an error of a class, which may be unknown."""
+    if isinstance(caught, ast.Tuple):
+        return any(_may_catch(each, scope, kind) for each in caught.elts)
+    found = _UNKNOWN if caught is None else _value(caught, scope)
+    return not (isinstance(kind, type) and isinstance(found, type)) or issubclass(kind, found)
 
 
 def _jumps(body: Iterable[ast.stmt]) -> bool:

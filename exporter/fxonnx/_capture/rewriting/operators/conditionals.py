@@ -11,9 +11,11 @@ import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from fxonnx_translations._torch_compat import TreeSpec, check, pytree
+from fxonnx_translations._torch_compat import TreeSpec, check, get_proxy_mode, pytree
 
+from ...._context_values import activated, active
 from ....errors import CaptureError
+from ...data_dependence.concrete_values import active_values
 from ...function_transforms import reject_lost_gradients
 from .growing_lists import Padding, Parts, grows_in_a_loop, selected
 from .sequences import StackedList
@@ -38,16 +40,21 @@ from .values import (
     storage_of,
     symbol_value,
     unknown_values,
+    watched,
 )
 
 __all__ = [
+    "SAME_TYPE",
+    "Fork",
     "add_output",
+    "decided",
     "describe",
     "operands_of",
     "placeholder",
     "refuse_change_and_assignment",
     "refuse_shared",
     "reject_kept_lists",
+    "run_to_end",
     "symbolic_branch",
     "traced_cond",
 ]
@@ -125,6 +132,96 @@ class _Plan:
     specs: dict[int, TreeSpec] = field(default_factory=dict)
     padding: dict[int, Padding] = field(default_factory=dict)
     choose: Choose | None = None
+
+
+SAME_TYPE = "assign values of the same type"
+"""The beginning of the hints about branches of different types."""
+
+
+class _Asked(BaseException):
+    """Leaves a function at a condition that nothing has answered; no ``except Exception`` of the model handles it."""
+
+    def __init__(self, condition: Any, refuse: Refuse) -> None:
+        super().__init__()
+        self.condition, self.refuse = condition, refuse
+
+
+_MOST_ANSWERS = 5
+"""Each further condition doubles the branches, and runs each of them twice."""
+
+
+@dataclass
+class Fork:
+    """A run of a function, or of a branch, to its end, with answers to those conditions that are no operators.
+
+    Attributes:
+        answers: The answers, in order; None in the body of a loop, where such conditions are operators.
+        known: Conditions on sizes that the run has asked, with their answers.
+        taken: The number of answers that the run has taken.
+    """
+
+    answers: tuple[bool, ...] | None = ()
+    known: dict[sympy.Basic, bool] = field(default_factory=dict)
+    taken: int = 0
+
+
+def decided(condition: Any, refuse: Refuse) -> bool | None:
+    """The answer to a condition whose branches go on to the end of a function; None if it has to be an operator.
+
+    Without an answer, the function is left, and run to its end once for each.
+    """
+    fork = active(Fork)
+    if fork is None or fork.answers is None:
+        return None
+    expression = None if isinstance(condition, torch.Tensor) else condition.node.expr
+    if expression in fork.known:
+        return fork.known[expression]
+    if fork.taken == _MOST_ANSWERS:
+        return None
+    if fork.taken == len(fork.answers):
+        raise _Asked(condition, refuse)
+    answer = fork.answers[fork.taken]
+    fork.taken += 1
+    if expression is not None:
+        fork.known[expression] = answer
+    return answer
+
+
+def run_to_end(
+    function: Callable[[], Any], state: State | None = None, before: Sequence[Slot] = (), answers: tuple[bool, ...] = ()
+) -> Any:
+    """Run a function whose conditions may have branches of different types: both go on to its end.
+
+    What it computes before such a condition is computed again in each branch, and must have no effect but its values.
+    """
+    mode, values = get_proxy_mode(), active_values()
+    modules = None if mode is None else dict(mode.tracer.module_stack)
+    objects = None if answers else Objects((function,))
+    randoms = 0 if values is None else values.random_operators
+    try:
+        with activated(Fork(answers)), watched() as uses:
+            return function()
+    except _Asked as asked:
+        condition, refuse = asked.condition, asked.refuse
+    if mode is not None and modules is not None:
+        # torch leaves the modules on it that the error has left.
+        mode.tracer.module_stack.clear()
+        mode.tracer.module_stack.update(modules)
+    if state is not None:
+        state.write(before)
+    change = None if objects is None else objects.change()
+    if change is not None and objects is not None:
+        objects.restore()
+        refuse(*change)
+    if uses.written:
+        refuse("a tensor is modified in place before it", "write to a clone() of the tensor")
+    if values is not None and values.random_operators != randoms:
+        refuse("random numbers are drawn before it", "call model.eval(), or draw them after the condition")
+
+    def branch(answer: bool) -> Callable[[], Any]:
+        return lambda: run_to_end(function, state, before, (*answers, answer))
+
+    return symbolic_branch(condition, (branch(True), branch(False)), state, refuse)
 
 
 def symbolic_branch(
@@ -247,7 +344,7 @@ def traced_cond(
 def _run(branch: Callable[[], Any], state: State | None, before: Sequence[Slot]) -> _Run:
     """Run a branch and restore the variables."""
     try:
-        result = Slot.of(branch())
+        result = Slot.of(branch() if active(Fork) is None else run_to_end(branch, state, before))
         if state is None:
             return _Run(result, [])
         return _Run(result, state.read(), {at for at, slot in enumerate(before) if slot.is_changed})

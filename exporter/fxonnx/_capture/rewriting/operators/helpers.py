@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, partialmethod
@@ -16,12 +16,13 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from fxonnx_translations._torch_compat import sym_max, sym_not
 
+from ...._context_values import activated
 from ....errors import CaptureError
 from ...constraints.guard_recorder import source_line_of
 from ...data_dependence.concrete_values import is_open
 from ...edges import answer_in_branch, chosen, is_size_branch, sides_of, without_methods
 from ..transformer import Site
-from .conditionals import symbolic_branch
+from .conditionals import SAME_TYPE, Fork, decided, symbolic_branch
 from .growing_lists import GrowingList
 from .loops import Counter, symbolic_loop
 from .sequences import (
@@ -38,8 +39,8 @@ from .sequences import (
     replacement_of,
     truth,
 )
-from .state import State, read_value
-from .values import UNBOUND, as_condition, is_dynamic_size, is_number, is_symbolic, is_undecided
+from .state import State, read_value, unchanged_objects
+from .values import UNBOUND, as_condition, is_dynamic_size, is_number, is_symbolic, is_undecided, observed
 
 __all__ = ["SIZE_BRANCH", "Counting", "Helpers", "Rewrite"]
 
@@ -124,7 +125,9 @@ class Rewrite:
 class Helpers:
     """The helpers of one transformed function.
 
-    ``unrolled`` has the lines of loops over sizes that are unrolled, and receives those that cannot be operators.
+    ``unrolled`` has the lines of loops over sizes that are unrolled, and receives those that cannot be operators;
+    ``forked`` has the lines of conditions whose branches go on to the end of a function, and ``refused`` is called with
+    the line of one whose branches have different types, or that contains one.
     ``refusals`` receives problem and hint of the errors for constructs, which the user's code may handle.
     """
 
@@ -140,10 +143,12 @@ class Helpers:
         sites: Sequence[Site],
         record: Callable[[Rewrite], None],
         unrolled: set[int],
+        forked: Container[int],
         refusals: list[tuple[str, str]],
+        refused: Callable[..., None],
     ) -> None:
         self._file, self._function, self.sites, self._record = file, function, sites, record
-        self.unrolled, self._refusals = unrolled, refusals
+        self.unrolled, self._forked, self._refusals, self._refused = unrolled, forked, refusals, refused
 
     def branch(
         self,
@@ -160,9 +165,17 @@ class Helpers:
         if sides is None and not is_symbolic(test):
             return then() if test else otherwise()
         self.rewritten(at, "" if sides is None else SIZE_BRANCH)
+        line, refuse = self.sites[at].line, self.refuse(at, is_branch=True)
+        answer = decided(test, refuse) if sides is None and line in self._forked else None
+        if answer is not None:
+            return then() if answer else otherwise()
         state = None if get is None or put is None else State(self.sites[at], get, put)
         choose = None if sides is None else partial(chosen, test)
-        return symbolic_branch(test, sides or (then, otherwise), state, self.refuse(at), choose)
+        try:
+            return symbolic_branch(test, sides or (then, otherwise), state, refuse, choose)
+        except CaptureError:
+            self._refused(line, is_inner=False)
+            raise
 
     def _sides(self, at: int, test: Any, *branches: Callable[[], Any]) -> Any:
         """The branches of a condition on sizes of which both are captured."""
@@ -292,6 +305,12 @@ class Helpers:
                     return operator.and_(value, other) if is_and else operator.or_(value, other)
             if is_symbolic(value):
                 self.rewritten(at)
+                if is_test:
+                    # x.any() and x.dtype == torch.float16: what Python knows of the rest may decide.
+                    with unchanged_objects(operands[index:], self.refuse(at)), observed():
+                        known = truth(rest())
+                    if not is_symbolic(known) and bool(known) is not is_and:
+                        return bool(known)
 
                 def branch(has_value: bool) -> Any:
                     found = value if has_value else rest()  # noqa: B023
@@ -407,7 +426,7 @@ class Helpers:
         site = self.sites[at]
         self._record(Rewrite(self._file, site.line, self._function, construct or site.construct))
 
-    def refuse(self, at: int) -> Callable[[str, str], NoReturn]:
+    def refuse(self, at: int, *, is_branch: bool = False) -> Callable[[str, str], NoReturn]:
         site = self.sites[at]
 
         def refuse(problem: str, hint: str) -> NoReturn:
@@ -416,6 +435,8 @@ class Helpers:
                 f"  at: {Path(self._file).name}:{site.line} in {self._function}"
             )
             self._refusals.append((message, hint))
+            if is_branch and hint.startswith(SAME_TYPE):
+                self._refused(site.line, is_inner=True)
             raise CaptureError(message, hint=hint)
 
         return refuse
@@ -572,14 +593,15 @@ class _Loop:
     ) -> None:
         self.helpers.rewritten(self.at)
         flags = self.flags
-        symbolic_loop(
-            lambda: _not_ended(flags(), test),
-            step,
-            self.state(site),
-            counter,
-            self.helpers.refuse(self.at),
-            recount,
-        )
+        with activated(Fork(None)):
+            symbolic_loop(
+                lambda: _not_ended(flags(), test),
+                step,
+                self.state(site),
+                counter,
+                self.helpers.refuse(self.at),
+                recount,
+            )
 
 
 def _is_flag(value: Any) -> bool:

@@ -77,6 +77,7 @@ __all__ = [
     "storage_of",
     "symbol_value",
     "unknown_values",
+    "watched",
 ]
 
 
@@ -352,14 +353,14 @@ class Uses:
 class _Observer(TorchFunctionMode):
     """Records the tensors that functions of torch receive and that no function inside the context has returned."""
 
-    def __init__(self, uses: Uses) -> None:
+    def __init__(self, uses: Uses, call: Callable[[Any, Any, Any], Any]) -> None:
         super().__init__()
-        self._uses = uses
+        self._uses, self._call = uses, call
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for leaf in _leaves((args, kwargs)):
             self._uses.add(leaf)
-        result = _call(func, args, kwargs or {})
+        result = self._call(func, args, kwargs or {})
         if func == _DATA and id(args[0]) in self._uses.tensors:
             self._uses.data.append((id(args[0]), result, result._version))
         for leaf in pytree.tree_leaves(result):
@@ -445,10 +446,18 @@ def observed(own: Sequence[Any] = ()) -> Iterator[Uses]:
         if environment is not None:
             stack.enter_context(environment.ignore_fresh_unbacked_symbols())
             uses.first = environment.unbacked_symint_counter, environment.unbacked_symfloat_counter
-        stack.enter_context(_Observer(uses))
+        stack.enter_context(_Observer(uses, _call))
         stack.enter_context(unknown_values())
         stack.enter_context(recorded_as_conditional())
         stack.enter_context(without_traced_results())
+        yield uses
+
+
+@contextmanager
+def watched() -> Iterator[Uses]:
+    """Record the outer values that are used inside the context, whose operators the graph has."""
+    uses = Uses()
+    with _Observer(uses, lambda func, args, kwargs: func(*args, **kwargs)):
         yield uses
 
 
