@@ -479,15 +479,15 @@ def chosen(condition: torch.SymBool, one: Any, other: Any) -> Any:
 def _indicator(condition: sympy.Basic) -> sympy.Expr | None:
     """1 where a condition on sizes holds, and 0 elsewhere."""
     if isinstance(condition, sympy.And | sympy.Or):
-        parts = [_indicator(part) for part in condition.args]
-        if None in parts:
+        parts = [part for part in map(_indicator, condition.args) if part is not None]
+        if len(parts) < len(condition.args):
             return None
         if isinstance(condition, sympy.And):
             return sympy.Mul(*parts)
         return 1 - sympy.Mul(*(1 - part for part in parts))
     if isinstance(condition, sympy.Not):
-        part = _indicator(condition.args[0])
-        return None if part is None else 1 - part
+        negated = _indicator(condition.args[0])
+        return None if negated is None else 1 - negated
     condition = without_floats(condition)
     if not isinstance(condition, sympy.Rel) or not all(side.is_integer for side in condition.args):
         return None

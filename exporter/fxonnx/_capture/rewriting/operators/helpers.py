@@ -24,7 +24,7 @@ from ...edges import answer_in_branch, chosen, is_size_branch, sides_of, without
 from ..transformer import Site
 from .conditionals import SAME_TYPE, Fork, decided, symbolic_branch
 from .growing_lists import GrowingList
-from .loops import Counter, symbolic_loop
+from .loops import Counter, Counting, symbolic_loop
 from .sequences import (
     JOINING,
     Elements,
@@ -32,7 +32,6 @@ from .sequences import (
     as_elements,
     elements_of,
     hits_of,
-    integer,
     join,
     pieces,
     repeated,
@@ -40,51 +39,9 @@ from .sequences import (
     truth,
 )
 from .state import State, read_value, unchanged_objects
-from .values import UNBOUND, as_condition, is_dynamic_size, is_number, is_symbolic, is_undecided, observed
+from .values import UNBOUND, as_condition, is_dynamic_size, is_symbolic, is_undecided, observed
 
-__all__ = ["SIZE_BRANCH", "Counting", "Helpers", "Rewrite"]
-
-
-@dataclass(frozen=True)
-class Counting:
-    """A ``while`` loop that counts: an iteration changes a variable by the same step.
-
-    Attributes:
-        start: Returns the value of the counter.
-        step: Returns the number that each iteration adds to it.
-        sides: Returns the sides of the test, the smaller one first, for a value of the counter.
-        sign: Whether the difference of the sides falls (-1) or grows (1) with the counter.
-        is_inclusive: Whether the loop goes on while both sides are equal.
-        sized: Returns the variables that the loop changes and whose sizes the test reads.
-        assign: Sets the counter.
-        name: Name of the counter.
-        is_used: Whether the counter is read after the loop.
-    """
-
-    start: Callable[[], Any]
-    step: Callable[[], Any]
-    sides: Callable[[Any], tuple[Any, Any]]
-    sign: int
-    is_inclusive: bool
-    sized: Callable[[], Sequence[Any]]
-    assign: Callable[[Any], None]
-    name: str
-    is_used: bool
-
-    def count(self, *, data_dependent: bool, static: bool = False) -> Any:
-        """The number of iterations, which may be negative; None if it is not known."""
-        start, step = self.start(), self.step()
-        if type(step) is not int or step * self.sign >= 0 or not is_number(start):
-            return None
-        if not all(isinstance(value, torch.Tensor) for value in self.sized()):
-            return None
-        smaller, larger = self.sides(start)
-        gap: Any = integer(larger - smaller) if data_dependent else larger - smaller
-        if not (is_dynamic_size(gap) or (static and type(gap) is int)) or (is_symbolic(gap) and not data_dependent):
-            return None
-        if self.is_inclusive:
-            gap = gap + 1
-        return gap if abs(step) == 1 else (gap + abs(step) - 1) // abs(step)
+__all__ = ["SIZE_BRANCH", "Helpers", "Rewrite"]
 
 
 _UNROLLED = 8
@@ -177,12 +134,12 @@ class Helpers:
             self._refused(line, is_inner=False)
             raise
 
-    def _sides(self, at: int, test: Any, *branches: Callable[[], Any]) -> Any:
+    def _sides(self, at: int, test: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
         """The branches of a condition on sizes of which both are captured."""
         line = self.sites[at].line
         if not is_size_branch(test, f"{self._file}:{line}") or not is_undecided(test):
             return None
-        return sides_of(test, branches, source_line_of(self._file, line, self._function))
+        return sides_of(test, (then, otherwise), source_line_of(self._file, line, self._function))
 
     def _condition(self, at: int, value: Any) -> Any:
         """The truth of a size, if both branches of a condition on it are captured, and of what a branch depends on."""

@@ -15,14 +15,13 @@ from fxonnx_translations._torch_compat import FakeTensor, TreeSpec, check, sym_m
 from .conditionals import (
     add_output,
     describe,
-    operands_of,
     placeholder,
     refuse_change_and_assignment,
     refuse_shared,
     reject_kept_lists,
 )
 from .growing_lists import Chunks, GrowingList, check_not_empty, tried_lists
-from .sequences import StackedList
+from .sequences import StackedList, integer
 from .state import Objects, Slot, State, containers_in, unchanged_objects
 from .values import (
     NUMBER_DEVICE,
@@ -30,7 +29,9 @@ from .values import (
     Refuse,
     Uses,
     as_condition,
+    is_dynamic_size,
     is_number,
+    is_symbolic,
     is_traced,
     lifted,
     merged,
@@ -38,17 +39,60 @@ from .values import (
     number_of,
     number_tensor,
     observed,
+    operands_of,
     same_shape,
     separate,
     shares,
     unknown_values,
 )
 
-__all__ = ["Counter", "symbolic_loop"]
+__all__ = ["Counter", "Counting", "symbolic_loop"]
 
 _MAX_TRIALS = 6
 _LAST = -1
 """``leaf`` of the last item of a list to which the loop adds items."""
+
+
+@dataclass(frozen=True)
+class Counting:
+    """A ``while`` loop that counts: an iteration changes a variable by the same step.
+
+    Attributes:
+        start: Returns the value of the counter.
+        step: Returns the number that each iteration adds to it.
+        sides: Returns the sides of the test, the smaller one first, for a value of the counter.
+        sign: Whether the difference of the sides falls (-1) or grows (1) with the counter.
+        is_inclusive: Whether the loop goes on while both sides are equal.
+        sized: Returns the variables that the loop changes and whose sizes the test reads.
+        assign: Sets the counter.
+        name: Name of the counter.
+        is_used: Whether the counter is read after the loop.
+    """
+
+    start: Callable[[], Any]
+    step: Callable[[], Any]
+    sides: Callable[[Any], tuple[Any, Any]]
+    sign: int
+    is_inclusive: bool
+    sized: Callable[[], Sequence[Any]]
+    assign: Callable[[Any], None]
+    name: str
+    is_used: bool
+
+    def count(self, *, data_dependent: bool, static: bool = False) -> Any:
+        """The number of iterations, which may be negative; None if it is not known."""
+        start, step = self.start(), self.step()
+        if type(step) is not int or step * self.sign >= 0 or not is_number(start):
+            return None
+        if not all(isinstance(value, torch.Tensor) for value in self.sized()):
+            return None
+        smaller, larger = self.sides(start)
+        gap: Any = integer(larger - smaller) if data_dependent else larger - smaller
+        if not (is_dynamic_size(gap) or (static and type(gap) is int)) or (is_symbolic(gap) and not data_dependent):
+            return None
+        if self.is_inclusive:
+            gap = gap + 1
+        return gap if abs(step) == 1 else (gap + abs(step) - 1) // abs(step)
 
 
 class Counter:

@@ -10,7 +10,7 @@ Outer values that a branch or a loop body uses become operands of a higher-order
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -44,6 +44,7 @@ from fxonnx_translations._torch_compat import (
 
 from ...._context_values import activated, active
 from ...data_dependence.concrete_values import active_values
+from ...function_transforms import reject_lost_gradients
 from ...patches.indexing import with_numbers_as_bounds
 from ...suspicions.handled_errors import recorded_as_conditional
 from ...suspicions.introspection import without_traced_results
@@ -69,6 +70,7 @@ __all__ = [
     "number_of",
     "number_tensor",
     "observed",
+    "operands_of",
     "recorded_memory",
     "repeats",
     "same_shape",
@@ -496,6 +498,63 @@ def symbol_value(symbol: sympy.Symbol, environment: ShapeEnv, flag: torch.SymBoo
         choice: Any = sym_ite(flag, 1, 0)
         set_proxy_slot(number, proxy_mode.tracer, get_proxy_slot(choice, proxy_mode.tracer))
     return number
+
+
+@dataclass
+class Operands:
+    """The operands of a higher-order operator.
+
+    Attributes:
+        tensors: ``id`` to outer tensor.
+        symbols: Symbols of sizes that no dim of these tensors has.
+        uses: The values that the trial runs used.
+        written: The tensors that they write in place, by ``id``.
+    """
+
+    tensors: dict[int, torch.Tensor]
+    symbols: list[sympy.Symbol]
+    uses: Sequence[Uses]
+    written: list[int]
+
+    def clone_written(self, inner: dict[int, torch.Tensor]) -> None:
+        """Copy the written ones among the operands inside of a body, which must not write its arguments."""
+        for key in self.written:
+            inner[key] = shares(inner[key].clone(), inner[key])
+
+    def write_back(self, results: Sequence[torch.Tensor]) -> None:
+        """Write the results of the operator to the tensors that its body writes."""
+        for key, final in zip(self.written, results, strict=True):
+            copied_back(final, self.tensors[key])
+
+    def numbers(self) -> list[Any]:
+        """The values of the symbols in the graph that is being traced."""
+        environment = next((used.shape_env for used in self.uses if used.shape_env is not None), None)
+        if environment is None:
+            return []
+        flags = {symbol: flag for used in self.uses for symbol, flag in used.flags.items()}
+        return [symbol_value(symbol, environment, flags.get(symbol)) for symbol in self.symbols]
+
+
+def operands_of(uses: Sequence[Uses], refuse: Refuse, carried: Iterable[torch.Tensor] = ()) -> Operands:
+    """The operands for the values that trial runs used, beside those that a loop carries.
+
+    In-place writes to a tensor that shares memory with another operand are refused: the two are cloned separately.
+    """
+    tensors: dict[int, torch.Tensor] = {}
+    for used in uses:
+        tensors |= {key: tensor for key, tensor in used.tensors.items() if key not in tensors}
+    dims: list[Any] = [size for tensor in tensors.values() for size in tensor.shape]
+    sizes = {size.node.expr for size in dims if isinstance(size, torch.SymInt)}
+    symbols = dict.fromkeys(symbol for used in uses for symbol in used.symbols if symbol not in sizes)
+    written = sorted({key for used in uses for key in used.written}, key=list(tensors).index)
+    storages = [storage_of(tensor) for tensor in tensors.values()]
+    if any(storages.count(storage_of(tensors[key])) > 1 for key in written):
+        refuse(
+            "a tensor is modified in place, and a view of it is used as well",
+            "write to a clone() of the tensor",
+        )
+    reject_lost_gradients([*tensors.values(), *carried])
+    return Operands(tensors, list(symbols), uses, written)
 
 
 def _leaves(values: Any) -> Iterator[Any]:
