@@ -252,7 +252,7 @@ BOTH = {
 @pytest.mark.parametrize(
     ("function", "example"),
     [(function, example) for function, examples in BOTH.items() for example in examples],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_both_branches_where_they_differ(
     function: Callable[..., Any], example: tuple[int, int], tmp_path: Path
