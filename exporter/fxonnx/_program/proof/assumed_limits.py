@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import sympy
@@ -197,12 +198,13 @@ def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint] | No
     has_both = any(one.construct == SIZE_BRANCH for one in capture.rewrites)
     paths: defaultdict[str, CodePath] | None = None if has_both else defaultdict(CodePath)
 
-    def is_right(violated: Collection[Constraint]) -> bool:
+    def is_right(violated: Collection[Constraint], *, has_values: bool = False) -> bool:
         relations = [sympy.Not(one.expression) if one in violated else one.expression for one in edges]
-        found = _is_right_at(candidate, prover, relations, paths)
+        compared = partial(_is_right_at, candidate, prover, paths=paths, has_values=has_values)
+        found = compared(relations)
         if found is None and len(violated) == 1:
             # Not without violating others.
-            found = _is_right_at(candidate, prover, [sympy.Not(one.expression) for one in violated], paths)
+            found = compared([sympy.Not(one.expression) for one in violated])
         return len(violated) != 1 if found is None else found
 
     if not is_right(()):
@@ -210,6 +212,9 @@ def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint] | No
     confirmed = {one for one in edges if is_right((one,))}
     if len(confirmed) > 1 and not is_right(confirmed):
         confirmed = set()
+    if has_both and prover.coverage.missing():
+        # Branches on values are left, which other values take.
+        confirmed = {one for one in confirmed if is_right((one,), has_values=True)}
     if has_both and prover.coverage.missing():
         return frozenset()
     certain = _without(capture, [*edges, *plain])
@@ -224,7 +229,12 @@ def _without(capture: Capture, constraints: Iterable[Constraint]) -> Capture:
 
 
 def _is_right_at(
-    capture: Capture, prover: Prover, relations: Sequence[sympy.Basic], paths: Mapping[str, CodePath] | None
+    capture: Capture,
+    prover: Prover,
+    relations: Sequence[sympy.Basic],
+    *,
+    paths: Mapping[str, CodePath] | None,
+    has_values: bool,
 ) -> bool | None:
     """Whether program and model return the same at sizes that satisfy relations; None if no such sizes are found."""
     limits, call = capture.limits, prover.example
@@ -239,7 +249,8 @@ def _is_right_at(
         variation = Variation.of(label, args, kwargs, is_required=True)
         if paths is not None:
             statuses.append(_status_of_branches(capture, prover, variation, paths))
-        for one in with_other_values(capture, variation) if paths is None else ():
+            continue
+        for one in with_other_values(capture, variation) if has_values else (variation,):
             statuses.append(_status(prover, one))
             if not prover.coverage.missing():
                 break
