@@ -222,6 +222,13 @@ def compares_rows_with_columns(x: torch.Tensor) -> torch.Tensor:
     return x * 2 if same else x + 1
 
 
+def asks_more_at_the_edge(x: torch.Tensor) -> torch.Tensor:
+    """A condition that only the edge asks, and whose answer for most sizes is that of the others."""
+    if x.shape[-1] % 8 == 0 and x.shape[-2] > 14:
+        return x * 2
+    return x + 1
+
+
 def removes_an_axis(x: torch.Tensor) -> torch.Tensor:
     """The results of the branches have other numbers of axes."""
     return x.sum(-1) if x.shape[-1] > 22 else x
@@ -245,7 +252,12 @@ BOTH = {
         writes_in_both: EXAMPLES[:2],
         pads_by_numbers: EXAMPLES[:2],
     },
-    **{chooses_by_two_sizes: EXAMPLES[:2], flags_a_padding: EXAMPLES[:2], compares_rows_with_columns: EXAMPLES[:1]},
+    **{
+        asks_more_at_the_edge: EXAMPLES[:2],
+        chooses_by_two_sizes: EXAMPLES[:2],
+        flags_a_padding: EXAMPLES[:2],
+        compares_rows_with_columns: EXAMPLES[:1],
+    },
 }
 
 

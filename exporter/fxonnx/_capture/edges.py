@@ -16,11 +16,15 @@ requires of sizes is required there.
 from __future__ import annotations
 
 import ast
+import dis
+import linecache
+import operator
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 from traceback import StackSummary
 from types import FrameType
 from typing import Any, TypeVar, cast
@@ -54,6 +58,7 @@ from .data_dependence.checks import answer_at
 from .data_dependence.concrete_values import active_values
 from .evaluating_code import Asking, evaluating_frame, is_shortcut, relaxed
 from .patches.patch import Patch, applied
+from .patches.size_numbers import Shape, shape_patches
 from .user_code import function_source
 
 __all__ = [
@@ -107,7 +112,7 @@ def answered_beside_edges(kept: Collection[str] | None, log: GuardLog) -> Iterat
                 ("__radd__", _next_block),
             )
         )
-        context = applied((guard, *padding))
+        context = applied((guard, *padding, *shape_patches(_ComparedShape)))
     with context:
         yield
 
@@ -123,6 +128,8 @@ def _guard_bool(
     symbols = condition.free_symbols
     if environment is None or not symbols or not symbols <= environment.backed_var_to_val.keys():
         return original(self, file, line)
+    if _asks_several(frame):
+        return original(self, file, line)
     edge = edge_of(condition, {symbol: environment.var_to_range[symbol] for symbol in symbols})
     if edge is None or environment._maybe_evaluate_static(condition) is not None:
         return original(self, file, line)
@@ -133,6 +140,19 @@ def _guard_bool(
         return original(self, file, line)
     log.edges.setdefault(assumed, place)
     return answer
+
+
+_SEVERAL = re.compile(r"\b(all|any|sorted|index|count)\(")
+
+
+def _asks_several(frame: FrameType) -> bool:
+    """Whether an instruction asks for further conditions at the edge: a comparison of tuples, or ``all(...)``."""
+    operation = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    if not operation.startswith(("CALL", "PRECALL")):
+        return operation.startswith(("COMPARE", "CONTAINS"))
+    first, last, *_ = list(cast(Any, frame.f_code).co_positions())[frame.f_lasti // 2]
+    lines = (linecache.getline(frame.f_code.co_filename, line) for line in range(first or 0, (last or -1) + 1))
+    return _SEVERAL.search("".join(lines)) is not None
 
 
 def _rest_of_block(log: GuardLog, original: Callable[..., Any], self: torch.SymInt, other: Any) -> Any:
@@ -160,6 +180,12 @@ def _is_assumed(log: GuardLog, size: sympy.Expr, divisor: sympy.Expr) -> bool:
 def edge_of(condition: sympy.Basic, ranges: Mapping[sympy.Symbol, Any]) -> tuple[sympy.Basic, bool] | None:
     """The sizes beside the edge of a condition as a relation, and the answer there; None without an edge."""
     condition = without_floats(condition)
+    if isinstance(condition, sympy.Not):
+        negated = edge_of(condition.args[0], ranges)
+        return None if negated is None else (negated[0], not negated[1])
+    if isinstance(condition, sympy.And) and all(isinstance(part, sympy.Eq) for part in condition.args):
+        # Shapes are equal.
+        return sympy.Or(*(sympy.Ne(*part.args) for part in condition.args)), False
     if not isinstance(condition, sympy.Rel) or not all(side.is_integer for side in condition.args):
         return None
     if isinstance(condition, sympy.Eq | sympy.Ne):
@@ -274,6 +300,32 @@ class SizeBranches:
     holding: frozenset[sympy.Basic] = frozenset()
 
 
+class _ComparedShape(Shape):
+    """A shape whose comparison with another one is one condition."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> Any:
+        same = _same_sizes(self, other)
+        return super().__eq__(other) if same is None else same
+
+    def __ne__(self, other: object) -> Any:
+        same = _same_sizes(self, other)
+        return super().__ne__(other) if same is None else sym_not(same)
+
+    __hash__ = Shape.__hash__
+
+
+def _same_sizes(one: tuple[Any, ...], other: object) -> torch.SymBool | None:
+    """Whether shapes are equal, if Python does not know; sizes that it knows are equal or decide."""
+    if not isinstance(other, tuple) or not all(isinstance(size, int | torch.SymInt) for size in other):
+        return None
+    same = [size == length for size, length in zip(one, other, strict=False)]
+    unknown = [each for each in same if isinstance(each, torch.SymBool)]
+    is_known = len(one) != len(other) or not unknown or any(each is False for each in same)
+    return None if is_known else reduce(operator.and_, unknown)
+
+
 @contextmanager
 def traced_size_branches(places: Collection[str], log: GuardLog) -> Iterator[None]:
     """Capture both branches of the conditions on sizes at some lines."""
@@ -286,7 +338,7 @@ def traced_size_branches(places: Collection[str], log: GuardLog) -> Iterator[Non
         Patch(target, _equal, "sizes that differ in the example are equal elsewhere")
         for target in ("torch:equal", "torch:Tensor.equal")
     )
-    with applied((evaluation, *comparisons)), activated(SizeBranches(places, log)):
+    with applied((evaluation, *comparisons, *shape_patches(_ComparedShape))), activated(SizeBranches(places, log)):
         yield
 
 
@@ -339,7 +391,7 @@ def sides_of(
         side = replace(known, sizes=sizes, holding=known.holding | {answer})
         made.append(_at_side(side, sympy.And(log.side, relation), branch))
     # The proof runs the program where each of these does not hold; an equation would specialize a dim until then.
-    assumed = sympy.Not(asked) if isinstance(asked, sympy.Eq) else asked
+    assumed = sympy.Not(asked) if asked.atoms(sympy.Eq) else asked
     for relation in (assumed,) if log.side is sympy.true else (asked, sympy.Not(asked)):
         log.edges.setdefault(sympy.Or(sympy.Not(log.side), relation), line)
     return made
@@ -374,7 +426,7 @@ def _sizes_where(
     example |= known.sizes
     required = [known.log.side, *(environment.replace(guard.expression) for guard in known.log.guards)]
     required = [one for one in required if one.free_symbols <= example.keys()]
-    for sizes in _sizes_near(example, relation.free_symbols, environment.var_to_range):
+    for sizes in _sizes_near(example, relation, environment.var_to_range):
         if _holds(relation, sizes) and all(_holds(one, sizes) for one in required):
             return sizes
     return None
@@ -384,10 +436,12 @@ _STEPS = 64
 
 
 def _sizes_near(
-    example: dict[sympy.Symbol, sympy.Integer], symbols: Collection[sympy.Symbol], ranges: Mapping[sympy.Symbol, Any]
+    example: dict[sympy.Symbol, sympy.Integer], relation: sympy.Basic, ranges: Mapping[sympy.Symbol, Any]
 ) -> Iterator[dict[sympy.Symbol, sympy.Integer]]:
     yield example
-    ordered = sorted(symbols, key=str)
+    # The shape of one tensor is that of another.
+    yield example | {one.lhs: example[one.rhs] for one in relation.atoms(sympy.Eq) if one.rhs in example}
+    ordered = sorted(relation.free_symbols, key=str)
     for step in range(1, _STEPS + 1):
         for factor, added in ((1, step), (1, -step), (1 << step, 0)):
             for changed in (*([one] for one in ordered), ordered):

@@ -360,7 +360,7 @@ SIZE_PATCHES: tuple[Patch, ...] = (
 _WHY = "the number of elements of a torch.Size is a number, which specializes the sizes"
 
 
-class _Shape(tuple[Any, ...]):
+class Shape(tuple[Any, ...]):
     """A shape, and its slices and sums. ``torch.Size`` has no subclasses, and its methods cannot be replaced."""
 
     __slots__ = ()
@@ -371,34 +371,41 @@ class _Shape(tuple[Any, ...]):
 
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)
-        return _Shape(found) if isinstance(index, slice) else found
+        return type(self)(found) if isinstance(index, slice) else found
 
     def __add__(self, other: Any) -> Any:
-        return _Shape(super().__add__(tuple(other)))
+        return type(self)(super().__add__(tuple(other)))
 
 
-def _with_numel(found: Any, depth: int) -> Any:
+def _as_kind(kind: type[Shape], found: Any, depth: int) -> Any:
     """A shape for user code, whose frame is the one after this many other frames."""
     if not (is_tracing() and isinstance(found, torch.Size)):
         return found
     frame = sys._getframe(depth + 1)
-    return _Shape(found) if is_user_code(frame.f_code, frame.f_globals) else found
+    return kind(found) if is_user_code(frame.f_code, frame.f_globals) else found
 
 
-def _shape_of_tensor(original: Any) -> property:
+def _shape_of_tensor(kind: type[Shape], original: Any) -> property:
     """``Tensor.shape``."""
-    return property(lambda tensor: _with_numel(original.__get__(tensor), 1))
+    return property(lambda tensor: _as_kind(kind, original.__get__(tensor), 1))
 
 
-def _size_of_tensor(original: Callable[..., Any], self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def _size_of_tensor(
+    kind: type[Shape], original: Callable[..., Any], self: torch.Tensor, *args: Any, **kwargs: Any
+) -> Any:
     """``Tensor.size``; the frame of the patch is between this one and the caller's."""
-    return _with_numel(original(self, *args, **kwargs), 2)
+    return _as_kind(kind, original(self, *args, **kwargs), 2)
 
 
-SHAPE_PATCHES: tuple[Patch, ...] = (
-    ValuePatch("torch:Tensor.shape", _shape_of_tensor, _WHY, strict=False),
-    Patch("torch:Tensor.size", _size_of_tensor, _WHY, strict=False),
-)
+def shape_patches(kind: type[Shape]) -> tuple[Patch, ...]:
+    """Patches by which user code gets shapes of a class."""
+    return (
+        ValuePatch("torch:Tensor.shape", partial(_shape_of_tensor, kind), _WHY, strict=False),
+        Patch("torch:Tensor.size", partial(_size_of_tensor, kind), _WHY, strict=False),
+    )
+
+
+SHAPE_PATCHES = shape_patches(Shape)
 """Applied where ``numel`` specializes a dynamic dim."""
 
 

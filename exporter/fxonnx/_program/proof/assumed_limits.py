@@ -11,7 +11,6 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import sympy
@@ -198,13 +197,13 @@ def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint] | No
     has_both = any(one.construct == SIZE_BRANCH for one in capture.rewrites)
     paths: defaultdict[str, CodePath] | None = None if has_both else defaultdict(CodePath)
 
-    def is_right(violated: Collection[Constraint], *, has_values: bool = False) -> bool:
+    def is_right(violated: Collection[Constraint], **further: bool) -> bool:
         relations = [sympy.Not(one.expression) if one in violated else one.expression for one in edges]
-        compared = partial(_is_right_at, candidate, prover, paths=paths, has_values=has_values)
-        found = compared(relations)
+        found = _is_right_at(candidate, prover, relations, paths=paths, **further)
         if found is None and len(violated) == 1:
             # Not without violating others.
-            found = compared([sympy.Not(one.expression) for one in violated])
+            only = [sympy.Not(one.expression) for one in violated]
+            found = _is_right_at(candidate, prover, only, paths=paths, **further)
         return len(violated) != 1 if found is None else found
 
     if not is_right(()):
@@ -212,6 +211,9 @@ def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint] | No
     confirmed = {one for one in edges if is_right((one,))}
     if len(confirmed) > 1 and not is_right(confirmed):
         confirmed = set()
+    if paths is not None and not _is_decided(paths):
+        confirmed = {one for one in confirmed if is_right((one,), has_other_sizes=True)}
+        confirmed = confirmed if _is_decided(paths) else set()
     if has_both and prover.coverage.missing():
         # Branches on values are left, which other values take.
         confirmed = {one for one in confirmed if is_right((one,), has_values=True)}
@@ -234,16 +236,30 @@ def _is_right_at(
     relations: Sequence[sympy.Basic],
     *,
     paths: Mapping[str, CodePath] | None,
-    has_values: bool,
+    has_values: bool = False,
+    has_other_sizes: bool = False,
 ) -> bool | None:
-    """Whether program and model return the same at sizes that satisfy relations; None if no such sizes are found."""
+    """Whether program and model return the same at sizes that satisfy relations; None if no such sizes are found.
+
+    Args:
+        capture: The program.
+        prover: Compares it with the model.
+        relations: The relations.
+        paths: The operators of the model by the values of the inputs; None if they depend on sizes.
+        has_values: Whether inputs have other values as well.
+        has_other_sizes: Whether the sizes that no relation has are changed.
+    """
     limits, call = capture.limits, prover.example
     added = [Constraint("", one, tuple(sorted(symbol.name for symbol in one.free_symbols))) for one in relations]
     found = auto_sizes(replace(limits, constraints=(*limits.constraints, *added)), call.inputs)
     if may_index_on_gpu(call.inputs):
         found = [sizes for sizes in found if sizes == limits.sizes(call.inputs)]
+    found = found[:_MOST_SIZES]
+    if has_other_sizes:
+        related = {name for one in added for name in one.dims}
+        found = [each for sizes in found[:1] for each in _with_other_sizes(sizes, sizes.keys() - related)]
     statuses = []
-    for sizes in found[:_MOST_SIZES]:
+    for sizes in found:
         args, kwargs = resize_inputs(capture.exported_program, limits, call, sizes)
         label = ", ".join(f"{name} = {size}" for name, size in sizes.items())
         variation = Variation.of(label, args, kwargs, is_required=True)
@@ -255,6 +271,22 @@ def _is_right_at(
             if not prover.coverage.missing():
                 break
     return "different" not in statuses and "equal" in statuses if statuses else None
+
+
+_LARGEST_GROWTH = 16
+
+
+def _with_other_sizes(sizes: Mapping[str, int], names: Collection[str]) -> Iterator[dict[str, int]]:
+    """Sizes, then those with one small or divisible by many numbers, for which conditions have other answers."""
+    yield dict(sizes)
+    for name in sorted(names):
+        for size in (2, *(-(-sizes[name] // divisor) * divisor for divisor in (64, 84))):
+            if size <= sizes[name] * _LARGEST_GROWTH:
+                yield {**sizes, name: size}
+
+
+def _is_decided(paths: Mapping[str, CodePath]) -> bool:
+    return all(path.is_decided for path in paths.values())
 
 
 def _status_of_branches(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dis
+import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, TypeAlias
 
 import torch
 
@@ -12,6 +17,7 @@ from fxonnx_translations._torch_compat import OpOverload, TorchDispatchMode, pyt
 
 from ..._capture import Assumption
 from ..._provenance import source_line
+from ..._user_files import is_user_frame
 from .record import unproved
 
 __all__ = ["FILLS", "MOVES", "CodePath", "Coverage"]
@@ -119,14 +125,66 @@ class CodePath:
 
     def __init__(self) -> None:
         self._first: Sequence[Any] | None = None
+        self._steps: set[_Step] = set()
+        self._further: set[_Step] = set()
 
     def is_same(self, run: Callable[[], object]) -> bool:
         """Whether a run calls the operators of the first one, with the same numbers and types."""
-        with _Recorder() as recorder:
+        with _Recorder() as recorder, _recorded_steps() as steps:
             run()
         if self._first is None:
-            self._first = recorder.calls
+            self._first, self._steps = recorder.calls, steps
+        self._further |= steps
         return bool(self._first == recorder.calls)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the runs have taken both ways at each condition that the first one does not ask.
+
+        What a model asks at an edge only, it may answer otherwise at further sizes.
+        """
+        asked = {(code, offset) for code, offset, _ in self._steps}
+        ways: defaultdict[tuple[CodeType, int], set[int]] = defaultdict(set)
+        for code, offset, following in self._further:
+            if offset >= 0 and (code, offset) not in asked:
+                ways[code, offset].add(following)
+        return all(
+            len(ways[code, offset]) > 1
+            for code, offset in list(ways)
+            if dis.opname[code.co_code[offset]].startswith(("POP_JUMP", "JUMP_IF"))
+        )
+
+
+_Step: TypeAlias = tuple[CodeType, int, int]
+"""An instruction of user code and the following one, by their offsets."""
+
+
+@contextmanager
+def _recorded_steps() -> Iterator[set[_Step]]:
+    """Record the instructions of user code that run inside the context."""
+    found: set[_Step] = set()
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if not is_user_frame(frame):
+            return None
+        last = -1
+
+        def step(frame: FrameType, event: str, _: Any) -> Any:
+            nonlocal last
+            if event == "opcode":
+                found.add((frame.f_code, last, frame.f_lasti))
+                last = frame.f_lasti
+            return step
+
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return step
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield found
+    finally:
+        sys.settrace(before)
 
 
 class _Recorder(TorchDispatchMode):
