@@ -480,6 +480,7 @@ FOLLOWED: dict[str, _Step] = {
 }
 
 ELSEWHERE = {
+    "call model.eval(), or draw them after": "tests/capture/rewriting/test_mixed_types.py::test_random_numbers_before_values_of_different_types_are_refused",
     "run the model once before the export: model": "tests/capture/test_attribute_changes.py::test_weights_that_the_first_call_creates_are_refused_until_it_has_run",
     "call model(*args, **kwargs) until it runs": "an error of the model itself, of which each has another remedy",
     "pass dynamic_shapes to torch.export.export": "test_hints_about_sizes",

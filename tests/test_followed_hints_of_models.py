@@ -20,6 +20,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 import fxonnx
 from fxonnx import InputObserver
+from fxonnx.errors import FACTORIZATION_HINT
 from fxonnx_translations._optional_names import find_name
 
 from .capture.test_refusals import Appended, Viewed
@@ -459,6 +460,7 @@ FOLLOWED: dict[str, tuple[_Call, _Call]] = {
 }
 
 NOT_NAMED = {
+    FACTORIZATION_HINT,
     "write the loop in a function with def, and not in a lambda",
     "export it without a cache, with fxonnx.export",
 }

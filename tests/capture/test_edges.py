@@ -223,7 +223,7 @@ def compares_rows_with_columns(x: torch.Tensor) -> torch.Tensor:
 
 
 def asks_more_at_the_edge(x: torch.Tensor) -> torch.Tensor:
-    """A condition that only the edge asks, and whose answer for most sizes is that of the others."""
+    """A condition that only the edge asks, and which most sizes answer alike."""
     if x.shape[-1] % 8 == 0 and x.shape[-2] > 14:
         return x * 2
     return x + 1

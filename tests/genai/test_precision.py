@@ -215,7 +215,7 @@ def test_widths_that_blocks_do_not_divide(width: int, form: Any, tmp_path: Path)
 
 OTHER_NAMES: tuple[tuple[str, Any, list[tuple[int, int]]], ...] = (
     ("gpt2", {"recipe": "balanced"}, [*2 * [(8, 32), (4, 32), (4, 32), (4, 32)], (8, 32)]),
-    # The usual names are those of layers for images only, and the layer of the logits has another one.
+    # Only layers for images have the usual names, and the layer of the logits has another one.
     ("git", {"recipe": "balanced", "text_only": True}, [*2 * 6 * [(4, 32)], (8, 32)]),
     ("git", {"precision": "int8", "text_only": True}, [*(2 * 6 + 1) * [(8, 32)]]),
 )

@@ -16,7 +16,15 @@ from fxonnx_translations import _aten, _complex, _library_ops
 from fxonnx_translations._builtin import MODULES, default_registry
 from fxonnx_translations._registry import OpKey, Translation
 
-from . import test_complex, test_complex_solve, test_complex_structural, test_fft, test_random
+from . import (
+    test_complex,
+    test_complex_solve,
+    test_complex_structural,
+    test_fft,
+    test_join_split,
+    test_random,
+    test_scan,
+)
 from .harness import Case
 from .operators import overload_of
 
@@ -113,6 +121,7 @@ def test_every_complex_translation_has_a_row() -> None:
         for table in (test_complex, test_complex_solve, test_complex_structural, test_fft)
         for case in table.CASES
     }
+    rows |= {case.target for table in (test_join_split, test_scan) for case in table.CASES if case.name == "complex"}
     rows |= {draw.target for draw in test_random.DRAWS if "complex" in draw.name}
     targets = _existing(default_registry().complex_table)
     assert sorted(targets - rows) == []

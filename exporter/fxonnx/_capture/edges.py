@@ -9,8 +9,8 @@ the same size. With the answer for the other sizes, the captured program may be 
 be captured, such as beside gradients, the proof shows whether the program is right at the edge as well; otherwise the
 graph checks that no input is there.
 
-Where the branches compute something else, both can be captured: each is traced for sizes at which it runs, and what it
-requires of sizes is required there.
+Where the branches compute something else, both can be captured: each is traced for sizes at which it runs, and its
+guards are limits there.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ class SizeBranches:
 
     Attributes:
         places: The lines of the conditions, ``file.py:12``.
-        log: Receives the conditions, and what the branches require of sizes.
+        log: Receives the conditions, and the guards of the branches.
         sizes: The sizes for which a branch is traced, by symbol; empty outside of branches.
         holding: The conditions that hold in it.
     """
@@ -421,7 +421,7 @@ def _at_side(side: SizeBranches, condition: sympy.Basic, branch: Callable[[], _T
 def _sizes_where(
     relation: sympy.Basic, environment: Any, known: SizeBranches
 ) -> dict[sympy.Symbol, sympy.Integer] | None:
-    """The sizes closest to the example at which a relation holds, and what the capture requires so far."""
+    """The sizes closest to the example at which a relation and the guards so far hold."""
     example = {symbol: sympy.Integer(int(value)) for symbol, value in environment.backed_var_to_val.items()}
     example |= known.sizes
     required = [known.log.side, *(environment.replace(guard.expression) for guard in known.log.guards)]

@@ -141,7 +141,7 @@ class CodePath:
     def is_decided(self) -> bool:
         """Whether the runs have taken both ways at each condition that the first one does not ask.
 
-        What a model asks at an edge only, it may answer otherwise at further sizes.
+        A condition that only the edge asks may have another answer at further sizes.
         """
         asked = {(code, offset) for code, offset, _ in self._steps}
         ways: defaultdict[tuple[CodeType, int], set[int]] = defaultdict(set)
