@@ -25,6 +25,7 @@ from ._capture.constraints.constraint import Constraint
 from ._capture.inputs.tensor_memory import normal_weights
 from ._capture.patches import PatchKind, missing_targets, tracing_patches
 from ._capture.patches.tracing_state import model_prints
+from ._capture.rewriting import SIZE_BRANCH
 from ._capture.state_inputs import with_number_states
 from ._comparison import OutputComparison, report_skipped
 from ._diagnostics import Diagnostics, Report, read_diagnostics
@@ -59,7 +60,7 @@ from ._quantize_config import QuantizeConfig, WeightDtype
 from ._request import DataDependent, ExportOptions, Request, State
 from ._targets import Target
 from ._turns import one_at_a_time, rare_collections
-from .errors import ArgumentError, RuntimeSessionError
+from .errors import ArgumentError, ConversionError, RuntimeSessionError
 
 __all__ = ["export"]
 
@@ -170,7 +171,16 @@ def export(
         if opset_version is None:
             captured = _with_opset_of_program(captured, given)
         _keep_captured(captured, page, shown)
-        program = page.program = _convert(captured, timer, prints=shown.verbose)
+        try:
+            program = _convert(captured, timer, prints=shown.verbose)
+        except ConversionError:
+            if not _has_size_branches(captured):
+                raise
+            # The branch that the example does not take may have no ONNX form: it limits the sizes.
+            captured = _capture(captured.request, timer, attempts, has_size_branches=False)
+            _keep_captured(captured, page, shown)
+            program = _convert(captured, timer, prints=shown.verbose)
+        page.program = program
         page.rows = _verify(program, timer, locate=shown.writes_report)
         if f is not None:
             with timer.stage("save"):
@@ -212,11 +222,17 @@ def _with_opset_of_program(captured: Capture, given: Mapping[str, Any]) -> Captu
     return replace(captured, request=replace(read(given, least, is_older=is_older), model=request.model))
 
 
-def _capture(request: Request, timer: Timer, attempts: AttemptLog) -> Capture:
-    """Capture a model, without assumed limits that the model itself refutes."""
+def _has_size_branches(captured: Capture) -> bool:
+    return any(one.construct == SIZE_BRANCH for one in captured.rewrites)
+
+
+def _capture(request: Request, timer: Timer, attempts: AttemptLog, *, has_size_branches: bool = True) -> Capture:
+    """Capture a model, without assumed limits that the model itself refutes, or without both branches on sizes."""
     model = request.model
 
     def confirmed(captured: Capture) -> frozenset[Constraint] | None:
+        if _has_size_branches(captured) and not has_size_branches:
+            return None
         with unset_fake_temporarily():
             return confirmed_limits(captured, model)
 

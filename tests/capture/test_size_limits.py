@@ -174,7 +174,9 @@ def test_functions_that_are_not_computed(expression: sympy.Expr) -> None:
 def _asks(guards: Sequence[tuple[int, int, int]]) -> Callable[[torch.Tensor], torch.Tensor]:
     def forward(x: torch.Tensor) -> torch.Tensor:
         for offset, divisor, period in guards:
-            if (x.shape[1] + offset) // divisor % period != 0:
+            # The value of a condition; of a branch on it, both sides would be exported.
+            differs = bool((x.shape[1] + offset) // divisor % period != 0)
+            if differs:
                 return x * 3
         return x * 2
 

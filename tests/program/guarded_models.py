@@ -111,7 +111,8 @@ class _Samples(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rest = x.shape[-1] % 40
-        padded = F.pad(x * 2, (0, 40 - rest)) if rest else x
+        has_rest = bool(rest)  # as in _branch
+        padded = F.pad(x * 2, (0, 40 - rest)) if has_rest else x
         return self.decoder(self.encoder(padded[:, None]).relu())[..., : x.shape[-1]]
 
 

@@ -175,7 +175,7 @@ class _Block(nn.Module):
 
 
 class _Blocks(nn.Module):
-    """Repeated blocks after a branch on a size, as marked regions or as modules."""
+    """Repeated blocks after a branch on the value of a condition on a size, as marked regions or as modules."""
 
     def __init__(self, *, marked: bool) -> None:
         super().__init__()
@@ -183,7 +183,8 @@ class _Blocks(nn.Module):
         self.marked = marked
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[1] > 40:
+        is_long = bool(x.shape[1] > 40)  # a limit: of a branch on the size itself, both sides would be exported
+        if is_long:
             x = x * 2
         call = torch.compiler.nested_compile_region(_call) if self.marked else _call
         for block in self.blocks:
@@ -471,6 +472,41 @@ def test_a_limit_of_two_dims_without_an_onnx_form_is_reported() -> None:
     with pytest.warns(UserWarning, match="does not check a limit of its inputs itself: it requires .*at opset 17"):
         program = fxonnx.export(Function(function), (torch.rand(5, 6),), dynamic_shapes=dims, opset_version=17)
     assert program.record.guards == ()
+
+
+def _factored(x: Tensor) -> Tensor:
+    if x.shape[0] > 8:
+        x = x + torch.linalg.eigvals(x).real
+    return x
+
+
+def _of_bits(x: Tensor) -> Tensor:
+    if (x.shape[0] & 4) == 4:
+        x = x * 2
+    return x
+
+
+def _of_logarithm(x: Tensor) -> Tensor:
+    return x * 2 if math.ceil(math.log(x.shape[0])) == 2 else x
+
+
+@pytest.mark.parametrize(
+    ("function", "allowed"), [(_factored, range(1, 9)), (_of_bits, range(4, 8)), (_of_logarithm, range(3, 8))]
+)
+def test_a_branch_or_its_condition_without_an_onnx_form_is_a_limit(function: Any, allowed: range) -> None:
+    """Both branches of a condition on a size are exported where opsets have a form of them, one of them elsewhere."""
+    with pytest.warns(UserWarning, match="the model cannot be exported for all requested sizes"):
+        program = fxonnx.export(
+            Function(function), (torch.rand(5, 5),), dynamic_shapes=({0: "n", 1: "n"},), opset_version=17
+        )
+    run = _in_onnxruntime(_content(program))
+    for n in range(1, 20):
+        x = torch.rand(n, n)
+        if n in allowed:
+            np.testing.assert_array_equal(run([x.numpy()])[0], function(x).numpy())
+        else:
+            with pytest.raises(Exception, match="requires"):
+                run([x.numpy()])
 
 
 @pytest.mark.parametrize(
