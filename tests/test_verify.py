@@ -236,9 +236,10 @@ def test_model_and_inputs_are_not_modified() -> None:
 
 
 def two_ways(x: torch.Tensor) -> torch.Tensor:
+    # No graph has both results: they have different numbers of axes.
     if x.shape[1] > 8:
         return x + 1
-    return x - 1
+    return x.sum(1)
 
 
 def exported(function: Callable[..., Any], args: tuple[Any, ...], dynamic_shapes: Any) -> ONNXProgram:

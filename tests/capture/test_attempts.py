@@ -170,7 +170,7 @@ def test_an_error_of_the_model_is_traced_once(tmp_path: Path) -> None:
 def test_plans_keep_the_changes_of_outer_strategies() -> None:
     """The fields have the order of the strategies; a change resets the later ones."""
     shapes = read_dynamic_shapes(bind_example_inputs(Function(constant), (X,), {}), None, ())
-    plan = CapturePlan(Request(), UnknownStates(), None, shapes)
+    plan = CapturePlan(Request(), UnknownStates(), None, None, shapes)
     inner = plan.changed("outer", resolves_guards=True).changed("inner", skips_masks=True, log=plan.log)
     assert (inner.resolves_guards, inner.skips_masks, inner.change) == (True, True, "inner")
     assert inner.log is plan.log

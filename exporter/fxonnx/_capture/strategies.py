@@ -89,7 +89,11 @@ def _with_both_branches(
         functions, places = branches_at(lines)
         if not functions or places <= rewriting.sizes:
             break
-        rewriting = rewriting.with_sizes(functions, places)
+        try:
+            rewriting = rewriting.with_sizes(functions, places)
+        except CaptureError:
+            # Functions without the source code that runs keep their limits.
+            break
         outcome, plan, _asked = attempts(rewriting)
         if isinstance(outcome, Failure):
             break
