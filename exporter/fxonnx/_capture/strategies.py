@@ -85,7 +85,8 @@ def _with_both_branches(
     best, plan, capture = (found, last), last, found
     rewriting = Rewriting(CaptureError(_LIMITS))
     for _ in range(_MOST_ATTEMPTS):
-        lines = _restricting_lines(capture) + [str(line) for dim in plan.specialized for line in dim.lines]
+        near = [item for item in _restricting(capture) if not _is_far(item)]
+        lines = _lines_of(near) + [str(line) for dim in plan.specialized for line in dim.lines]
         functions, places = branches_at(lines)
         if not functions or places <= rewriting.sizes:
             break
@@ -104,6 +105,17 @@ def _with_both_branches(
         if not capture.limits.assumed and _count(capture, plan) < _count(*best):
             best = capture, plan
     return best
+
+
+_FAR = 64
+
+
+def _is_far(limit: Constraint) -> bool:
+    """Whether a limit excludes only large sizes, as those of another memory layout or type of index do.
+
+    Both branches would take several captures and runs at these sizes.
+    """
+    return len(limit.dims) == 1 and all(limit.holds({limit.dims[0]: size}) for size in range(1, _FAR))
 
 
 def _count(capture: Capture, plan: CapturePlan) -> float:
@@ -314,7 +326,11 @@ def _restricting(captured: Capture) -> list[Constraint]:
 
 
 def _restricting_lines(captured: Capture) -> list[str]:
-    return [line for item in _restricting(captured) for line in str(item.line).split("; ")]
+    return _lines_of(_restricting(captured))
+
+
+def _lines_of(limits: Iterable[Constraint]) -> list[str]:
+    return [line for item in limits for line in str(item.line).split("; ")]
 
 
 def _specialized_count(failure: Failure) -> float:

@@ -208,7 +208,12 @@ def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint] | No
 
     if not is_right(()):
         return frozenset()
-    confirmed = {one for one in edges if is_right((one,))}
+    confirmed: set[Constraint] = set()
+    for one in edges:
+        if is_right((one,)):
+            confirmed.add(one)
+        elif has_both:
+            return frozenset()
     if len(confirmed) > 1 and not is_right(confirmed):
         confirmed = set()
     if paths is not None and not _is_decided(paths):
@@ -258,8 +263,15 @@ def _is_right_at(
     if has_other_sizes:
         related = {name for one in added for name in one.dims}
         found = [each for sizes in found[:1] for each in _with_other_sizes(sizes, sizes.keys() - related)]
+    program = capture.exported_program
+    given = limits.sizes(call.inputs)
+    longest = export_seconds(program) / max(forward_seconds(program), 1e-9)
     statuses = []
     for sizes in found:
+        if max(size / max(given.get(name, size), 1) for name, size in sizes.items()) > longest:
+            if paths is None:
+                return False
+            continue
         args, kwargs = resize_inputs(capture.exported_program, limits, call, sizes)
         label = ", ".join(f"{name} = {size}" for name, size in sizes.items())
         variation = Variation.of(label, args, kwargs, is_required=True)

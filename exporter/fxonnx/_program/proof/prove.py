@@ -97,13 +97,16 @@ def prove(capture: Capture, model: Any, *, is_stateful: bool = False) -> Proof:
             departures, skipped=reason, unexercised=tuple(unproved(one.line, one.detail) for one in departures)
         )
     prover = Prover(capture, model)
+    # The capture has run all branches and loops at sizes on both sides.
+    has_both = any(one.construct == SIZE_BRANCH for one in capture.rewrites)
     limit = max(1, min(_MAX_RUNS, int(whole / max(forward, 1e-9)))) if departures else int(not is_large)
     runs: list[ProofRun] = []
     for variation in variations(capture, prover.example):
         prover.coverage.begin()
         is_needed = variation.is_required or bool(prover.coverage.missing())
         # The branch for other values may depend on sizes as well.
-        for one in with_other_values(capture, variation) if variation.has_other_sizes else (variation,):
+        has_values = variation.has_other_sizes and not has_both
+        for one in with_other_values(capture, variation) if has_values else (variation,):
             if len(runs) == limit or not (is_needed if one is variation else prover.coverage.has_untaken):
                 break
             is_long = forward * _growth(prover.example, one) > whole
@@ -114,8 +117,6 @@ def prove(capture: Capture, model: Any, *, is_stateful: bool = False) -> Proof:
     if refusal is not None and example.status != "equal":
         raise _undecided(refusal, example.message) if prover.raised is None else error_of_model(prover.raised, model)
     sequence = _sequence(capture, prover, forward, whole) if is_stateful else None
-    # The capture has run all branches and loops at sizes on both sides.
-    has_both = any(one.construct == SIZE_BRANCH for one in capture.rewrites)
     missing = () if has_both else prover.coverage.missing()
     if departures and not any(run.status == "equal" for run in runs):
         missing += tuple(unproved(one.line, one.detail) for one in departures)
@@ -142,8 +143,8 @@ def _sequence(capture: Capture, prover: Prover, forward: float, whole: float) ->
     """Compare calls in a row, of which each starts from the state that the one before left; None if there are none."""
     found: list[ProofRun] = []
     for sequence in sequences(capture, prover.example):
-        growth = sum(_growth(prover.example, sequence, number) for number in range(len(sequence.calls)))
-        done = _skipped(sequence) if forward * growth > whole else prover.run(sequence)
+        largest = sum(_growth(prover.example, sequence, number) for number in range(len(sequence.calls)))
+        done = _skipped(sequence) if forward * largest > whole else prover.run(sequence)
         if done is not None:
             found.append(done)
         if done is not None and done.calls == len(sequence.calls):
