@@ -286,6 +286,23 @@ def test_limits_where_the_branches_differ(
     assert statuses(function, example, tmp_path / "m.onnx")[1] == expected
 
 
+def test_a_condition_that_only_one_element_asks(tmp_path: Path) -> None:
+    """At the rows of the example, both branches are the same."""
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[1] == 1:
+            x = x * (2 if x.shape[0] > 9 else 1)
+        return x + 1
+
+    with pytest.warns(UserWarning, match="h != 1"):
+        fxonnx.export(Function(scaled), (torch.rand(5, 3),), tmp_path / "m.onnx", dynamic_shapes=({0: "n", 1: "h"},))
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    x = torch.rand(12, 3)
+    assert session.run(None, {"x": x.numpy()})[0] == pytest.approx(scaled(x).numpy())
+    with pytest.raises(Exception, match=r"requires h != 1"):
+        session.run(None, {"x": torch.ones(12, 1).numpy()})
+
+
 def checks(x: torch.Tensor) -> torch.Tensor:
     if x.shape[-1] % 4 != 0:
         raise ValueError("width")

@@ -150,14 +150,32 @@ def _is_right(capture: Capture, prover: Prover, names: Sequence[str]) -> bool:
     limits, call = capture.limits, prover.example
     given = limits.sizes(call.inputs)
     firsts = {limits.shared_names.get(name, name) for name in names}
-    sizes = {name: 1 if limits.shared_names.get(name, name) in firsts else size for name, size in given.items()}
-    args, kwargs, label = call.args, call.kwargs, "example"
-    if sizes != given:
-        if may_index_on_gpu(call.inputs):
+    ones = {name: limits.shared_names.get(name, name) in firsts for name in given}
+    sizes = {name: 1 if ones[name] else size for name, size in given.items()}
+    example = Variation.of("example", call.args, call.kwargs, is_required=True)
+    if sizes == given:
+        return _status_of_branches(capture, prover, example) == "equal"
+    if may_index_on_gpu(call.inputs):
+        return False
+    path = CodePath()
+    prover.has_path(example, path)
+    others = [name for name, is_one in ones.items() if not is_one]
+    for count, each in enumerate(_with_other_sizes(sizes, others)):
+        variation = _resized(capture, prover, each)
+        status = _status_of_branches(capture, prover, variation)
+        if status == "different" or (status != "equal" and not count):
             return False
-        args, kwargs = resize_inputs(capture.exported_program, limits, call, sizes)
-        label = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-    return _status_of_branches(capture, prover, Variation.of(label, args, kwargs, is_required=True)) == "equal"
+        prover.has_path(variation, path)
+        if path.is_decided:
+            return True
+    return False
+
+
+def _resized(capture: Capture, prover: Prover, sizes: Mapping[str, int]) -> Variation:
+    """Inputs of other sizes."""
+    args, kwargs = resize_inputs(capture.exported_program, capture.limits, prover.example, sizes)
+    label = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+    return Variation.of(label, args, kwargs, is_required=True)
 
 
 def _status(prover: Prover, variation: Variation) -> str:
@@ -272,9 +290,7 @@ def _is_right_at(
             if paths is None:
                 return False
             continue
-        args, kwargs = resize_inputs(capture.exported_program, limits, call, sizes)
-        label = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-        variation = Variation.of(label, args, kwargs, is_required=True)
+        variation = _resized(capture, prover, sizes)
         if paths is not None:
             statuses.append(_status_of_branches(capture, prover, variation, paths))
             continue
