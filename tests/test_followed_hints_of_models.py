@@ -484,7 +484,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "tests/prepare/test_inline.py::test_untraceable_vmap_error_names_the_source_line": (
         "write the function for the whole batch, without vmap",
     ),
-    # What to do is to report it: no program is known.
+    # It asks for a report: no program that provokes it is known.
     "tests/program/test_guards.py::test_verification_expects_a_failure_outside_of_the_limits": (
         "the file has to fail outside of its limits: please report this",
     ),
