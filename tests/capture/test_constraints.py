@@ -592,3 +592,13 @@ def test_an_example_with_an_empty_intermediate_tensor_is_refused(rows: int, text
     with pytest.warns(UserWarning, match="only for:"):
         program = fxonnx.export(model(function), (R(5, 3),), dynamic_shapes=({0: "n"},))
     torch.testing.assert_close(program(x := R(4, 3))[0], function(x))
+
+
+def test_an_intermediate_tensor_that_is_empty_at_every_size_is_refused() -> None:
+    lstm = torch.nn.LSTM(4, 4)
+    recurrent = model(lambda x: lstm(x[:, torch.sym_max(x.shape[1], 2) : (x.shape[1] + 1) // 2])[0])
+    match = (
+        "an intermediate tensor is empty at every size: LSTM does not support empty tensors in ONNX Runtime\nhint: skip"
+    )
+    with pytest.raises(CaptureError, match=match):
+        fxonnx.export(recurrent, (R(2, 3, 4),), dynamic_shapes=({1: "n"},))

@@ -440,7 +440,8 @@ def _sizes_near(
 ) -> Iterator[dict[sympy.Symbol, sympy.Integer]]:
     yield example
     # The shape of one tensor is that of another.
-    yield example | {one.lhs: example[one.rhs] for one in relation.atoms(sympy.Eq) if one.rhs in example}
+    equal = [one for one in relation.atoms(sympy.Eq) if one.lhs.is_Symbol and one.rhs in example]
+    yield example | {one.lhs: example[one.rhs] for one in equal}
     ordered = sorted(relation.free_symbols, key=str)
     for step in range(1, _STEPS + 1):
         for factor, added in ((1, step), (1, -step), (1 << step, 0)):

@@ -207,7 +207,7 @@ class _Insertion:
                 names = {symbol: by_name.get(symbol.name, symbol) for symbol in constraint.expression.free_symbols}
                 name, mark = name_of_constraint(constraint), len(builder.created)
                 expression = constraint.expression.xreplace(names)
-                if expression == sympy.true:
+                if not expression.free_symbols:
                     continue
                 try:
                     self.add(name, self._condition(expression))

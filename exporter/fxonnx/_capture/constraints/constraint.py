@@ -286,6 +286,11 @@ class SizeLimits:
         constraint = replace(self, constraints=certain).violated(sizes)
         if constraint is None:
             return
+        if constraint.reason is not None and not constraint.dims:
+            raise CaptureError(
+                f"an intermediate tensor is empty at every size: {constraint.reason}",
+                hint="skip the call in the model, or change the sizes that it computes",
+            )
         given = ", ".join(f"{name} = {sizes[name]}" for name in constraint.dims)
         cause = f"\n  at: {constraint.line}" if constraint.line else ""
         if constraint.reason is not None:
