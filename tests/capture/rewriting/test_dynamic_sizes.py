@@ -256,19 +256,46 @@ def extremes(x: torch.Tensor) -> torch.Tensor:
     return max(row.sum() for row in x) - min([row[:1] for row in x])
 
 
+def running_sum(x: torch.Tensor) -> torch.Tensor:
+    total, means, last = torch.zeros(3), torch.zeros_like(x), -1
+    for t in range(x.shape[0]):
+        if last == -1:
+            total += x[0]
+        else:
+            if t > 2:
+                total -= x[t - 2]
+            if t < x.shape[0] - 1:
+                total += x[t + 1]
+        last = t
+        means[t, :] = x[t] - total
+    return means
+
+
+WEIGHT = torch.nn.Parameter(torch.tensor([0.5, -1.0, 2.0]))
+
+
+def written_result(x: torch.Tensor) -> torch.Tensor:
+    score = WEIGHT + x[0]
+    for t in range(1, x.shape[0]):
+        score = torch.tanh(score + x[t])
+    score += WEIGHT
+    score[0] *= 2
+    return score
+
+
 CASES = [
     *(decided_by_rows, extremes),
     *(last_items, last_while_inserting, scaled_rows, products),
     *(filled, filled_by_comprehensions, unbound_rows, mapped, nested, extended),
     *(inserted, inserted_and_stopped, turned, generated, sliced_list, iterated_list, summed, summed_integers),
     *(rows, steps, stacked, joined, comprehended, enumerated, zipped, zipped_reversed, backwards, every_second),
-    *(written_rows, stopped),
+    *(written_rows, stopped, running_sum, written_result),
 ]
 # torch.stack, torch.cat, max and min reject empty lists, sum() returns the number 0, and (n + 1) // 2 is computed for n >= 1.
 NONEMPTY = [
     *(scaled_rows, products, extremes),
     *(inserted, inserted_and_stopped, turned, generated, sliced_list, summed, summed_integers),
-    *(stacked, joined, comprehended, every_second),
+    *(stacked, joined, comprehended, every_second, written_result),
     *(filled, filled_by_comprehensions, unbound_rows, mapped, nested, extended),
 ]
 

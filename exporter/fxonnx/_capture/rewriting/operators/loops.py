@@ -284,6 +284,8 @@ def symbolic_loop(
     carried = tuple(separate(first, additional))
     with unknown_values():
         results = torch.ops.higher_order.while_loop(condition, body, carried, additional)
+    # Results with gradients are views of a function of autograd, which refuses to write to them.
+    results = [shares(value.clone(), value) if value.requires_grad else value for value in results]
     operands.write_back(results[size + len(buffers) :])
     after = plan.slots(results[head:size], growing=False)
     added_items = _split(plan, results[size : size + len(buffers)])

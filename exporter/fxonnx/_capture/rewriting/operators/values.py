@@ -379,10 +379,17 @@ class _Substitution(TorchFunctionMode):
         self._operands = operands
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = pytree.tree_map_only(
-            torch.Tensor, lambda tensor: self._operands.get(id(tensor), tensor), (args, kwargs or {})
-        )
-        return _call(func, args, kwargs)
+        outer: dict[int, torch.Tensor] = {}
+
+        def operand(tensor: torch.Tensor) -> torch.Tensor:
+            given = self._operands.get(id(tensor), tensor)
+            outer[id(given)] = tensor
+            return given
+
+        args, kwargs = pytree.tree_map_only(torch.Tensor, operand, (args, kwargs or {}))
+        result = _call(func, args, kwargs)
+        # What writes to a tensor returns it: a variable that is assigned the result stays the same tensor.
+        return outer.get(id(result), result)
 
 
 def _call(func: Any, args: Any, kwargs: Any) -> Any:
