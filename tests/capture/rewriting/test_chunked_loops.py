@@ -148,6 +148,35 @@ def split_pairs(x: Tensor) -> Any:
     return torch.cat([a.cumsum(0) + b for a, b in zip(x.split(STEP), x.exp().split(split_size=STEP))])  # noqa: B905
 
 
+def split_before(x: Tensor) -> Any:
+    pieces, halves, outs = x.split(STEP), x.split(2), []
+    nones = (None,) * len(pieces)
+    for number, (piece, none) in enumerate(zip(pieces, nones, strict=False)):
+        totals = []
+        for half in halves:
+            totals.append(half.sum(-1).amax() * (number + 1) if none is None else half.sum())
+        outs.append(piece * torch.stack(totals).sum())
+    return torch.cat(outs), len(halves)
+
+
+def split_by_choice(x: Tensor) -> Any:
+    pieces = x.split(3) if x.dtype == torch.float32 else x.split(2)
+    return torch.cat([piece - piece.amax() for piece in pieces])
+
+
+def split_and_read_again(x: Tensor) -> Any:
+    pieces, outs = x.split(1), []
+    for piece in pieces:
+        outs.append(piece * pieces[0])
+    return torch.cat(outs)
+
+
+def split_and_extended(x: Tensor) -> Any:
+    pieces = x.split(1)
+    pieces += (x[:1] * 2,)
+    return torch.cat([piece * 2 for piece in pieces])
+
+
 def split_and_written(x: Tensor) -> Any:
     y = x.clone()
     for piece in y.split(STEP):
@@ -213,6 +242,7 @@ class Blocks(nn.Module):
 FUNCTIONS = (
     *(distances, two_lists, second_function, end_of_each, several_items, second_start, single_rows, counted),
     *(numbers_of_chunks, carried, columns, flattened, sizes_of_chunks, comprehension, split, split_columns),
+    *(split_before, split_by_choice, split_and_read_again, split_and_extended),
     *(split_pairs, split_and_written, items_in_a_second_loop, in_a_branch, in_a_loop, joined_twice),
 )
 

@@ -23,6 +23,7 @@ __all__ = [
     "jumps",
     "loads",
     "loop_lines",
+    "mark_iterated_variables",
     "mutated_containers",
     "only_raises",
     "scope_function",
@@ -348,17 +349,65 @@ def as_iterable(node: ast.expr, variables: Container[str]) -> ast.expr:
 
     The variables may be other functions than the builtin ones.
     """
-    match node:
-        case ast.Call(ast.Attribute(attr="unbind" | "split")):
-            vars(node)["is_iterated"] = True
-        case ast.Call(ast.Name("enumerate" | "reversed" | "zip" as name), arguments) if name not in variables:
-            for argument in arguments:
-                as_iterable(argument, variables)
+    for part in _iterated(node, variables):
+        if isinstance(part, ast.Call):
+            _mark_iterated(part)
     return node
 
 
-def is_iterated(node: ast.Call) -> bool:
-    """Whether only a loop reads the result of a call."""
+def mark_iterated_variables(function: ast.FunctionDef) -> None:
+    """Mark the values of variables that only loops and ``len`` read, as those that a loop reads itself."""
+    nodes = list(ast.walk(function))
+    variables = set(stored_names(function.body))
+    iterated: set[int] = set()
+    for node in nodes:
+        if isinstance(node, ast.For | ast.comprehension):
+            iterated.update(map(id, _iterated(node.iter, variables)))
+        match node:
+            case ast.Call(ast.Name("len"), [ast.Name() as read], []) if "len" not in variables:
+                iterated.add(id(read))
+    others = {
+        node.id
+        for node in nodes
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store) and id(node) not in iterated
+    }
+    others |= {name for node in nodes if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
+    others |= {name for node in nodes if isinstance(node, ast.AugAssign) for name in stored_names(node.target)}
+    for node in nodes:
+        match node:
+            case ast.Assign([ast.Tuple(names) | ast.List(names)], ast.Tuple(values) | ast.List(values)):
+                is_paired = len(names) == len(values) and not contains([node], ast.Starred)
+                pairs = list(zip(names, values, strict=True)) if is_paired else []
+            case ast.Assign([target], value):
+                pairs = [(target, value)]
+            case _:
+                continue
+        for target, value in pairs:
+            if isinstance(target, ast.Name) and target.id not in others:
+                _mark_iterated(value)
+
+
+def _iterated(node: ast.expr, variables: Container[str]) -> Iterator[ast.expr]:
+    """The expressions whose elements a loop over an expression reads in order."""
+    match node:
+        case ast.Call(ast.Name("enumerate" | "reversed" | "zip" as name), arguments) if name not in variables:
+            for argument in arguments:
+                yield from _iterated(argument, variables)
+        case _:
+            yield node
+
+
+def _mark_iterated(node: ast.expr) -> None:
+    match node:
+        case ast.Call(ast.Attribute(attr="unbind" | "split")) | ast.BinOp(ast.Tuple([_]), ast.Mult()):
+            vars(node)["is_iterated"] = True
+        case ast.IfExp(_, one, other):
+            _mark_iterated(one)
+            _mark_iterated(other)
+
+
+def is_iterated(node: ast.Call | ast.BinOp) -> bool:
+    """Whether only loops read the value of an expression."""
     return "is_iterated" in vars(node)
 
 

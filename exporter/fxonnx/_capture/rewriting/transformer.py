@@ -21,6 +21,7 @@ from .analysis import (
     contains,
     is_iterated,
     is_test,
+    mark_iterated_variables,
     mutated_containers,
     only_raises,
     scope_function,
@@ -120,6 +121,7 @@ class _Function:
         _remove_declarations(function)
         self.docstring = function.body[:1] if ast.get_docstring(function) is not None else []
         function.body = function.body[len(self.docstring) :]
+        mark_iterated_variables(function)
         with_tests(function)
         self.counted = counted_loops(function)
         self.structured: Structured = structure(function, PREFIX)
@@ -458,6 +460,8 @@ class _Expressions(ast.NodeTransformer):
             case ast.BinOp(ast.List([_]) as items, ast.Mult(), count) | ast.BinOp(
                 count, ast.Mult(), ast.List([_]) as items
             ):
+                return _locate(_call_helper("repeated", [items, count]), node)
+            case ast.BinOp(ast.Tuple([_]) as items, ast.Mult(), count) if is_iterated(node):
                 return _locate(_call_helper("repeated", [items, count]), node)
         return node
 

@@ -34,6 +34,8 @@ _MAX_RUNS = 24
 # Calls of loop bodies in one run, and of torch's functions for each of them.
 _MAX_ITERATIONS = 1000
 _CALLS_PER_ITERATION = 100
+# After so many runs at a size, its loops are taken to have too many iterations for all values.
+_MOST_ENDLESS = 2
 # Without a departure, the comparison at the example takes 2 to 5 ms up to this size, and 3 to 6 % of the export beyond.
 _MAX_PLAIN_NODES = 128
 _MAX_PLAIN_SHARE = 0.02
@@ -106,8 +108,11 @@ def prove(capture: Capture, model: Any, *, is_stateful: bool = False) -> Proof:
         is_needed = variation.is_required or bool(prover.coverage.missing())
         # The branch for other values may depend on sizes as well.
         has_values = variation.has_other_sizes and not has_both
+        endless = prover.endless
         for one in with_other_values(capture, variation) if has_values else (variation,):
             if len(runs) == limit or not (is_needed if one is variation else prover.coverage.has_untaken):
+                break
+            if prover.endless == endless + _MOST_ENDLESS:
                 break
             is_long = forward * _growth(prover.example, one) > whole
             done = _skipped(one) if is_long else prover.run(one)
@@ -197,6 +202,8 @@ class Prover:
         self._half = _half_dtype(capture.exported_program)
         self.raised: BaseException | None = None
         """The model's own error at the example."""
+        self.endless = 0
+        """The number of runs that were ended because of a loop with too many iterations."""
         args, kwargs = capture.exported_program.example_inputs
         self.example: BoundCall = self._bind(args, kwargs)
 
@@ -213,6 +220,7 @@ class Prover:
         if isinstance(actual, ArgumentError):
             return None
         if isinstance(actual, TooManyCalls):
+            self.endless += 1
             return ProofRun(variation.label, "skipped", message=str(actual))
         calls = variation.calls
         expected = _outcome(lambda: self._model.run(calls, limit=limit and limit * _CALLS_PER_ITERATION))

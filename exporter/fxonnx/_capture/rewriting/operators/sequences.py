@@ -475,10 +475,12 @@ class EmptyItems(StackedList):
 
 
 def repeated(items: Any, count: Any) -> Any:
-    """``[item] * count``."""
-    if not (is_dynamic_size(count) and not is_symbolic(count) and type(items) is list and len(items) == 1):
+    """``[item] * count``, and ``(item,) * count`` that only loops read."""
+    if not (is_dynamic_size(count) and not is_symbolic(count) and type(items) in (list, tuple) and len(items) == 1):
         return items * count
     (item,) = items
+    if type(items) is tuple:
+        return Elements(count, lambda index: item)
     if item is None:
         return EmptyItems(count)
     if isinstance(item, torch.Tensor):
