@@ -62,6 +62,7 @@ from .patches.size_numbers import Shape, shape_patches
 from .user_code import function_source
 
 __all__ = [
+    "AskedEdges",
     "SizeBranches",
     "answer_in_branch",
     "answered_beside_data_edges",
@@ -139,7 +140,17 @@ def _guard_bool(
     if str(place) in kept or answer_at(frame) is not None:
         return original(self, file, line)
     log.edges.setdefault(assumed, place)
+    asked = active(AskedEdges)
+    if asked is not None:
+        asked.count += 1
     return answer
+
+
+@dataclass
+class AskedEdges:
+    """The number of conditions that have been answered as for the sizes beside their edges."""
+
+    count: int = 0
 
 
 _SEVERAL = re.compile(r"\b(all|any|sorted|index|count)\(")

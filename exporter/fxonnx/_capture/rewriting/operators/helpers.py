@@ -20,7 +20,7 @@ from ...._context_values import activated
 from ....errors import CaptureError
 from ...constraints.guard_recorder import source_line_of
 from ...data_dependence.concrete_values import is_open
-from ...edges import answer_in_branch, chosen, is_size_branch, sides_of, without_methods
+from ...edges import AskedEdges, answer_in_branch, chosen, is_size_branch, sides_of, without_methods
 from ..transformer import Site
 from .conditionals import SAME_TYPE, Fork, decided, symbolic_branch
 from .growing_lists import GrowingList
@@ -263,11 +263,14 @@ class Helpers:
             if is_symbolic(value):
                 self.rewritten(at)
                 if is_test:
-                    # x.any() and x.dtype == torch.float16: what Python knows of the rest may decide.
-                    with unchanged_objects(operands[index:], self.refuse(at)), observed():
+                    # x.any() and x.dtype == torch.float16: what Python knows of the rest may decide. A size at an edge
+                    # may have another answer, which the model asks for some values only: the proof finds these.
+                    asked = AskedEdges()
+                    with activated(asked), unchanged_objects(operands[index:], self.refuse(at)), observed():
                         known = truth(rest())
-                    if not is_symbolic(known) and bool(known) is not is_and:
-                        return bool(known)
+                        decides = not is_symbolic(known) and bool(known) is not is_and
+                    if decides and not asked.count:
+                        return not is_and
 
                 def branch(has_value: bool) -> Any:
                     found = value if has_value else rest()  # noqa: B023
