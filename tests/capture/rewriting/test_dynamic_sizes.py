@@ -428,3 +428,31 @@ def test_whether_a_list_is_empty_is_a_constraint() -> None:
     torch.testing.assert_close(program(x := torch.rand(1, 3))[0], unless_empty(x))
     with pytest.raises(fxonnx.ArgumentError, match="the model was exported for n >= 1, got n = 0"):
         program(torch.rand(0, 3))
+
+
+PLACES, MASK = torch.tensor([2, 0]), torch.tensor([True, False, True])
+INDICES: dict[str, tuple[tuple[int, ...], Any, Any]] = {
+    "tensor": ((3,), lambda i, row: (i, PLACES), lambda row: row[:2]),
+    "tensor first": ((3,), lambda i, row: (PLACES, i), lambda row: row[:2]),
+    "list": ((3,), lambda i, row: (i, [1, 2]), lambda row: row[:2]),
+    "mask": ((3,), lambda i, row: (i, row > 0), lambda row: 7.0),
+    "order": ((3,), lambda i, row: (i, row.argsort()), lambda row: torch.arange(3.0)),
+    "slice between": ((4, 3), lambda i, row: (i, slice(None), PLACES), lambda row: row[:2]),
+    "ellipsis": ((4, 3), lambda i, row: (i, ..., MASK), lambda row: row[:2]),
+    "slice": ((3, 4), lambda i, row: (slice(i, i + 1), PLACES, slice(2)), lambda row: row[:2]),
+    "new dim": ((3, 3), lambda i, row: (i, None, PLACES), lambda row: row),
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_writes_at_a_counter_beside_tensors(name: str) -> None:
+    shape, index, value = INDICES[name]
+
+    def written(x: torch.Tensor) -> torch.Tensor:
+        y = torch.zeros(*((3, x.shape[0]) if name == "tensor first" else (x.shape[0], *shape)))
+        for i in range(x.shape[0]):
+            y[index(i, x[i])] = value(x[i])
+        return y
+
+    program = check(written, rows_of, {"x": {0: "n"}}, rows=(1, 2, 7))
+    assert not program.record.constraints

@@ -413,6 +413,8 @@ def _call(func: Any, args: Any, kwargs: Any) -> Any:
         if not any(_is_dense_index(part) for part in parts):
             target = _call(torch.Tensor.__getitem__, (tensor, index), {})
             return target.copy_(value) if isinstance(value, torch.Tensor) else target.fill_(value)
+        view, dense = _view_and_dense(parts)
+        return func(_call(torch.Tensor.__getitem__, (tensor, view), {}), dense, value)
     return func(*args, **kwargs)
 
 
@@ -433,6 +435,24 @@ def _has_symbolic_index(index: Any) -> bool:
 
 def _is_scalar_index(part: Any) -> bool:
     return isinstance(part, torch.Tensor) and not part.dim() and part.dtype != torch.bool
+
+
+def _view_and_dense(parts: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The view of an index, which torch takes first, and the index of that view by tensors."""
+    view: list[Any] = []
+    dense: list[Any] = []
+    for part in parts:
+        if _is_dense_index(part):
+            axes = part.dim() if isinstance(part, torch.Tensor) and part.dtype == torch.bool else 1
+            view.extend([slice(None)] * axes)
+            dense.append(part)
+        else:
+            view.append(part)
+            if part is Ellipsis:
+                dense.append(part)
+            elif part is None or isinstance(part, slice):
+                dense.append(slice(None))
+    return tuple(view), tuple(dense)
 
 
 def _is_dense_index(part: Any) -> bool:
