@@ -406,6 +406,8 @@ def _call(func: Any, args: Any, kwargs: Any) -> Any:
         if not any(_is_dense_index(part) for part in parts):
             target = _call(torch.Tensor.__getitem__, (tensor, index), {})
             return target.copy_(value) if isinstance(value, torch.Tensor) else target.fill_(value)
+    elif name == "__setitem__" and isinstance(args[0], torch.Tensor):
+        func, args, kwargs = ExportFunctions()._override(func, args, kwargs)
     return func(*args, **kwargs)
 
 
