@@ -429,6 +429,63 @@ def test_masks_of_bytes(name: str) -> None:
             assert torch.equal(ours, theirs)
 
 
+def _read_by_truths(x: Tensor) -> Any:
+    is_positive, total = x.sum() > 0, x.sum()
+    parts = (
+        x[is_positive],
+        x[..., is_positive, :2],
+        x[None, is_positive, None, 0],
+        x[:, is_positive],
+        x[0, ~is_positive],
+    )
+    return parts, total[is_positive] / x.max()[is_positive]
+
+
+def _write_by_truths(x: Tensor) -> Any:
+    is_positive, changed, total = x.sum() > 0, x.clone(), x.sum()
+    changed[is_positive] = x[is_positive] * 2
+    changed[:, ~is_positive] = 1.0
+    changed[..., is_positive, 0] += 3
+    changed[0][x.max() > 1] = x[0]
+    total[total > 1] = 1 / total[total > 1]
+    return changed, total
+
+
+def _write_by_truths_in_branches(x: Tensor) -> Any:
+    changed = x.clone()
+    if x.max() > 1:
+        changed[x.sum() > 0] = x + 5
+    for row in x:
+        changed[row.sum() > 0, 0] = row[0]
+    return changed
+
+
+OF_DATA: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {
+        "logsumexp": lambda x: torch.logsumexp(x[x > 0], 0),
+        "logsumexp of integers": lambda x: torch.logsumexp(x.long()[x > 0].view(-1, 1), (0, 1), keepdim=True),
+        "roll": lambda x: x[x > 0].roll(2, 0),
+    }
+)
+
+
+@pytest.mark.parametrize("name", OF_DATA)
+def test_a_number_of_elements_that_depends_on_data(name: str) -> None:
+    model = Function(OF_DATA[name]).eval()
+    program = fxonnx.export(model, (torch.randn(4, 3) * 3,), dynamic_shapes=({0: "n", 1: "m"},))
+    for x in (torch.randn(7, 5) * 3, torch.ones(1, 1), -torch.ones(2, 2)):
+        torch.testing.assert_close(program(x)[0], model(x))
+
+
+@pytest.mark.parametrize("function", [_read_by_truths, _write_by_truths, _write_by_truths_in_branches])
+def test_masks_without_axes(function: Callable[[Tensor], Any]) -> None:
+    model = Function(function).eval()
+    program = fxonnx.export(model, (torch.randn(4, 3),), dynamic_shapes=({0: "n", 1: "m"},))
+    for x in (torch.randn(7, 5) + 1, torch.randn(7, 5) - 1, -torch.ones(2, 2), torch.ones(1, 3) / 9):
+        for ours, theirs in zip(program(x), torch.utils._pytree.tree_leaves(model(x)), strict=True):
+            assert torch.equal(ours, theirs)
+
+
 # Writes through ``tensor.data`` in forward are captured.
 
 

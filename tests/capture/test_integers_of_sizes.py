@@ -69,6 +69,19 @@ def _half_of_padded(x: Tensor) -> Tensor:
     return F.interpolate(padded, size=[int(float(x.shape[0]) / 2), int(float(x.shape[1]) / 2)])
 
 
+def _classes_of_values(x: Tensor) -> Tensor:
+    """A one-hot encoding of more classes than rows, cut to the number of rows."""
+    classes = x.argmax(0)
+    count = max(classes.max() + 2, x.shape[0])
+    first, last = F.one_hot(classes, count), F.one_hot(classes.flip(0), max(x.shape[0], classes.min() + 9))
+    return first[..., : x.shape[0]] * count - last[..., : x.shape[0]]
+
+
+def _branches_on_a_product(x: Tensor) -> Tensor:
+    count = int(x.shape[0] * x.shape[1])
+    return x * 2 if count > 13 else x + 1
+
+
 def _same_padding(x: Tensor) -> Tensor:
     """TensorFlow's padding for a stride of 1."""
     height, width = int(x.shape[0]), int(x.shape[1])
@@ -102,6 +115,12 @@ CASES: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
         "int of a quotient of tensors": lambda: Function(lambda x: x * int(torch.tensor(x.shape[0]) / 4 + 1)),
         "int of float64": lambda: Function(lambda x: x * int(torch.tensor(x.shape[0] * 0.7, dtype=torch.float64))),
         "np.ceil": lambda: Function(lambda x: x.new_ones(int(np.ceil(x.shape[0] / 4)), x.shape[1])),
+        "numel of a size that is made": lambda: Function(
+            lambda x: x * torch.Size([x.shape[0], 2]).numel() + isinstance(x.shape, torch.Size)
+        ),
+        "int of a product in a condition": lambda: Function(_branches_on_a_product),
+        "max of a value and a size": lambda: Function(_classes_of_values),
+        "min of a size and a value": lambda: Function(lambda x: x[: min(x.shape[0], x.argmax())] * 2),
         "language model": LanguageModel,
     }
 )
@@ -181,6 +200,7 @@ EXPRESSIONS: Mapping[str, Callable[[int], float]] = MappingProxyType(
         "n & -n": lambda n: n & -n,
         "(n + 7) & ~7": lambda n: (n + 7) & ~7,
         "n | 1": lambda n: n | 1,
+        "~n + 9": lambda n: ~n + 9,
         "math.ceil(math.log2(n))": lambda n: math.ceil(math.log2(n)),
         "2 ** math.ceil(math.log2(n))": lambda n: 2 ** math.ceil(math.log2(n)),
         "int(math.log2(n / 3) * 2.5)": lambda n: int(math.log2(n / 3) * 2.5),

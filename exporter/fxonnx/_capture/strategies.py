@@ -23,6 +23,7 @@ from .function_transforms import RetryTransforms
 from .patches.size_numbers import converting_files
 from .plan import Capture, CapturePlan, Failure, LoopRewriting
 from .rewriting import Rewriting, branches_at, functions_at, is_refusal
+from .shapes.dynamic_shapes import root_name
 from .suspicions.departures import Departure, DepartureKind, refused
 from .torch_export import is_limit, refined_dims
 
@@ -126,13 +127,17 @@ def _count(capture: Capture, plan: CapturePlan) -> float:
 
 def _excluded_share(constraints: Iterable[Constraint]) -> float:
     """The sum of the shares of sizes that constraints exclude of the requested ones; 1 for those of several dims."""
-    return sum(_excluded(one) + _LEAST_SHARE for one in constraints if one.narrows)
+    return sum((1 if len(one.dims) > 1 else _excluded(one)) + _LEAST_SHARE for one in constraints if one.narrows)
 
 
 def _excluded(constraint: Constraint) -> float:
-    if len(constraint.dims) > 1:
-        return 1
-    return sum(not constraint.holds(dict.fromkeys(constraint.dims, size)) for size in _SIZES) / len(_SIZES)
+    count = len(_SIZES)
+    # Each of several dims takes each size once, in another order.
+    each = (
+        {name: _SIZES[at * (36 * place + 1) % count] for place, name in enumerate(constraint.dims)}
+        for at in range(count)
+    )
+    return sum(not constraint.holds(sizes) for sizes in each) / count
 
 
 def _without(capture: Capture, confirmed: frozenset[Constraint], lines: Iterable[str]) -> Capture:
@@ -325,6 +330,12 @@ def _restricting(captured: Capture) -> list[Constraint]:
     return [item for item in captured.limits.constraints if item.narrows and item.line is not None]
 
 
+def _excluded_shares(captured: Capture) -> tuple[float, float]:
+    """The share of sizes that its limits exclude, then that of those of several dims, such as ``h*w == 108``."""
+    limits = _restricting(captured)
+    return _excluded_share(limits), sum(map(_excluded, limits))
+
+
 def _restricting_lines(captured: Capture) -> list[str]:
     return _lines_of(_restricting(captured))
 
@@ -335,7 +346,11 @@ def _lines_of(limits: Iterable[Constraint]) -> list[str]:
 
 def _specialized_count(failure: Failure) -> float:
     error = failure.error
-    return len(error.specialized) if isinstance(error, SpecializedDimsError) else math.inf
+    if not isinstance(error, SpecializedDimsError):
+        return math.inf
+    # A name at several axes is one dim.
+    names = {dim.spec if isinstance(dim.spec, str) else root_name(dim.spec) or dim.label for dim in error.specialized}
+    return len(names)
 
 
 def _symbolic_integers(outcome: Outcome, plan: CapturePlan) -> Decision:
@@ -346,7 +361,7 @@ def _symbolic_integers(outcome: Outcome, plan: CapturePlan) -> Decision:
     if isinstance(outcome, Capture):
         lines = _restricting_lines(outcome)
         best = known.best
-        if best is not None and _excluded_share(_restricting(outcome)) >= _excluded_share(_restricting(best)):
+        if best is not None and _excluded_shares(outcome) >= _excluded_shares(best):
             return best
         known = replace(known, best=outcome, fewer_files=None)
         added = (converting_files(lines) | (plan.log.converted if lines else set())) - known.files

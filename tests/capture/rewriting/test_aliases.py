@@ -159,10 +159,21 @@ def swapped_rows(x: torch.Tensor) -> Any:
     return y
 
 
+def written_after_a_branch_that_replaces_it(x: torch.Tensor) -> Any:
+    y = x.clone()
+    if x.sum() > 0:
+        y[0] = 9.0
+        other = y * 2
+    else:
+        other = y
+    y[1] = 5.0
+    return y, other
+
+
 TENSORS = [
     *(chosen, assigned, chosen_input, chosen_row, view_of_old_value, output_argument, chosen_pair, item_of_dict),
     *(attribute, both_results, returned, operand_of_or, written_in_branch, written_in_loop, initial_value),
-    *(swapped_rows, two_variables_of_a_loop),
+    *(swapped_rows, two_variables_of_a_loop, written_after_a_branch_that_replaces_it),
 ]
 
 
@@ -301,6 +312,27 @@ def write_in_branch(x: torch.Tensor) -> Any:
     return y
 
 
+def written_and_replaced(x: torch.Tensor) -> Any:
+    y = torch.zeros_like(x)
+    before = y
+    valid = x > -2
+    if x.sum() > 0:
+        y[valid] = x[valid]
+        y = y.clamp(-1, 1)
+    return y, before
+
+
+def written_and_replaced_in_a_branch(x: torch.Tensor) -> Any:
+    y = x.clone()
+    if x.sum() > 0:
+        if x.max() > 1:
+            y[0] = 9.0
+        other = y * 2
+    else:
+        other = y
+    return y, other
+
+
 def write_of_carried(x: torch.Tensor) -> Any:
     y = x.abs() + 1
     while y.sum() < 100:
@@ -384,7 +416,17 @@ def remaining_statements(x: torch.Tensor) -> Any:
 @pytest.mark.parametrize(
     "function",
     [
-        *(dead_value, dead_value_in_loop, read_only, write_in_branch, write_of_carried, exchanged, previous),
+        *(
+            written_and_replaced,
+            written_and_replaced_in_a_branch,
+            dead_value,
+            dead_value_in_loop,
+            read_only,
+            write_in_branch,
+            write_of_carried,
+            exchanged,
+            previous,
+        ),
         *(list_assigned_in_loop, list_assigned_in_branch, inner_list, sorted_list, remaining_statements, left_by_break),
     ],
     ids=lambda function: function.__name__,

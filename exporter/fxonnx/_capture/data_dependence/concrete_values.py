@@ -26,8 +26,11 @@ from fxonnx_translations._torch_compat import (
     OpOverload,
     TorchCall,
     WeakTensorKeyDictionary,
+    get_proxy_mode,
+    get_proxy_slot,
     no_dispatch,
     pytree,
+    sym_max,
 )
 
 from ..._context_values import activated, active
@@ -449,11 +452,27 @@ def _is_nonzero(input: Tensor) -> Any:
 
 
 def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    """``one_hot`` whose number of classes is one more than the largest class."""
-    if num_classes != -1 or not is_open(tensor):
+    """``one_hot`` whose number of classes is in a tensor, or one more than the largest class."""
+    number: Any = num_classes
+    if isinstance(num_classes, Tensor):
+        number = _known_at_least(num_classes)
+    elif num_classes == -1 and is_open(tensor):
+        number = (tensor.max() + 1).item()
+    if not is_open(number):
         return one_hot(tensor, num_classes)
-    classes = torch.arange((tensor.max() + 1).item(), device=tensor.device)
+    classes = torch.arange(number, device=tensor.device)
     return (tensor.unsqueeze(-1) == classes).to(torch.int64)
+
+
+def _known_at_least(tensor: Tensor) -> Any:
+    """The number in a tensor, which is larger than the size in ``max(tensor, size)`` in all shapes."""
+    mode = get_proxy_mode()
+    slot = None if mode is None else get_proxy_slot(tensor, mode.tracer, None)
+    node = None if slot is None else slot.proxy.node
+    if node is None or node.target is not torch.ops.aten.clamp.default or len(node.args) != 2:
+        return tensor.item()
+    least = node.args[1].meta["val"] if isinstance(node.args[1], torch.fx.Node) else node.args[1]
+    return sym_max(tensor.item(), least)
 
 
 def text(original: Callable[..., str], self: Tensor, specification: str) -> str:

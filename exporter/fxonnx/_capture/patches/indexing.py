@@ -37,6 +37,9 @@ def override_indexing(
         if _has_tensor_bound(index):
             index = with_numbers_as_bounds(index)
             args = (tensor, index, *value)
+        if any(map(_is_truth, index if type(index) is tuple else (index,))):
+            tensor, index = _with_axes_of_truths(tensor, index if type(index) is tuple else (index,))
+            args = (tensor, index, *value)
         parts = index if type(index) is tuple else (index,)
         # Whether a list alone is one index or one per axis depends on the version of torch.
         if type(index) is tuple and any(type(part) in (list, tuple) for part in parts):
@@ -111,6 +114,23 @@ def _is_number(index: Any) -> bool:
     return isinstance(index, torch.SymInt) or (
         isinstance(index, Tensor) and index.dim() == 0 and _is_integer(index.dtype)
     )
+
+
+def _is_truth(index: Any) -> bool:
+    """Whether an index is a mask without axes, whose value torch reads."""
+    return isinstance(index, Tensor) and index.dim() == 0 and index.dtype == torch.bool
+
+
+def _with_axes_of_truths(tensor: Tensor, index: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
+    """Masks of one axis, and a tensor with the axes that they select from, in place of masks without axes."""
+    rest, axis, found = tensor.dim() - sum(map(_axes, index)), 0, []
+    for part in index:
+        is_truth = _is_truth(part)
+        if is_truth:
+            tensor = tensor.unsqueeze(axis)
+        found.append(part.unsqueeze(0) if is_truth else part)
+        axis += rest if part is Ellipsis else 1 if is_truth else _axes(part)
+    return tensor, tuple(found)
 
 
 def _is_advanced(index: Any) -> bool:

@@ -55,6 +55,16 @@ def _batch_norm(original: Callable[..., Any], input: Tensor, *arguments: Any) ->
     return result if any(statically_known_true(step == 1) for step in dense) else result.new_empty(result.shape)
 
 
+def _log_of_sum(original: Callable[..., Tensor], self: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
+    """``aten::logsumexp``, of which the shape is that of the sum, also if there may be no elements."""
+    return original(self, dim, keepdim) if has_guarding_hint(self.numel()) else torch.sum(self.exp(), dim, keepdim)
+
+
+def _roll(original: Callable[..., Tensor], self: Tensor, *arguments: Any) -> Tensor:
+    """``aten::roll``, of which the shape is that of its input, also if there may be no elements."""
+    return original(self, *arguments) if has_guarding_hint(self.numel()) else self.new_empty(self.shape)
+
+
 def _chunk_cat(original: Callable[..., Any], tensors: Sequence[Tensor], dim: int, num_chunks: int) -> Tensor:
     """``aten::_chunk_cat`` of tensors that are padded already."""
 
@@ -471,6 +481,8 @@ KERNEL_PATCHES: tuple[Patch, ...] = (
         for name, kernel in (("mm", _product), ("bmm", _product), ("addmm", _addmm), ("_sparse_addmm", _addmm))
     ),
     DecompositionPatch("aten::_chunk_cat", _chunk_cat, "it branches on whether sizes are padded"),
+    DecompositionPatch("aten::logsumexp", _log_of_sum, "it branches on whether the input is empty"),
+    DecompositionPatch("aten::roll", _roll, "it branches on whether the input is empty"),
     DecompositionPatch("aten::mv", _mv, "its decomposition multiplies by strides, which CSR tensors do not have"),
     *(
         DecompositionPatch(f"aten::{name}", _of_contiguous, "for a transposed image, or a part, it specializes sizes")

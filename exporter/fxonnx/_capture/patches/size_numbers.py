@@ -42,6 +42,7 @@ from ..._turns import one_at_a_time
 from ..._user_files import is_user_code
 from ..constraints.guard_recorder import truth_as_number
 from ..data_dependence.concrete_values import active_values
+from ..suspicions.departures import DepartureKind, record_departure
 from ..suspicions.eager_types import replaced_names, type_of
 from ..suspicions.handled_errors import record_raised
 from .patch import FunctionPatch, Patch, PatchKind, ValuePatch, is_tracing, loaded_namespaces, written
@@ -233,6 +234,17 @@ def _compared(relation: Callable[[Any, Any], Any], original: Callable[..., Any],
     return at_false if at_false == at_true else self if at_true else sym_not(self)
 
 
+def _extremum(original: Callable[..., Any], *args: Any, real_callable: Any, tensor_callable: Any, **kwargs: Any) -> Any:
+    """``max`` or ``min`` of an integer in a tensor and a size."""
+    sizes = [one for one in args if _is_size(one)]
+    tensors = [one for one in args if isinstance(one, torch.Tensor) and not one.dim() and one.dtype is torch.int64]
+    if len(args) == 2 and len(sizes) == len(tensors) == 1:
+        is_largest = tensor_callable is torch.maximum
+        record_departure(DepartureKind.REPLACED, "max" if is_largest else "min")
+        return torch.clamp(tensors[0], **{"min" if is_largest else "max": sizes[0]})
+    return original(*args, real_callable=real_callable, tensor_callable=tensor_callable, **kwargs)
+
+
 _SPECIALIZED = "it converts a size to a number, which specializes it"
 _VALUE_RANGES = "torch.utils._sympy.value_ranges:SymPyValueRangeAnalysis"
 _REFERENCE = "torch.utils._sympy.reference:PythonReferenceAnalysis"
@@ -267,6 +279,18 @@ def _register(original: Callable[..., None], tracer: Any, func: Any, args: tuple
     original(tracer, func, args, out)
 
 
+class _AddedPatch(Patch):
+    """A method that a class of torch lacks."""
+
+    def parameters(self) -> str:
+        """ "", since the method is not there."""
+        return ""
+
+    def replaced(self) -> Any:
+        """The method."""
+        return self.replacement
+
+
 SIZE_PATCHES: tuple[Patch, ...] = (
     *(
         Patch(f"math:{name}", replacement, _SPECIALIZED, strict=False)
@@ -280,6 +304,7 @@ SIZE_PATCHES: tuple[Patch, ...] = (
     ),
     # A module of sympy that is imported during an export takes it by name.
     FunctionPatch("math:log", _logarithm, _SPECIALIZED, strict=False),
+    _AddedPatch("torch:SymInt.__invert__", lambda size: -1 - size, "symbolic sizes do not have it", strict=False),
     Patch("torch:SymInt.bit_length", _bit_length, _SPECIALIZED, strict=False),
     Patch(
         "torch._export.verifier:Verifier.allowed_op_types",
@@ -293,6 +318,12 @@ SIZE_PATCHES: tuple[Patch, ...] = (
             "sizes that were computed outside of a graph cannot be computed in it",
         )
         for name, replacement in (("_sympy_handlers", _functions_of_expressions), ("_sym_register", _register))
+    ),
+    Patch(
+        "torch._export.non_strict_utils:_tensor_min_max",
+        _extremum,
+        "it asks whether a size is larger than the number in a tensor",
+        strict=False,
     ),
     Patch("builtins:divmod", _quotient_and_remainder, "symbolic sizes do not have it", strict=False),
     *(
@@ -377,9 +408,33 @@ class Shape(tuple[Any, ...]):
         return type(self)(super().__add__(tuple(other)))
 
 
+_SIZE = torch.Size
+
+
+class _SizeType(type):
+    """Class of ``torch.Size`` in user code, which makes shapes, and of which they are instances."""
+
+    kind: type[Shape]
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is _SIZE
+
+    def __hash__(cls) -> int:
+        return hash(_SIZE)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _SIZE | Shape)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, _SIZE | Shape)
+
+    def __call__(cls, *args: Any) -> Any:
+        return _as_kind(cls.kind, _SIZE(*args), 1)
+
+
 def _as_kind(kind: type[Shape], found: Any, depth: int) -> Any:
     """A shape for user code, whose frame is the one after this many other frames."""
-    if not (is_tracing() and isinstance(found, torch.Size)):
+    if not (is_tracing() and isinstance(found, _SIZE)):
         return found
     frame = sys._getframe(depth + 1)
     return kind(found) if is_user_code(frame.f_code, frame.f_globals) else found
@@ -402,6 +457,7 @@ def shape_patches(kind: type[Shape]) -> tuple[Patch, ...]:
     return (
         ValuePatch("torch:Tensor.shape", partial(_shape_of_tensor, kind), _WHY, strict=False),
         Patch("torch:Tensor.size", partial(_size_of_tensor, kind), _WHY, strict=False),
+        ValuePatch("torch:Size", lambda _: _SizeType("Size", (tuple,), {"kind": kind}), _WHY, strict=False),
     )
 
 

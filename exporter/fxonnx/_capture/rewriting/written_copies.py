@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -145,14 +145,16 @@ class _Graph:
         if node.target is operator.getitem and node.args[0] in self._outcomes:
             self._result(node, key)
             return
+        complete: set[int] = set()
         if written and _is_copied_back(node, self._memory):
             self._missing.pop(_storage(written[0]) or 0, None)
+            complete = self._results_beside(node.args[1])
         elif written or key is None or all(_storage(item) != key for item in node.all_input_nodes):
             self._read(node)
         if key is not None and key not in self._seen:
             self._create(key, _line(node))
         for argument in written:
-            self._write(_storage(argument), _line(node))
+            self._write(_storage(argument), _line(node), complete)
 
     def _create(self, key: int, line: str) -> None:
         """Add a new storage, with the storages whose memory it shares."""
@@ -175,6 +177,12 @@ class _Graph:
             self._share(key, _storage(arguments[argument]), line)
         for other in others:
             self._share(key, self._results.get((source, other)), line)
+
+    def _results_beside(self, value: Any) -> set[int]:
+        """The results of a branch that also returns a value: those that share memory with it have its writes."""
+        source = value.args[0] if isinstance(value, Node) and value.target is operator.getitem else None
+        is_branch = isinstance(source, Node) and source.target is torch.ops.higher_order.cond
+        return {key for (node, _), key in self._results.items() if is_branch and node is source}
 
     def _operator(self, node: Node, subgraphs: Sequence[Node]) -> None:
         """Follow the subgraphs of an operator."""
@@ -267,9 +275,9 @@ class _Graph:
         lines = [*self._shared.get(one or 0, {}).values(), *self._shared.get(other or 0, {}).values()]
         return self._shared.get(one or 0, {}).get(other or 0, lines[0] if lines else "")
 
-    def _write(self, key: int | None, line: str) -> None:
-        """A write to a storage is missing in its copies."""
-        for other in self._group(key):
+    def _write(self, key: int | None, line: str, complete: Collection[int] = ()) -> None:
+        """A write to a storage is missing in its copies, but for those that were made after it."""
+        for other in self._group(key).difference(complete):
             if other != key or key in self._memory.repeated:
                 self._missing.setdefault(other, _Write(self._line_of(key, other), line))
 

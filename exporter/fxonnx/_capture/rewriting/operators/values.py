@@ -415,6 +415,8 @@ def _call(func: Any, args: Any, kwargs: Any) -> Any:
             return target.copy_(value) if isinstance(value, torch.Tensor) else target.fill_(value)
         view, dense = _view_and_dense(parts)
         return func(_call(torch.Tensor.__getitem__, (tensor, view), {}), dense, value)
+    elif name == "__setitem__" and isinstance(args[0], torch.Tensor):
+        func, args, kwargs = ExportFunctions()._override(func, args, kwargs)
     return func(*args, **kwargs)
 
 
