@@ -44,6 +44,7 @@ from ..constraints.guard_recorder import truth_as_number
 from ..data_dependence.concrete_values import active_values
 from ..suspicions.eager_types import replaced_names, type_of
 from ..suspicions.handled_errors import record_raised
+from .libraries import COMPILER_PATCHES
 from .patch import FunctionPatch, Patch, PatchKind, ValuePatch, is_tracing, loaded_namespaces, written
 
 __all__ = ["INTEGER_PATCHES", "SIZE_PATCHES", "converting_files", "symbolic_integers"]
@@ -425,7 +426,7 @@ _ARITHMETIC_PATCHES: tuple[Patch, ...] = tuple(
 )
 
 
-INTEGER_PATCHES: tuple[Patch, ...] = (*SHAPE_PATCHES, *_ARITHMETIC_PATCHES)
+INTEGER_PATCHES: tuple[Patch, ...] = (*SHAPE_PATCHES, *_ARITHMETIC_PATCHES, *COMPILER_PATCHES)
 """Applied where conversions of sizes limit the inputs."""
 
 
@@ -501,7 +502,7 @@ def symbolic_integers(files: Collection[str], model: torch.nn.Module) -> Iterato
         one_at_a_time(),
         replaced_names(_namespaces(files, model), _REPLACEMENTS),
         written(SHAPE_PATCHES if has_shapes else ()),
-        written(_ARITHMETIC_PATCHES if files else ()),
+        written((*_ARITHMETIC_PATCHES, *COMPILER_PATCHES) if files else ()),
     ):
         yield
 
