@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -362,3 +364,84 @@ def test_other_sizes_and_values(function: Callable[[Tensor], Any]) -> None:
     program = fxonnx.export(Function(function).eval(), (torch.randn(2, 4),), dynamic_shapes=({0: "n"},))
     for x in (torch.randn(2, 4), torch.randn(1, 4), -torch.rand(5, 4)):
         torch.testing.assert_close(program(x)[0], function(x))
+
+
+class _Argument:
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+
+
+def _compile(graph: Any, return_code: bool = False) -> Any:
+    names: dict[str, Any] = {"torch": torch}
+    exec(graph.code, names)
+    return (names["op"], graph.code) if return_code else names["op"]
+
+
+def _traced(argument: _Argument) -> Any:
+    return SimpleNamespace(shape=tuple(int(size) for size in argument.value.shape))
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Iterator[Callable[..., Tensor]]:
+    """A function with the interface of einx, which compiles text for the sizes of its tensors.
+
+    Patches keep the modules that they have found, so that all tests use the same ones.
+    """
+    names = ("_src.frontend.api", "_src.tracer", "_src.tracer.compiler.python")
+    api, tracer, compiler = (ModuleType(f"einx.{name}") for name in names)
+    vars(api).update(_split_tensors=lambda _, args: (list(map(_Argument, args)), {}, args), _to_tracer=_traced)
+    tensor_of = SimpleNamespace(Tensor=lambda _, shape: SimpleNamespace(shape=tuple(shape)))
+    vars(tracer).update(signature=SimpleNamespace(classical=tensor_of))
+    vars(compiler).update(compile=_compile)
+
+    @cache
+    def function_for(text: Callable[..., str], *shapes: tuple[int, ...]) -> Any:
+        code = f"def op(*tensors):\n    return {text(*shapes)}"
+        graph = SimpleNamespace(inputs=[SimpleNamespace(shape=shape) for shape in shapes], code=code)
+        return vars(compiler)["compile"](graph)
+
+    def call(text: Callable[..., str], *tensors: Tensor) -> Tensor:
+        arguments, _, found = vars(api)["_split_tensors"](None, tensors)
+        result: Tensor = function_for(text, *(vars(api)["_to_tracer"](one).shape for one in arguments))(*found)
+        return result
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for module in (api, tracer, compiler):
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+        yield call
+
+
+def _outer(one: Size, other: Size) -> str:
+    return (
+        f"torch.reshape(tensors[0], ({one[0]}, {one[1]}, 1)) - torch.reshape(tensors[1], (1, {other[0]}, {other[1]}))"
+    )
+
+
+def _flattened(one: Size, _: Size) -> str:
+    return f"torch.reshape(tensors[0], ({one[0] * one[1] * 2 // 2},)) * torch.arange({one[0] * one[1]}) * 2017"
+
+
+def _widened(one: Size, _: Size) -> str:
+    return f"torch.broadcast_to(torch.reshape(tensors[0], (1, {one[0]}, {one[1]})), (3, {one[0]}, {one[1]}))"
+
+
+@pytest.mark.parametrize("text", [_outer, _flattened, _widened])
+def test_functions_that_are_compiled_for_sizes(text: Callable[..., str], compiled: Callable[..., Tensor]) -> None:
+    function = partial(compiled, text)
+    model = Function(lambda x, y: function(x, y))
+    shapes = ({0: "n", 1: "m"}, {0: "m"})
+    program = fxonnx.export(model.eval(), (torch.randn(3, 5), torch.randn(5, 8)), dynamic_shapes=shapes)
+    assert not [one for one in program.record.constraints if one.narrows]
+    for n, m in ((3, 5), (1, 1), (1, 7), (4, 1), (6, 6), (1009, 2), (2, 1193), (1300, 1)):
+        x, y = torch.randn(n, m), torch.randn(m, 8)
+        torch.testing.assert_close(program(x, y)[0], function(x, y))
+
+
+def _cut(one: Size, _: Size) -> str:
+    return f"torch.cat(torch.split(tensors[0], [{one[1] - 1}, 1], dim=1)[::-1], dim=1)"
+
+
+def test_a_function_compiled_for_a_sum_of_sizes_keeps_its_limit(compiled: Callable[..., Tensor]) -> None:
+    model = Function(lambda x, y: compiled(_cut, x, y)).eval()
+    with pytest.raises(CaptureError, match="'n', is always 3"):
+        fxonnx.export(model, (torch.randn(3, 5), torch.randn(5, 8)), dynamic_shapes=({0: "n", 1: "m"}, {0: "m"}))

@@ -10,7 +10,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType, MappingProxyType
 from typing import Any
@@ -46,6 +46,7 @@ __all__ = [
     "Guard",
     "GuardLog",
     "SourceLine",
+    "assertions_of_branch",
     "compare_sizes",
     "distinguishes_zero_or_one",
     "guard_bool",
@@ -411,6 +412,38 @@ def guard_or_defer_runtime_assert(
     if holds and recorder is not None and not self._suppress_guards_tls():
         recorder.asserted.add((self, orig_expr))
     return holds
+
+
+@contextmanager
+def assertions_of_branch(environment: ShapeEnv) -> Iterator[None]:
+    """Forget after the context what its operators require of values that were computed before it.
+
+    It holds in a branch or the body of a loop only: in ``x.new_zeros(4 - n)``, n is at most 4.
+    """
+    known = {symbol for symbol in environment.var_to_range if symbol not in environment.backed_var_to_val}
+    ranges = {symbol: environment.var_to_range[symbol] for symbol in known}
+    replaced = {symbol: environment.replacements[symbol] for symbol in known & environment.replacements.keys()}
+    assertions = {symbol: list(environment.deferred_runtime_asserts.get(symbol, [])) for symbol in known}
+    axioms, sizes = set(environment.axioms), known - environment.size_like
+    recorder = active(_Recorder)
+    asserted = set() if recorder is None else set(recorder.asserted)
+    try:
+        yield
+    finally:
+        environment.var_to_range.update(ranges)
+        for symbol in known - replaced.keys():
+            environment.replacements.pop(symbol, None)
+        environment.replacements.update(replaced)
+        environment.deferred_runtime_asserts.update(assertions)
+        for axiom in environment.axioms.keys() - axioms:
+            if not known.isdisjoint(axiom.free_symbols):
+                del environment.axioms[axiom]
+        environment.size_like -= sizes
+        # What torch keeps of earlier questions is of these versions.
+        environment._version_counter += 1
+        environment._replacements_version_counter += 1
+        if recorder is not None:
+            recorder.asserted.intersection_update(asserted)
 
 
 def compare_sizes(relation: type[sympy.Rel], original: Callable[..., Any], self: Any, other: Any) -> Any:

@@ -8,6 +8,7 @@ symbol whose conditions are evaluated for the example.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import SymBool, SymFloat, SymInt, Tensor
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, has_guarding_hint, statically_known_true
 from torch.nn.functional import one_hot
 
 from fxonnx_translations._torch_compat import (
@@ -435,7 +436,31 @@ def override_value_functions(
         return _is_nonzero, args, kwargs
     if getattr(func, "__name__", "") == one_hot.__name__:
         return _one_hot, args, kwargs
+    values = active_values()
+    # On trial, a loop over chunks learns by torch's question whether one is empty.
+    is_known = values is not None and not values._is_suspended
+    if is_known and func in (torch.reshape, Tensor.reshape, Tensor.view) and args:
+        args = (args[0], *_with_length(args[0], args[1:]))
     return original(self, func, args, kwargs)
+
+
+def _with_length(tensor: Tensor, sizes: Sequence[Any]) -> Sequence[Any]:
+    """The sizes of a reshape, with the one for -1 computed if others depend on data.
+
+    torch asks whether their product is 0, for which it has no result.
+    """
+    if len(sizes) == 1 and isinstance(sizes[0], list | tuple):
+        return [_with_length(tensor, sizes[0])]
+    known = [size for size in sizes if not isinstance(size, int) or size != -1]
+    if len(known) != len(sizes) - 1 or not all(isinstance(size, int | SymInt) for size in known):
+        return sizes
+    product: Any = math.prod(known)
+    if not isinstance(product, SymInt) or has_guarding_hint(product):
+        return sizes
+    length = tensor.numel() // product
+    if not statically_known_true(length * product == tensor.numel()):
+        return sizes
+    return [length if isinstance(size, int) and size == -1 else size for size in sizes]
 
 
 def _equal(self: Tensor, other: Tensor) -> Any:

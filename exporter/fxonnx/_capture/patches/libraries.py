@@ -1,4 +1,4 @@
-"""Replacements of functions of transformers and torchao that branch on sizes or ask tensors for their values.
+"""Replacements of functions of transformers, torchao and einx that need sizes, or ask tensors for their values.
 
 Each computes the same for all values, without a branch or a loop over the batch. Functions that read values are
 captured as they are if the values are known, or if the export follows the example.
@@ -7,11 +7,13 @@ captured as they are if the values are known, or if the export follows the examp
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from threading import get_ident
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -19,13 +21,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import has_guarding_hint, statically_known_true
 
-from fxonnx_translations._torch_compat import FakeTensor, arange, check, sym_float, sym_int, sym_max
+from fxonnx_translations._torch_compat import FakeTensor, arange, check, pytree, sym_float, sym_int, sym_max
 
 from ..._context_values import activated, active
 from ..data_dependence.concrete_values import is_open
+from ..suspicions.departures import DepartureKind, record_departure
 from .patch import FunctionPatch, Patch
 
-__all__ = ["LIBRARY_PATCHES", "TRANSFORMERS_VISION_PATCHES", "FullMasks", "attention_function", "recorded_full_masks"]
+__all__ = [
+    "COMPILER_PATCHES",
+    "LIBRARY_PATCHES",
+    "TRANSFORMERS_VISION_PATCHES",
+    "FullMasks",
+    "attention_function",
+    "recorded_full_masks",
+]
 
 
 @dataclass
@@ -357,6 +367,73 @@ def get_vision_window_index(
     return window_index, (lengths * spatial_merge_size**2).to(torch.int32)
 
 
+_STAND_INS = (1009, 1193, 1423, 1693, 2011, 2389, 2843, 3389, 4027, 4787, 5701, 6779)
+"""Prime numbers in the place of dynamic sizes: a product tells its factors."""
+
+
+def split_tensors(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """``_split_tensors`` of einx, which notes a number in the place of each dynamic size.
+
+    einx compiles a function for the sizes of its tensors; ``compile_for_sizes`` makes it one for all sizes.
+    """
+    found = original(*args, **kwargs)
+    known: dict[Any, int] = {}
+    for argument in pytree.tree_leaves(found[:2]):
+        value = getattr(argument, "value", None)
+        if not isinstance(value, Tensor) or not any(isinstance(size, torch.SymInt) for size in value.shape):
+            continue
+        for size in value.shape:
+            if isinstance(size, torch.SymInt) and len(known) < len(_STAND_INS):
+                known.setdefault(size.node.expr, _STAND_INS[len(known)])
+        argument.sizes = [
+            known.get(size.node.expr, size) if isinstance(size, torch.SymInt) else size for size in value.shape
+        ]
+        record_departure(DepartureKind.REPLACED, "a function that einx compiles for some sizes")
+    return found
+
+
+def to_tracer(original: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> Any:
+    """``_to_tracer`` of einx: a tensor of the sizes that ``split_tensors`` has noted."""
+    sizes = getattr(x, "sizes", None)
+    if sizes is None:
+        return original(x, *args, **kwargs)
+    return import_module("einx._src.tracer").signature.classical.Tensor(None, shape=sizes)
+
+
+def compile_for_sizes(original: Callable[..., Any], graph: Any, return_code: bool = False) -> Any:
+    """``compile`` of einx: a function whose constants are those for the sizes of the tensors in each call."""
+    function, code = original(graph, return_code=True)
+    places = {
+        size: (at, axis)
+        for at, tensor in enumerate(getattr(graph, "inputs", ()))
+        for axis, size in enumerate(tensor.shape or ())
+        if size in _STAND_INS
+    }
+    if places and isinstance(function, FunctionType):
+        function = partial(_call_at_sizes, function, places)
+    return (function, code) if return_code else function
+
+
+def _call_at_sizes(function: FunctionType, places: Mapping[int, tuple[int, int]], *tensors: Tensor) -> Any:
+    sizes = {number: tensors[at].shape[axis] for number, (at, axis) in places.items()}
+    code = function.__code__
+    code = code.replace(co_consts=tuple(_with_sizes(each, sizes) for each in code.co_consts))
+    return FunctionType(code, function.__globals__)(*tensors)
+
+
+def _with_sizes(constant: Any, sizes: Mapping[int, Any]) -> Any:
+    """A constant with the sizes in place of the numbers that stand for them."""
+    if isinstance(constant, tuple):
+        return tuple(_with_sizes(each, sizes) for each in constant)
+    if type(constant) is not int or not constant:
+        return constant
+    factor: Any = 1
+    for number, size in sizes.items():
+        while constant % number == 0:
+            factor, constant = factor * size, constant // number
+    return factor * constant
+
+
 _MODELS = "transformers.models"
 _FASTSPEECH = f"{_MODELS}.fastspeech2_conformer.modeling_fastspeech2_conformer"
 _TOWERS = (
@@ -479,3 +556,13 @@ LIBRARY_PATCHES: tuple[Patch, ...] = (
     *TRANSFORMERS_VISION_PATCHES,
 )
 """Applied if the libraries are imported; those that ``departs`` marks compute by other means."""
+
+COMPILER_PATCHES: tuple[Patch, ...] = tuple(
+    Patch(target, replacement, "it compiles functions for the sizes of tensors", strict=False, optional=True)
+    for target, replacement in (
+        ("einx._src.frontend.api:_split_tensors", split_tensors),
+        ("einx._src.frontend.api:_to_tracer", to_tracer),
+        ("einx._src.tracer.compiler.python:compile", compile_for_sizes),
+    )
+)
+"""Applied where conversions of sizes limit the inputs, if the libraries are imported."""

@@ -45,6 +45,7 @@ from ..data_dependence.concrete_values import active_values
 from ..suspicions.departures import DepartureKind, record_departure
 from ..suspicions.eager_types import replaced_names, type_of
 from ..suspicions.handled_errors import record_raised
+from .libraries import COMPILER_PATCHES
 from .patch import FunctionPatch, Patch, PatchKind, ValuePatch, is_tracing, loaded_namespaces, written
 
 __all__ = ["INTEGER_PATCHES", "SIZE_PATCHES", "converting_files", "symbolic_integers"]
@@ -481,7 +482,7 @@ _ARITHMETIC_PATCHES: tuple[Patch, ...] = tuple(
 )
 
 
-INTEGER_PATCHES: tuple[Patch, ...] = (*SHAPE_PATCHES, *_ARITHMETIC_PATCHES)
+INTEGER_PATCHES: tuple[Patch, ...] = (*SHAPE_PATCHES, *_ARITHMETIC_PATCHES, *COMPILER_PATCHES)
 """Applied where conversions of sizes limit the inputs."""
 
 
@@ -557,7 +558,7 @@ def symbolic_integers(files: Collection[str], model: torch.nn.Module) -> Iterato
         one_at_a_time(),
         replaced_names(_namespaces(files, model), _REPLACEMENTS),
         written(SHAPE_PATCHES if has_shapes else ()),
-        written(_ARITHMETIC_PATCHES if files else ()),
+        written((*_ARITHMETIC_PATCHES, *COMPILER_PATCHES) if files else ()),
     ):
         yield
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import sympy
 import torch
-from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
 
 from fxonnx_translations._torch_compat import TreeSpec, check, get_proxy_mode, pytree
 
@@ -94,7 +94,9 @@ class _Output:
         like: A tensor with the metadata of the other branch, for a variable that one branch does not define.
         axis: The axis of which the branches return different sizes, if it is the only one. It becomes the first axis of
             the operator's result: torch requires strides that are products of static sizes.
-        shape: The shape after a condition on sizes, if the branches return others; the operator's result is flat.
+        shape: The shape, if the operator's result is flat: after a condition on sizes, if the branches return others,
+            and where strides depend on data. A size that the operator returns as well is None.
+        size: The axis of which the output is the size, in place of the tensor.
     """
 
     part: int
@@ -103,14 +105,17 @@ class _Output:
     like: torch.Tensor | None = None
     axis: int = 0
     shape: tuple[Any, ...] | None = None
+    size: int | None = None
 
-    def value_of(self, result: torch.Tensor) -> Any:
-        """The value for a result of the operator."""
+    def value_of(self, result: torch.Tensor, sizes: Sequence[Any]) -> Any:
+        """The value for a result of the operator, after those for the sizes of the shape that are None."""
         if self.dtype is not None:
             return number_of(result)
         if self.shape is not None:
-            check(result.shape[0] == math.prod(self.shape))
-            return result.view(self.shape)
+            returned = iter(sizes)
+            shape = [next(returned) if size is None else size for size in self.shape]
+            check(result.shape[0] == math.prod(shape))
+            return result.view(shape)
         return result.movedim(0, self.axis) if self.axis else result
 
 
@@ -127,6 +132,18 @@ class _Plan:
     specs: dict[int, TreeSpec] = field(default_factory=dict)
     padding: dict[int, Padding] = field(default_factory=dict)
     choose: Choose | None = None
+
+    def set_outputs(self, results: Sequence[torch.Tensor]) -> None:
+        """Set the leaves that are results of the operator."""
+        sizes: list[Any] = []
+        for output, result in zip(self.outputs, results, strict=False):
+            value = output.value_of(result, sizes)
+            if output.size is not None:
+                check(value >= 0)
+                sizes.append(value)
+            else:
+                self.leaves[output.part][output.leaf] = value
+                sizes = []
 
 
 SAME_TYPE = "assign values of the same type"
@@ -267,8 +284,7 @@ def symbolic_branch(
         )
     count = len(plan.outputs)
     operands.write_back(results[count:])
-    for output, value in zip(plan.outputs, results, strict=False):
-        plan.leaves[output.part][output.leaf] = output.value_of(value)
+    plan.set_outputs(results)
     if state is not None:
         after = [
             slot.with_leaves(
@@ -447,6 +463,9 @@ def _merge_leaf(plan: _Plan, part: int, leaf: int, pair: tuple[Any, Any], name: 
             _check_tensors(known, name, refuse)
         shape = _chosen_shape(known, plan.choose)
         axis = _differing_axis(known) if shape is None else 0
+        if shape is None and not axis and (shape := _returned_shape(known)) is not None:
+            sizes = [at for at, size in enumerate(shape) if size is None]
+            plan.outputs.extend(_Output(part, leaf, torch.int64, size=at) for at in sizes)
         plan.outputs.append(_Output(part, leaf, None, known[0] if any(missing) else None, axis, shape))
     elif plan.choose is not None and (number := plan.choose(left, right)) is not None:
         return number
@@ -477,6 +496,19 @@ def _chosen_shape(tensors: Sequence[torch.Tensor], choose: Choose | None) -> tup
         return None
     shape = tuple(choose(one, other) for one, other in zip(tensors[0].shape, tensors[1].shape, strict=True))
     return None if None in shape else shape
+
+
+def _returned_shape(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...] | None:
+    """The shape of tensors whose strides depend on data, with None for the sizes that differ; None for other tensors.
+
+    torch does not find the strides of the operator's result by those of its branches.
+    """
+    if len(tensors) < 2 or all(
+        _is_dense(tensor) or not any(map(free_unbacked_symbols, tensor.stride())) for tensor in tensors
+    ):
+        return None
+    pairs = zip(tensors[0].shape, tensors[1].shape, strict=True)
+    return tuple(one if statically_known_true(one == other) else None for one, other in pairs)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
@@ -520,6 +552,8 @@ def _as_output(outcome: _Run, output: _Output, inner: Mapping[int, torch.Tensor]
     slot = outcome.part(output.part)
     value = UNBOUND if slot.value is UNBOUND else slot.flatten()[0][output.leaf]
     if output.dtype is not None:
+        if output.size is not None:
+            value = value.shape[output.size]
         return number_tensor(0 if value is UNBOUND else value, output.dtype)
     if value is UNBOUND:
         return placeholder(output.like)

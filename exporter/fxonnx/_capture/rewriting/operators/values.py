@@ -43,6 +43,7 @@ from fxonnx_translations._torch_compat import (
 )
 
 from ...._context_values import activated, active
+from ...constraints.guard_recorder import assertions_of_branch
 from ...data_dependence.concrete_values import active_values
 from ...function_transforms import reject_lost_gradients
 from ...patches.indexing import with_numbers_as_bounds
@@ -476,6 +477,7 @@ def observed(own: Sequence[Any] = ()) -> Iterator[Uses]:
         environment = _shape_env_of()
         if environment is not None:
             stack.enter_context(environment.ignore_fresh_unbacked_symbols())
+            stack.enter_context(assertions_of_branch(environment))
             uses.first = environment.unbacked_symint_counter, environment.unbacked_symfloat_counter
         stack.enter_context(_Observer(uses, _call))
         stack.enter_context(unknown_values())
@@ -501,7 +503,9 @@ def unknown_values() -> AbstractContextManager[None]:
 @contextmanager
 def lifted(operands: Mapping[int, torch.Tensor]) -> Iterator[None]:
     """Replace outer tensors by operands inside the context."""
-    with _Substitution(operands), without_traced_results():
+    environment = _shape_env_of()
+    own = nullcontext() if environment is None else assertions_of_branch(environment)
+    with own, _Substitution(operands), without_traced_results():
         yield
 
 
