@@ -39,6 +39,14 @@ def works_in_windows(x: torch.Tensor) -> torch.Tensor:
     return x.view(-1, h * w, 3)
 
 
+def centers_after_pooling(x: torch.Tensor) -> torch.Tensor:
+    """The condition and the number of steps are of a size that depends on both, and on no multiple of 1/2."""
+    x = F.avg_pool2d(x, max(1, round(min(x.shape[-2:]) / 16)))
+    n = x.shape[-1]
+    steps = torch.arange(-(n - 1) / 2, n / 2) / (n - 1) if n % 2 else torch.arange(-n / 2, n / 2) / n
+    return x * steps
+
+
 def fills_where_sizes_differ(x: torch.Tensor) -> torch.Tensor:
     """The longer side is the size in both branches."""
     h, w = x.shape[-2:]
@@ -53,7 +61,9 @@ def reflects_a_wide_one(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("example", [(16, 24), (13, 21), (16, 21)], ids=str)
-@pytest.mark.parametrize("function", [pads_before_and_cuts, works_in_windows, fills_where_sizes_differ])
+@pytest.mark.parametrize(
+    "function", [pads_before_and_cuts, works_in_windows, fills_where_sizes_differ, centers_after_pooling]
+)
 def test_sizes_that_are_equal_where_a_branch_runs(
     function: Callable[..., Any], example: tuple[int, int], tmp_path: Path
 ) -> None:

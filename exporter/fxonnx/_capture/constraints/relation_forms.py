@@ -33,6 +33,9 @@ def without_floats(expression: sympy.Basic) -> sympy.Basic:
         sides = [side.args[0] if isinstance(side, sympy_functions.ToFloat) else side for side in found.args]
         sides = [sympy.Integer(int(side)) if side.is_Float and float(side).is_integer() else side for side in sides]
         found = found.func(*sides) if all(side.is_integer for side in sides) else found
+    if isinstance(found, sympy.Rel) and all(isinstance(side, sympy_functions.IntTrueDiv) for side in found.args):
+        (one, by), (other, other_by) = (side.args for side in found.args)
+        found = found.func(one, other) if by == other_by and by.is_Integer and by > 0 else found
     return found if isinstance(found, sympy.Basic) else expression
 
 
