@@ -7,7 +7,6 @@ import random
 import re
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import onnxruntime
@@ -151,23 +150,6 @@ def other_sizes_are_impossible(x: torch.Tensor) -> torch.Tensor:
     x = x.clone()
     x[:, 1] = 1
     return x.reshape(x.shape[1] + 1, -1)
-
-
-def added_to_the_columns(x: torch.Tensor) -> torch.Tensor:
-    columns = x.t().contiguous()
-    columns += 1
-    return x * 2
-
-
-@pytest.mark.parametrize("rows", [1, 3])
-def test_a_copy_that_is_a_view_of_one_row(rows: int) -> None:
-    """No file has both: of one row, the columns are the input, which the model changes."""
-    refused = pytest.raises(CaptureError, match="'n', is always 1") if rows == 1 else nullcontext()
-    with refused, pytest.warns(UserWarning, match="n != 1") if rows != 1 else nullcontext():
-        program = fxonnx.export(model(added_to_the_columns), (R(rows, 4),), dynamic_shapes=({0: "n"},))
-    if rows != 1:
-        x = R(2, 4)
-        torch.testing.assert_close(program(x)[0], added_to_the_columns(x))
 
 
 def source_is_not_read(x: torch.Tensor) -> torch.Tensor:

@@ -38,8 +38,6 @@ from torch.fx.node import has_side_effect
 from fxonnx_translations._builder.size_values import EVALUATION_ERRORS
 from fxonnx_translations._torch_compat import (
     FloorDiv,
-    Max,
-    Min,
     Mod,
     PythonMod,
     ValueRanges,
@@ -52,11 +50,12 @@ from fxonnx_translations._torch_compat import (
 from .._context_values import activated, active
 from .._own_operators import define_operator
 from .._user_files import is_user_file, is_user_frame
-from .constraints.guard_recorder import DataEdge, GuardLog, SourceLine, user_line
-from .constraints.relation_forms import without_floats
+from .constraints.constraint_solver import are_equal
+from .constraints.guard_recorder import DataEdge, GuardLog, SourceLine, recorded_guards, user_line
+from .constraints.relation_forms import indicator_of, without_floats
 from .data_dependence.checks import answer_at
 from .data_dependence.concrete_values import active_values
-from .evaluating_code import Asking, evaluating_frame, is_shortcut, relaxed
+from .evaluating_code import Asking, compares_strides, distinguishes_zero_or_one, evaluating_frame, is_shortcut, relaxed
 from .patches.patch import Patch, applied
 from .patches.size_numbers import Shape, shape_patches
 from .user_code import function_source
@@ -70,6 +69,7 @@ __all__ = [
     "chosen",
     "edge_of",
     "edge_places",
+    "graphs_run_at_sides",
     "is_size_branch",
     "sides_of",
     "traced_size_branches",
@@ -303,12 +303,14 @@ class SizeBranches:
         log: Receives the conditions, and the guards of the branches.
         sizes: The sizes for which a branch is traced, by symbol; empty outside of branches.
         holding: The conditions that hold in it.
+        graphs: Receives the graphs of branches.
     """
 
     places: Collection[str]
     log: GuardLog
     sizes: Mapping[sympy.Symbol, sympy.Integer] = field(default_factory=dict)
     holding: frozenset[sympy.Basic] = frozenset()
+    graphs: list[torch.fx.GraphModule] = field(default_factory=list)
 
 
 class _ComparedShape(Shape):
@@ -345,11 +347,17 @@ def traced_size_branches(places: Collection[str], log: GuardLog) -> Iterator[Non
         _evaluate_at_side,
         "a branch on sizes is traced for sizes at which it runs",
     )
+    graphs = Patch(
+        "torch._higher_order_ops.cond:reenter_make_fx",
+        _graph_of_branch,
+        "torch runs the graphs of branches again, for the sizes of the example",
+    )
     comparisons = (
         Patch(target, _equal, "sizes that differ in the example are equal elsewhere")
         for target in ("torch:equal", "torch:Tensor.equal")
     )
-    with applied((evaluation, *comparisons, *shape_patches(_ComparedShape))), activated(SizeBranches(places, log)):
+    patches = (evaluation, graphs, *comparisons, *shape_patches(_ComparedShape))
+    with applied(patches), activated(SizeBranches(places, log)):
         yield
 
 
@@ -394,13 +402,13 @@ def sides_of(
     if isinstance(condition.node.expr, sympy.Not):
         relations.reverse()
     answers = (condition.node.expr, sympy.Not(condition.node.expr))
-    made = []
+    made: list[Callable[[], _T]] = []
     for relation, answer, branch in zip(relations, answers, branches, strict=True):
         sizes = _sizes_where(relation, environment, known)
         if sizes is None:
             return None
         side = replace(known, sizes=sizes, holding=known.holding | {answer})
-        made.append(_at_side(side, sympy.And(log.side, relation), branch))
+        made.append(_Side(side, sympy.And(log.side, relation), branch))
     # The proof runs the program where each of these does not hold; an equation would specialize a dim until then.
     assumed = sympy.Not(asked) if asked.atoms(sympy.Eq) else asked
     for relation in (assumed,) if log.side is sympy.true else (asked, sympy.Not(asked)):
@@ -417,16 +425,53 @@ def answer_in_branch(condition: Any) -> bool | None:
     return next((value for value, one in answers.items() if one in known.holding), None)
 
 
-def _at_side(side: SizeBranches, condition: sympy.Basic, branch: Callable[[], _T]) -> Callable[[], _T]:
-    def run() -> _T:
-        before, side.log.side = side.log.side, condition
-        try:
-            with activated(side):
-                return branch()
-        finally:
-            side.log.side = before
+@dataclass(frozen=True)
+class _Side:
+    """A branch that is traced for the sizes at which its condition holds."""
 
-    return run
+    known: SizeBranches
+    condition: sympy.Basic
+    branch: Callable[[], Any]
+
+    def __call__(self) -> Any:
+        log = self.known.log
+        before, log.side = log.side, self.condition
+        try:
+            with activated(self.known):
+                return self.branch()
+        finally:
+            log.side = before
+
+    def run_again(self, graph: torch.fx.GraphModule, *args: Any) -> Any:
+        """Run the graph of the branch for the same sizes; its guards are recorded."""
+        with activated(replace(self.known, log=GuardLog())), recorded_guards(GuardLog()):
+            return type(graph).forward(graph, *args)
+
+
+def _graph_of_branch(original: Callable[..., Any], fn: Any, *options: Any) -> Any:
+    """``reenter_make_fx``; torch also runs the graph of a branch, for the shapes of its results."""
+    trace, side = original(fn, *options), getattr(fn, "branch", None)
+
+    def traced(*args: Any) -> torch.fx.GraphModule:
+        graph: torch.fx.GraphModule = trace(*args)
+        if isinstance(side, _Side):
+            vars(graph)["forward"] = partial(side.run_again, graph)
+            side.known.graphs.append(graph)
+        return graph
+
+    return traced
+
+
+@contextmanager
+def graphs_run_at_sides() -> Iterator[None]:
+    """Run the graphs of branches for the sizes of their branches inside the context, which is the operator's."""
+    known = active(SizeBranches)
+    try:
+        yield
+    finally:
+        # Branches in a branch are run with it.
+        while known is not None and not known.sizes and known.graphs:
+            del vars(known.graphs.pop())["forward"]
 
 
 def _sizes_where(
@@ -488,6 +533,8 @@ def _evaluate_at_side(
     evaluating = evaluating_frame(caller)
     if evaluating is None or not is_shortcut(guard, evaluating):
         side.log.add(self, relaxed(guard, evaluating), caller)
+    elif not distinguishes_zero_or_one(guard) and compares_strides(evaluating):
+        side.log.layouts.setdefault(sympy.Or(sympy.Not(side.log.side), guard), user_line(caller))
     return value
 
 
@@ -524,42 +571,21 @@ def chosen(condition: torch.SymBool, one: Any, other: Any) -> Any:
         sympy.Integer(number) if node is None else node.expr for number, node in zip((one, other), values, strict=True)
     ]
     asked = environment.replace(condition.node.expr)
+    sides = [environment.replace(side) for side in sides]
     on_sizes, on_data = _conjuncts(condition)
-    if on_data:
-        first, last = sides[::-1] if isinstance(asked, sympy.Not) else sides
-        equal = {one.lhs: one.rhs for one in on_sizes if isinstance(one, sympy.Eq)}
-        is_same = environment.replace(first - last).xreplace(equal) == 0
-        indicator = sympy.Integer(isinstance(asked, sympy.Not)) if is_same else None
+    where = sympy.And(*on_sizes) if on_data else asked
+    first, last = sides[::-1] if on_data and isinstance(asked, sympy.Not) else sides
+    if are_equal(first, last, where):
+        size = last
+    elif not on_data and are_equal(first, last, sympy.Not(asked)):
+        size = first
     else:
-        indicator = _indicator(asked)
-    if indicator is None:
-        return None
-    size = environment.replace(sides[1] + indicator * (sides[0] - sides[1]))
+        indicator = None if on_data else indicator_of(asked)
+        if indicator is None:
+            return None
+        size = environment.replace(last + indicator * (first - last))
     if not size.free_symbols:
         return int(size)
     if not size.free_symbols <= environment.backed_var_to_val.keys():
         return None
     return environment.create_symintnode(size, hint=int(size.xreplace(dict(environment.backed_var_to_val))))
-
-
-def _indicator(condition: sympy.Basic) -> sympy.Expr | None:
-    """1 where a condition on sizes holds, and 0 elsewhere."""
-    if isinstance(condition, sympy.And | sympy.Or):
-        parts = [part for part in map(_indicator, condition.args) if part is not None]
-        if len(parts) < len(condition.args):
-            return None
-        if isinstance(condition, sympy.And):
-            return sympy.Mul(*parts)
-        return 1 - sympy.Mul(*(1 - part for part in parts))
-    if isinstance(condition, sympy.Not):
-        negated = _indicator(condition.args[0])
-        return None if negated is None else 1 - negated
-    condition = without_floats(condition)
-    if not isinstance(condition, sympy.Rel) or not all(side.is_integer for side in condition.args):
-        return None
-    if isinstance(condition, sympy.Eq | sympy.Ne):
-        difference = condition.lhs - condition.rhs
-        differs = Min(1, difference if difference.is_nonnegative else Max(difference, -difference))
-        return differs if isinstance(condition, sympy.Ne) else 1 - differs
-    excess = condition.gts - condition.lts + (0 if isinstance(condition, sympy.Gt | sympy.Lt) else 1)
-    return Max(0, Min(1, excess))

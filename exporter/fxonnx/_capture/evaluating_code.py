@@ -65,6 +65,9 @@ _LAYOUT = frozenset(
 SPLITS = frozenset({"split", "chunk", "unsafe_split", "unsafe_chunk", "unsafe_chunk_py_impl"})
 # Their C++ code compares strides, to return a view where it can.
 _RESHAPES = (torch.ops.aten.flatten.using_ints, torch.ops.aten.ravel.default, torch.ops.aten.reshape.default)
+_PATCH_OF_CONTIGUOUS = (OWN + "_capture/patches/shape_kernels.py", "_contiguous")
+_CONTIGUOUS = torch.ops.aten.contiguous.default
+_CALLS = frozenset({"__call__", "decompose"})
 # Code of transformers that branches on sizes of 0 and 1 with equal results: whether to repeat a mask or positions,
 # which of two equivalent kernels to call, and whether a cache is empty.
 _BROADCASTING = re.compile(r"/transformers/(masking_utils\.py|cache_utils\.py|integrations/\w+\.py)$")
@@ -152,13 +155,17 @@ def queries_layout(evaluating: FrameType) -> bool:
 
 
 def compares_strides(evaluating: FrameType) -> bool:
-    """Whether a frame calls ``reshape`` or ``flatten`` for as many elements as there are at all sizes.
+    """Whether a frame calls ``contiguous``, or ``reshape`` or ``flatten`` for the number of elements at all sizes.
 
     Then their conditions only decide whether the result is a view or a copy.
     """
-    local = evaluating.f_locals
+    local, code = evaluating.f_locals, evaluating.f_code
     operator, args = local.get("self"), local.get("args", ())
-    if evaluating.f_code.co_name != "__call__" or operator not in _RESHAPES:
+    if (code.co_filename, code.co_name) == _PATCH_OF_CONTIGUOUS:
+        return True
+    if code.co_name in _CALLS and operator is _CONTIGUOUS:
+        return True
+    if code.co_name != "__call__" or operator not in _RESHAPES:
         return False
     if operator is not torch.ops.aten.reshape.default:
         return True

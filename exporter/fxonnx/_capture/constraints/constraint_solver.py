@@ -35,6 +35,7 @@ from .size_sets import LONGEST_PERIOD, RELATIONS, Bounds, NotComputableError, Si
 
 __all__ = [
     "Bounds",
+    "are_equal",
     "bounds_of",
     "cancelled",
     "is_implied",
@@ -293,6 +294,15 @@ def is_implied(
     if found == ValueRanges.wrap(sympy.true):
         return True
     return len(symbols) > 1 and isinstance(relation, sympy.Rel) and _holds_on_grid(relation, bounds, known)
+
+
+def are_equal(one: sympy.Expr, other: sympy.Expr, where: sympy.Basic) -> bool:
+    """Whether sizes are known to be equal where a condition on sizes holds."""
+    parts = sympy.And.make_args(sympy.to_nnf(without_floats(where), simplify=False))
+    equations = [part.args if part.lhs.is_Symbol else part.args[::-1] for part in parts if isinstance(part, sympy.Eq)]
+    equal = {size: same for size, same in equations if size.is_Symbol and size not in same.free_symbols}
+    difference = sympy.expand((one - other).xreplace(equal))
+    return difference == 0 or is_implied(sympy.Eq(difference, 0), {}, _sets_of(parts, {})[0])
 
 
 def limits_of(

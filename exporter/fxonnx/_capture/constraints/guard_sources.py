@@ -47,6 +47,8 @@ _CHANGE_NO_MEMORY = frozenset({torch.ops.aten.detach_.default, torch.ops.aten.re
 
 # The size for which a data-dependent size is taken: no layout is special at it.
 _DATA_DEPENDENT_SIZE = 7
+_LARGE = 1025
+_MOST_AT_ONCE = 3  # sizes
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,12 @@ def _copy_guards(
         seen = first_seen(deciding) or next(filter(addressed.get, deciding), None)
         if seen is not None:
             yield Guard(condition, line_of_node(seen))
+    for node in copies:
+        seen = first_seen([node]) or (node if node in addressed else None)
+        if seen is not None:
+            known = [*layouts, *(condition for condition, deciding in flipping.items() if node in deciding)]
+            for condition in _joint_conditions(node, examples, known):
+                yield Guard(condition, line_of_node(seen))
 
 
 def _writes(graph: torch.fx.Graph) -> list[Node]:
@@ -363,6 +371,35 @@ class _Examples:
                 self._changed[key] = _Sizes({**self._values, symbol: sympy.Integer(number)})
             yield self._changed[key]
 
+    def at(self, values: Mapping[sympy.Symbol, int]) -> _Sizes:
+        """The sizes at other values of some symbols."""
+        return _Sizes({**self._values, **values})
+
+    def may_hold(self, relation: sympy.Basic, values: Mapping[sympy.Symbol, int]) -> bool:
+        """Whether a relation is not false at other values of some symbols."""
+        return relation.subs({**self._values, **values}) is not sympy.false
+
+    def several(self, symbols: Sequence[sympy.Symbol]) -> Iterator[dict[sympy.Symbol, int]]:
+        """Small and large values of up to so many of some symbols at once, the others as in the example."""
+        probes = [{1, 2, 3, 2 * int(self._values[one]) + 1, _LARGE} - {int(self._values[one])} for one in symbols]
+        for count in range(1, _MOST_AT_ONCE + 1):
+            for chosen in itertools.combinations(zip(symbols, map(sorted, probes), strict=True), count):
+                for values in itertools.product(*(numbers for _, numbers in chosen)):
+                    yield {symbol: value for (symbol, _), value in zip(chosen, values, strict=True)}
+
+    def boundary(
+        self,
+        symbol: sympy.Symbol,
+        values: Mapping[sympy.Symbol, int],
+        is_flipped: Callable[[Mapping[sympy.Symbol, int]], bool],
+    ) -> sympy.Basic:
+        """The values of a symbol on the example's side of the last one that flips, with the others of some values."""
+        inside, outside = int(self._values[symbol]), values[symbol]
+        while abs(inside - outside) > 1:
+            middle = (inside + outside) // 2
+            inside, outside = (inside, middle) if is_flipped({**values, symbol: middle}) else (middle, outside)
+        return symbol >= inside if inside > outside else symbol <= inside
+
     def without_ones(self, sizes: Iterable[sympy.Expr]) -> _Sizes:
         """The sizes at other values of all symbols of some sizes."""
         symbols = {symbol for size in sizes for symbol in size.free_symbols}
@@ -397,8 +434,30 @@ def _deciding_conditions(node: Node, examples: _Examples) -> Iterator[sympy.Expr
             yield sympy.Or(*(sympy.Eq(size, 1) for size in several))
 
 
+def _joint_conditions(node: Node, examples: _Examples, known: list[sympy.Basic]) -> Iterator[sympy.Basic]:
+    """Conditions of the example that no size of 1 alone decides: ``x[:8].t().contiguous()`` is ``x`` at (7, 1)."""
+    tensor = input_of(node).meta.get("val")
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+        return
+    numbers = [one.node.expr for one in (*tensor.shape, *tensor.stride()) if isinstance(one, torch.SymInt)]
+    symbols = sorted({symbol for one in numbers for symbol in one.free_symbols} & examples.symbols, key=str)
+    usual, found = _returns_view(node, examples.sizes), list(known)
+
+    def is_flipped(values: Mapping[sympy.Symbol, int]) -> bool:
+        return _returns_view(node, examples.at(values)) is (not usual)
+
+    for values in () if usual is None else examples.several(symbols):
+        if not all(examples.may_hold(one, values) for one in found) or not is_flipped(values):
+            continue
+        for symbol in list(values):
+            fewer = {one: number for one, number in values.items() if one != symbol}
+            values = fewer if is_flipped(fewer) else values
+        found.append(sympy.Or(*(examples.boundary(one, values, is_flipped) for one in values)))
+        yield found[-1]
+
+
 def _returns_view(node: Node, sizes: _Sizes) -> bool | None:
-    """Whether an operator returns a view of its first argument at some sizes; None if it does not support them."""
+    """Whether an operator returns a view at some sizes; None if it does not support them, or has an empty tensor."""
 
     def number(value: Any) -> Any:
         return sizes.size(value.node.expr) if isinstance(value, torch.SymInt) else value
@@ -417,7 +476,8 @@ def _returns_view(node: Node, sizes: _Sizes) -> bool | None:
         result = operator(*args, **kwargs)
     except (RuntimeError, UndefinedSizeError):  # such as a size that is not divisible, or a negative one
         return None
-    return bool(result.untyped_storage()._cdata == args[0].untyped_storage()._cdata)
+    is_same = bool(result.untyped_storage()._cdata == args[0].untyped_storage()._cdata)
+    return is_same if args[0].numel() else None
 
 
 @dataclass(frozen=True)

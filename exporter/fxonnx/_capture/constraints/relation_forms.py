@@ -14,7 +14,14 @@ from fxonnx_translations._torch_compat import FloorDiv, Max, Min, sympy_function
 
 from .size_sets import SizeSet, size_function
 
-__all__ = ["cases_of_extremes", "text_of", "without_clamps", "without_floats", "without_known_quotients"]
+__all__ = [
+    "cases_of_extremes",
+    "indicator_of",
+    "text_of",
+    "without_clamps",
+    "without_floats",
+    "without_known_quotients",
+]
 
 
 def without_floats(expression: sympy.Basic) -> sympy.Basic:
@@ -26,6 +33,9 @@ def without_floats(expression: sympy.Basic) -> sympy.Basic:
         sides = [side.args[0] if isinstance(side, sympy_functions.ToFloat) else side for side in found.args]
         sides = [sympy.Integer(int(side)) if side.is_Float and float(side).is_integer() else side for side in sides]
         found = found.func(*sides) if all(side.is_integer for side in sides) else found
+    if isinstance(found, sympy.Rel) and all(isinstance(side, sympy_functions.IntTrueDiv) for side in found.args):
+        (one, by), (other, other_by) = (side.args for side in found.args)
+        found = found.func(one, other) if by == other_by and by.is_Integer and by > 0 else found
     return found if isinstance(found, sympy.Basic) else expression
 
 
@@ -173,6 +183,29 @@ def _outer_extreme(value: sympy.Expr) -> sympy.Expr:
     if not isinstance(inner, Min | Max):
         return value
     return inner.func(*(value.func(one, *value.args[1:]) for one in inner.args))
+
+
+def indicator_of(condition: sympy.Basic) -> sympy.Expr | None:
+    """1 where a condition on sizes holds, and 0 elsewhere."""
+    if isinstance(condition, sympy.And | sympy.Or):
+        parts = [part for part in map(indicator_of, condition.args) if part is not None]
+        if len(parts) < len(condition.args):
+            return None
+        if isinstance(condition, sympy.And):
+            return sympy.Mul(*parts)
+        return 1 - sympy.Mul(*(1 - part for part in parts))
+    if isinstance(condition, sympy.Not):
+        negated = indicator_of(condition.args[0])
+        return None if negated is None else 1 - negated
+    condition = without_floats(condition)
+    if not isinstance(condition, sympy.Rel) or not all(side.is_integer for side in condition.args):
+        return None
+    if isinstance(condition, sympy.Eq | sympy.Ne):
+        difference = condition.lhs - condition.rhs
+        differs = Min(1, difference if difference.is_nonnegative else Max(difference, -difference))
+        return differs if isinstance(condition, sympy.Ne) else 1 - differs
+    excess = condition.gts - condition.lts + (0 if isinstance(condition, sympy.Gt | sympy.Lt) else 1)
+    return Max(0, Min(1, excess))
 
 
 class _Printer(StrPrinter):  # type: ignore[misc]

@@ -251,17 +251,21 @@ _VALUE_RANGES = "torch.utils._sympy.value_ranges:SymPyValueRangeAnalysis"
 _REFERENCE = "torch.utils._sympy.reference:PythonReferenceAnalysis"
 
 
-def _largest(*sizes: Any) -> Any:
-    return reduce(sym_max, sizes)
+def _reducing(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """A function of two numbers for any number of them."""
+    return lambda *sizes: reduce(function, sizes)
 
 
-def _smallest(*sizes: Any) -> Any:
-    return reduce(sym_min, sizes)
-
-
+_REDUCTIONS: Mapping[Any, Callable[[Any, Any], Any]] = MappingProxyType(
+    {Max: sym_max, Min: sym_min, sympy.Mul: operator.mul, sympy.And: operator.and_, sympy.Or: operator.or_}
+)
+_OF_TWO: Mapping[Callable[..., Any], Callable[[Any, Any], Any]] = MappingProxyType(
+    {_reducing(function): function for function in _REDUCTIONS.values()}
+)
 _FUNCTIONS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
     {
-        **{Max: _largest, Min: _smallest, PythonMod: operator.mod, IntTrueDiv: operator.truediv},
+        **dict(zip(_REDUCTIONS, _OF_TWO, strict=True)),
+        **{PythonMod: operator.mod, IntTrueDiv: operator.truediv},
         **{sympy_functions.ToFloat: sym_float, CeilToInt: math.ceil, sympy_functions.FloorToInt: math.floor},
         sympy_functions.RoundToInt: round,
     }
@@ -274,9 +278,9 @@ def _functions_of_expressions(original: Callable[..., Any]) -> Any:
 
 
 def _register(original: Callable[..., None], tracer: Any, func: Any, args: tuple[Any, ...], out: Any) -> None:
-    """``_sym_register``, which makes the node of a size; ``sym_max`` and ``sym_min`` take two."""
-    if func in (_largest, _smallest):
-        func, args = (sym_max if func is _largest else sym_min), (func(*args[:-1]), args[-1])
+    """``_sym_register``, which makes the node of a size; ``sym_max`` and ``mul`` take two."""
+    if func in _OF_TWO:
+        func, args = _OF_TWO[func], (func(*args[:-1]), args[-1])
     original(tracer, func, args, out)
 
 

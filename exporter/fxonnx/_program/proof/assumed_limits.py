@@ -287,8 +287,6 @@ def _is_right_at(
     statuses = []
     for sizes in found:
         if max(size / max(given.get(name, size), 1) for name, size in sizes.items()) > longest:
-            if paths is None:
-                return False
             continue
         variation = _resized(capture, prover, sizes)
         if paths is not None:

@@ -275,6 +275,7 @@ def symbolic_branch(
                 results = [_as_output(outcome, output, inner) for output in plan.outputs]
             return tuple(separate([*results, *(inner[key] for key in operands.written)], given))
 
+        vars(run)["branch"] = branch
         return run
 
     predicate = as_condition(condition)

@@ -20,7 +20,15 @@ from ...._context_values import activated
 from ....errors import CaptureError
 from ...constraints.guard_recorder import source_line_of
 from ...data_dependence.concrete_values import is_open
-from ...edges import AskedEdges, answer_in_branch, chosen, is_size_branch, sides_of, without_methods
+from ...edges import (
+    AskedEdges,
+    answer_in_branch,
+    chosen,
+    graphs_run_at_sides,
+    is_size_branch,
+    sides_of,
+    without_methods,
+)
 from ..transformer import Site
 from .conditionals import SAME_TYPE, Fork, decided, symbolic_branch
 from .growing_lists import GrowingList
@@ -129,7 +137,8 @@ class Helpers:
         state = None if get is None or put is None else State(self.sites[at], get, put)
         choose = None if sides is None else partial(chosen, test)
         try:
-            return symbolic_branch(test, sides or (then, otherwise), state, refuse, choose)
+            with graphs_run_at_sides():
+                return symbolic_branch(test, sides or (then, otherwise), state, refuse, choose)
         except CaptureError:
             self._refused(line, is_inner=False)
             raise

@@ -1,0 +1,102 @@
+"""Both branches of a condition on sizes: shapes that are equal after it, and guards of a branch only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from .test_edges import SIZES, statuses
+
+
+def pads_before_and_cuts(x: torch.Tensor) -> torch.Tensor:
+    """The cut has the original size in both branches; the size after the condition is a product of three terms else."""
+    h, w = x.shape[-2:]
+    below, right = (h - 1) // 4 * 4 + 4, (w - 1) // 4 * 4 + 4
+    x = F.pad(x, (0, right - w, 0, below - h)).cumsum(-1)
+    if h != below or w != right:
+        x = x[..., :h, :w]
+    return x * 2
+
+
+def works_in_windows(x: torch.Tensor) -> torch.Tensor:
+    """Layouts of copies in branches, which depend on the padding."""
+    h, w = x.shape[-2:]
+    below, right = (8 - h % 8) % 8, (8 - w % 8) % 8
+    x = x.permute(0, 2, 3, 1)
+    if below > 0 or right > 0:
+        x = F.pad(x, (0, 0, 0, right, 0, below))
+    rows, columns = h + below, w + right
+    x = x.reshape(-1, rows // 8, 8, columns // 8, 8, 3).permute(0, 1, 3, 2, 4, 5).contiguous().cumsum(3)
+    x = x.permute(0, 1, 3, 2, 4, 5).reshape(-1, rows, columns, 3)
+    if below > 0 or right > 0:
+        x = x[:, :h, :w].contiguous()
+    return x.view(-1, h * w, 3)
+
+
+def centers_after_pooling(x: torch.Tensor) -> torch.Tensor:
+    """The condition and the number of steps are of a size that depends on both, and on no multiple of 1/2."""
+    x = F.avg_pool2d(x, max(1, round(min(x.shape[-2:]) / 16)))
+    n = x.shape[-1]
+    steps = torch.arange(-(n - 1) / 2, n / 2) / (n - 1) if n % 2 else torch.arange(-n / 2, n / 2) / n
+    return x * steps
+
+
+def fills_where_sizes_differ(x: torch.Tensor) -> torch.Tensor:
+    """The longer side is the size in both branches."""
+    h, w = x.shape[-2:]
+    if h != w:
+        x = F.pad(x, (0, max(h, w) - w, 0, max(h, w) - h))
+    return x @ x
+
+
+def reflects_a_wide_one(x: torch.Tensor) -> torch.Tensor:
+    """A branch that has a limit of its own."""
+    return F.pad(x, (17, 17, 0, 0), "reflect") if x.shape[-1] > 16 else x + 1
+
+
+@pytest.mark.parametrize("example", [(16, 24), (13, 21), (16, 21)], ids=str)
+@pytest.mark.parametrize(
+    "function", [pads_before_and_cuts, works_in_windows, fills_where_sizes_differ, centers_after_pooling]
+)
+def test_sizes_that_are_equal_where_a_branch_runs(
+    function: Callable[..., Any], example: tuple[int, int], tmp_path: Path
+) -> None:
+    program, letters = statuses(function, example, tmp_path / "m.onnx")
+    assert letters == "r" * len(SIZES)
+    assert not [one for one in program.record.constraints if one.narrows]
+
+
+class Windows(nn.Module):
+    """Its results require gradients, for which torch runs the graphs of branches once more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return works_in_windows(x * self.weight)
+
+
+def test_guards_of_a_branch_are_limits_there_only(tmp_path: Path) -> None:
+    assert statuses(Windows(), (16, 24), tmp_path / "m.onnx")[1] == "r" * len(SIZES)
+    program, letters = statuses(reflects_a_wide_one, (16, 24), tmp_path / "m.onnx")
+    assert letters == "rrrrfrrr"
+    assert [one.text for one in program.record.constraints if one.narrows] == ["w != 17"]
+
+
+def test_a_copy_in_windows_has_no_limit(tmp_path: Path) -> None:
+    """Only memory layouts differ if there is one window."""
+
+    def windows(x: torch.Tensor) -> torch.Tensor:
+        x = F.pad(x, (0, -x.shape[-1] % 8))
+        return x.reshape(*x.shape[:3], -1, 8).permute(0, 1, 3, 2, 4).contiguous().flatten(1)
+
+    program, letters = statuses(windows, (16, 24), tmp_path / "m.onnx")
+    assert letters == "r" * len(SIZES)
+    assert not [one for one in program.record.constraints if one.narrows]
