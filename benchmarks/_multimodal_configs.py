@@ -159,6 +159,11 @@ _SMALL: Mapping[str, Options] = {
     "idefics3": {"vision_config": _TILES, "scale_factor": 2},
     "internvl": {"vision_config": {"image_size": [16, 16], "patch_size": [4, 4]}},
     "led": {"attention_window": 8, "max_encoder_position_embeddings": 256, "max_decoder_position_embeddings": 256},
+    "lfm2_vl": {
+        "vision_config": {"num_patches": 16, "patch_size": 4},
+        "text_config": {"layer_types": ["conv", "full_attention"]},
+        "projector_hidden_size": 32,
+    },
     "lighton_ocr": {"vision_config": _PIXTRAL, "spatial_merge_size": 2},
     "llava": {"vision_config": _TILES, "vision_feature_layer": -1},
     "longt5": {"local_radius": 3, "global_block_size": 4},
@@ -167,6 +172,11 @@ _SMALL: Mapping[str, Options] = {
             **{**_TILES, "intermediate_size": 64, "projector_input_dim": 16, "projector_output_dim": 16},
             "vision_output_dim": 16,
         },
+    },
+    "minicpmv4_6": {
+        "vision_config": {"patch_size": 4, "num_hidden_layers": 2},
+        "text_config": _LINEAR,
+        "insert_layer_id": 0,
     },
     "mistral3": {"vision_config": _PIXTRAL, "spatial_merge_size": 2, "vision_feature_layer": -1},
     "mistral4": {"num_key_value_heads": 4, "head_dim": ...},
@@ -191,6 +201,11 @@ _SMALL: Mapping[str, Options] = {
     },
     "qwen3_5": _QWEN3_5,
     "qwen3_5_moe": _QWEN3_5,
+    "qwen3_asr": {
+        "audio_config": {
+            **{"num_mel_bins": 16, "downsample_hidden_size": 4, "output_dim": 64, "n_window_infer": 200},
+        },
+    },
     "qwen3_omni_moe": {
         "talker_config": {"text_config": {"shared_expert_intermediate_size": 32}, "spatial_merge_size": 2},
     },

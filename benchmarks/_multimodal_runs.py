@@ -273,6 +273,18 @@ def _images(model: Any, count: int) -> dict[str, torch.Tensor]:
             "pixel_values": torch.randn(int(grid.prod(1).sum()), *shape, generator=generator),
             "image_grid_thw": grid,
         }
+    if "spatial_shapes" in inspect.signature(model.forward).parameters:
+        sizes = torch.tensor([(6, 4), (2, 8)][:count])
+        mask = (torch.arange(28) < sizes.prod(1, keepdim=True)).int()
+        pixels = torch.randn(count, 28, 3 * vision.patch_size**2, generator=generator)
+        return {"pixel_values": pixels, "spatial_shapes": sizes, "pixel_attention_mask": mask}
+    if "target_sizes" in inspect.signature(model.forward).parameters:
+        sizes = torch.tensor([(8, 4), (4, 12)][:count])
+        side = vision.patch_size
+        return {
+            "pixel_values": torch.randn(1, 3, side, int(sizes.prod(1).sum()) * side, generator=generator),
+            "target_sizes": sizes,
+        }
     size = getattr(vision, "image_size", (160, 160))
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
     pixels = torch.randn(count, getattr(vision, "num_channels", 3), height, width, generator=generator)
@@ -292,7 +304,7 @@ _TOKENS = ("image_token_id", "audio_token_id", "audio_token_index")
 def _clips(model: Any, count: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
     """The tensors that a processor of transformers returns for some clips of audio."""
     config = getattr(model.config, "audio_config", None) or model.config.encoder_config
-    length = 2 * getattr(config, "max_source_positions", 50)
+    length = 2 * getattr(config, "max_source_positions", 50) * (5 if hasattr(config, "n_window") else 1)
     if hasattr(config, "input_dim"):
         return {"input_features": torch.randn(count, length, config.input_dim, generator=generator)}
     features = torch.randn(count, config.num_mel_bins, length, generator=generator)

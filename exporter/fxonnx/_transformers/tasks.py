@@ -266,7 +266,7 @@ def family_of(config: Any, architecture: str, directory: Path | None, is_embeddi
     return "embedding" if architecture.endswith("Model") and not architecture.endswith("LMHeadModel") else "decoder"
 
 
-AUDIO_TYPES = frozenset({"glmasr", "granite_speech", "granite_speech_plus", "voxtral"})
+AUDIO_TYPES = frozenset({"glmasr", "granite_speech", "granite_speech_plus", "qwen3_asr", "voxtral"})
 """Types of models whose decoder reads features of audio in place of tokens."""
 
 _MODALITIES = ("pixel_values", "image_patches", "input_features", "input_values", "protein_input_ids")

@@ -25,7 +25,14 @@ from ..._context_values import activated, active
 from ..data_dependence.concrete_values import is_open
 from .patch import FunctionPatch, Patch
 
-__all__ = ["LIBRARY_PATCHES", "TRANSFORMERS_VISION_PATCHES", "FullMasks", "attention_function", "recorded_full_masks"]
+__all__ = [
+    "LIBRARY_PATCHES",
+    "TRANSFORMERS_VISION_PATCHES",
+    "FullMasks",
+    "attend_within_lengths",
+    "attention_function",
+    "recorded_full_masks",
+]
 
 
 @dataclass

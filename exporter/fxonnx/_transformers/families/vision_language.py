@@ -27,12 +27,15 @@ from .image_tiles import (
     Gemma4,
     Grid,
     ImageTiles,
+    Lfm2Vl,
     Llama4,
     MaskedTiles,
+    MiniCpm,
     Ovis2,
     PaddleOcr,
     PaliGemma,
     Qwen3_5,
+    Qwen3Asr,
 )
 from .vision_towers import (
     Gemma3,
@@ -63,6 +66,7 @@ VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
         "gemma3": Gemma3,
         "gemma3n": Gemma3n,
         "gemma4": Gemma4,
+        "lfm2_vl": Lfm2Vl,
         "llama4": Llama4,
         **dict.fromkeys(("glm46v", "glm4v", "glm4v_moe", "glm_ocr", "glmga"), Grid),
         "got_ocr2": ImageTiles,
@@ -70,6 +74,7 @@ VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
         "internvl": ImageTiles,
         "lighton_ocr": LightOnOcr,
         "llava": ImageTiles,
+        "minicpmv4_6": MiniCpm,
         "mistral3": Mistral3,
         "ovis2": Ovis2,
         "paddleocr_vl": PaddleOcr,
@@ -77,6 +82,7 @@ VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
         "pp_chart2table": ImageTiles,
         "qwen2_vl": Qwen,
         "qwen2_5_vl": Qwen2_5,
+        "qwen3_asr": Qwen3Asr,
         "qwen3_5": Qwen3_5,
         "qwen3_5_moe": Qwen3_5,
         "qwen3_vl": Qwen3,
@@ -90,7 +96,6 @@ VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
 
 _REASONS: Mapping[str, str] = MappingProxyType(
     {
-        "lfm2_vl": "the vision tower resizes its positions to the size of each image",
         **dict.fromkeys(
             ("llava_next", "llava_next_video", "llava_onevision"),
             "transformers joins the tiles of an image by the size of the image",
