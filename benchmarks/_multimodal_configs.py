@@ -102,6 +102,13 @@ _GRANITE: Options = {
 _PIXTRAL: Options = {"patch_size": 4, "image_size": 32, "head_dim": 8}
 _PARAKEET: Options = {"subsampling_conv_channels": 8, "num_mel_bins": 16, "conv_kernel_size": 5}
 _CROSS: Options = {"decoder": {"is_decoder": True, "add_cross_attention": True}}
+_KNOWN_BY_PHI: Options = {
+    name: SIZES[name]
+    for name in (
+        *("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "hidden_size", "intermediate_size"),
+        *("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "max_position_embeddings"),
+    )
+}
 _SMALL: Mapping[str, Options] = {
     **dict.fromkeys(("encoder-decoder", "speech-encoder-decoder", "vision-encoder-decoder"), _CROSS),
     "aya_vision": {"vision_config": _TILES},
@@ -190,6 +197,16 @@ _SMALL: Mapping[str, Options] = {
     "prophetnet": {"num_hidden_layers": ..., "hidden_size": 64},
     "pegasus_x": {"block_size": 8, "num_global_tokens": 4},
     "perception_lm": {"vision_config": {"architecture": "vit_tiny_patch16_224", "model_args": {"embed_dim": 192}}},
+    "phi4_multimodal": {
+        **{**_KNOWN_BY_PHI, "original_max_position_embeddings": 256},
+        "vision_config": {
+            **{"image_size": 16, "crop_size": 16, "patch_size": 4, "num_hidden_layers": 2, "image_token_id": 299},
+        },
+        "audio_config": {
+            **{"num_blocks": 1, "audio_token_id": 297, "ext_pw_out_channel": 16, "nemo_conv_channels": 16},
+            **{"nemo_final_size": 16, "depthwise_separable_out_channel": 16},
+        },
+    },
     "pp_chart2table": {"vision_config": _SAM},
     "qwen2_5_vl": {
         "vision_config": {**_QWEN, "out_hidden_size": 64, "window_size": 16, "fullatt_block_indexes": [1]},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from contextlib import ExitStack
+from math import isqrt
 from typing import Any, ClassVar
 
 import torch
@@ -29,6 +30,7 @@ __all__ = [
     "Ovis2",
     "PaddleOcr",
     "PaliGemma",
+    "Phi4",
     "Qwen3Asr",
     "Qwen3_5",
 ]
@@ -554,6 +556,68 @@ class MiniCpm(ImageTiles):
 
     def _dynamic_shapes(self) -> dict[str, Any]:
         return {"pixel_values": {3: "pixels"}, "target_sizes": {0: "tiles"}}
+
+
+class Phi4Features(nn.Module):
+    """The images of Phi-4: rows of the crops of each with a mark at their ends, a separator, and the whole image."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.embed = model.base_model.embed_tokens_extend.image_embed
+
+    def forward(self, image_pixel_values: Tensor, image_sizes: Tensor, image_attention_mask: Tensor) -> Tensor:
+        embed, mask = self.embed, image_attention_mask.bool()
+        (images, count), device = image_pixel_values.shape[:2], image_sizes.device
+        pixels = image_pixel_values.flatten(0, 1).to(embed.img_projection_up.weight.dtype)
+        crops = embed.get_img_features(pixels, attention_mask=mask.flatten(0, 1))
+        side = isqrt(crops.shape[1])
+        mark, separator = images * count * side**2, images * count * side**2 + 1
+        table = [crops.flatten(0, 1), embed.sub_img_feature_extensor[0, 0], embed.global_img_feature_extensor[0]]
+        height, width = (image_sizes.reshape(-1, 2) // embed.crop_size).unsqueeze(-1).unbind(1)
+        # The last rows and columns of the crops may be padding.
+        kept, crop = mask[:, 1:, ::2, ::2].long(), torch.arange(count - 1, device=device)
+        is_left, is_top = ((crop % width == 0) & (crop < height * width)).unsqueeze(-1), (crop < width).unsqueeze(-1)
+        rows = (kept[..., 0] * is_left).sum((1, 2)).unsqueeze(1)
+        columns = (kept[:, :, 0] * is_top).sum((1, 2)).unsqueeze(1)
+        token = torch.arange(count * (side**2 + side) + 1, device=device)
+        row, column = token // (columns + 1), token % (columns + 1)
+        detail = (1 + row // side * width + column // side) * side**2 + row % side * side + column % side
+        end = rows * (columns + 1)
+        last_row, last_column = (token - end - 1) // (side + 1), (token - end - 1) % (side + 1)
+        first = torch.arange(images, device=device).unsqueeze(1) * count * side**2
+        of_crops = torch.where(column == columns, mark, first + detail)
+        of_image = torch.where(last_column == side, mark, first + last_row * side + last_column)
+        places = torch.where(token < end, of_crops, torch.where(token == end, separator, of_image))
+        chosen = torch.cat(table)[places[token <= end + side**2 + side]]
+        features: Tensor = embed.img_projection_down(nn.functional.gelu(embed.img_projection_up(chosen)))
+        return features
+
+
+class Phi4(ImageTiles):
+    """Phi-4-multimodal: the whole image and its crops, padded to one number."""
+
+    features = Phi4Features
+
+    def feature_tokens(self) -> tuple[int, ...]:
+        return (self.vision_config.image_token_id,)
+
+    def _tiles(self, count: int) -> dict[str, Tensor]:
+        size, side = self.vision_config.crop_size, self.vision_config.image_size // self.vision_config.patch_size
+        sizes = torch.tensor([[size, 2 * size], [2 * size, size]][:count], device=self.model.device)
+        mask = torch.ones(count, 3, side, side, dtype=torch.int64, device=self.model.device)
+        mask[0, 2, :, side // 2 :] = 0
+        pixels = self._normal(count, 3, self.vision_config.num_channels, size, size)
+        return {"image_pixel_values": pixels, "image_sizes": sizes, "image_attention_mask": mask}
+
+    def _sizes(self) -> dict[str, int]:
+        return {"crops": 17}
+
+    def _dynamic_shapes(self) -> dict[str, Any]:
+        axes = {0: "tiles", 1: "crops"}
+        return {"image_pixel_values": axes, "image_sizes": {0: "tiles"}, "image_attention_mask": axes}
+
+    def config_entries(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {}, {"inputs": {"pixel_values": "image_pixel_values"}}
 
 
 class Grid(Qwen):

@@ -34,6 +34,7 @@ from .image_tiles import (
     Ovis2,
     PaddleOcr,
     PaliGemma,
+    Phi4,
     Qwen3_5,
     Qwen3Asr,
 )
@@ -79,6 +80,7 @@ VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
         "ovis2": Ovis2,
         "paddleocr_vl": PaddleOcr,
         "paligemma": PaliGemma,
+        "phi4_multimodal": Phi4,
         "pp_chart2table": ImageTiles,
         "qwen2_vl": Qwen,
         "qwen2_5_vl": Qwen2_5,
