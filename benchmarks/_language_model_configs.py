@@ -187,7 +187,10 @@ _OVERRIDES: Mapping[str, Options] = {
     "rwkv": {"attention_hidden_size": 64},
     "modernbert-decoder": {"local_attention": 8, "global_attn_every_n_layers": 2},
     "phi4_multimodal": {
-        **{"vision_config": {**_VISION, "num_hidden_layers": 2}},
+        "vision_config": {
+            **{**_VISION, "image_size": 16, "crop_size": 16, "patch_size": 4, "num_hidden_layers": 2},
+            "image_token_id": 299,
+        },
         **{"audio_config": {"hidden_size": 16, "intermediate_size": 16, "num_blocks": 1, "num_attention_heads": 2}},
     },
     "cpmant": {"dim_head": 16, "dim_ff": 64, "prompt_types": 4, "prompt_length": 4, "segment_types": 4},

@@ -281,12 +281,12 @@ def _images(model: Any, count: int) -> dict[str, torch.Tensor]:
         return {"pixel_values": pixels, "spatial_shapes": sizes, "pixel_attention_mask": mask}
     if "image_attention_mask" in inspect.signature(model.forward).parameters:
         sizes = torch.tensor([(2, 1), (1, 2)][:count])
-        mask = torch.ones(count, 3, 4, 4, dtype=torch.int64)
+        mask = torch.ones(count, 3, 4, 4)
         mask[0, 2, 2:] = 0
         pixels = torch.randn(count, 3, 3, 16, 16, generator=generator)
         return {"image_pixel_values": pixels, "image_sizes": 16 * sizes, "image_attention_mask": mask}
     if "target_sizes" in inspect.signature(model.forward).parameters:
-        sizes = torch.tensor([(8, 4), (4, 12)][:count])
+        sizes = torch.tensor([(8, 4), (4, 12)][:count], dtype=torch.int32)
         side = vision.patch_size
         return {
             "pixel_values": torch.randn(1, 3, side, int(sizes.prod(1).sum()) * side, generator=generator),

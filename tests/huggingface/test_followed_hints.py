@@ -236,8 +236,8 @@ FOLLOWED: dict[str, tuple[_Call, _Call]] = {
         plain(vit, torch.rand(1, 3, 16, 16)),
     ),
     "export it with fxonnx.export, or pass text_only=True (--text-only) for a model of text": (
-        lambda directory: genai(phi4())(directory),
-        lambda directory: genai(phi4(), text_only=True)(directory),
+        lambda directory: genai(git())(directory),
+        lambda directory: genai(git(), text_only=True)(directory),
     ),
     "pass task={} for the model of text only; fxonnx.genai.export exports vision-language models": (
         lambda directory: huggingface(phi4())(directory),

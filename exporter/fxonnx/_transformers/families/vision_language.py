@@ -20,25 +20,22 @@ from ..generation import compare_generation
 from ..language_models import LanguageModel
 from ..layouts.genai_config import context_length, genai_config
 from ..parts import Part, Request, decoder_calls, export_parts, rounded_parts, save_parts
-from ..untrusted import read_settings
-from .image_tiles import (
+from ..towers.image_tiles import (
     AudioClips,
     Gemma3n,
     Gemma4,
     Grid,
     ImageTiles,
-    Lfm2Vl,
     Llama4,
     MaskedTiles,
-    MiniCpm,
     Ovis2,
     PaddleOcr,
     PaliGemma,
-    Phi4,
     Qwen3_5,
     Qwen3Asr,
 )
-from .vision_towers import (
+from ..towers.packed_images import Lfm2Vl, MiniCpm, Phi4
+from ..towers.vision_towers import (
     Gemma3,
     LightOnOcr,
     Mistral3,
@@ -48,6 +45,7 @@ from .vision_towers import (
     Qwen3,
     VisionTower,
 )
+from ..untrusted import read_settings
 
 __all__ = ["export_vision_language"]
 
@@ -82,6 +80,7 @@ VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
         "paligemma": PaliGemma,
         "phi4_multimodal": Phi4,
         "pp_chart2table": ImageTiles,
+        "qianfan_ocr": ImageTiles,
         "qwen2_vl": Qwen,
         "qwen2_5_vl": Qwen2_5,
         "qwen3_asr": Qwen3Asr,
@@ -91,6 +90,7 @@ VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
         "qwen3_vl_moe": Qwen3,
         "shieldgemma2": Gemma3,
         "smolvlm": MaskedTiles,
+        "video_llava": ImageTiles,
         "vipllava": ImageTiles,
     }
 )

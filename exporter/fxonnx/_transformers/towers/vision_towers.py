@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from ...errors import ArgumentError
 from ..core import attention_function
+from ..families.image_text import image_token
 from ..parts import Call, Part, input_dtype
-from .image_text import image_token
 
 __all__ = [
     "TOWER_OPTIONS",
