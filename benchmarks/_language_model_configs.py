@@ -189,7 +189,7 @@ _OVERRIDES: Mapping[str, Options] = {
     "phi4_multimodal": {
         "vision_config": {
             **{**_VISION, "image_size": 16, "crop_size": 16, "patch_size": 4, "num_hidden_layers": 2},
-            "image_token_id": 299,
+            "image_token_id": 298,  # which it does not generate
         },
         **{"audio_config": {"hidden_size": 16, "intermediate_size": 16, "num_blocks": 1, "num_attention_heads": 2}},
     },
