@@ -111,6 +111,7 @@ _KNOWN_BY_PHI: Options = {
 }
 _SMALL: Mapping[str, Options] = {
     **dict.fromkeys(("encoder-decoder", "speech-encoder-decoder", "vision-encoder-decoder"), _CROSS),
+    "audioflamingo3": {"audio_config": {"max_source_positions": 40}},
     "aya_vision": {"vision_config": _TILES},
     "bigbird_pegasus": {"block_size": 4, "num_random_blocks": 1},
     "chameleon": {"vocabulary_map": {"<image>": 299, "IMGIMGAZ": 298}, "vq_config": {"resolution": 16}},

@@ -267,7 +267,7 @@ def family_of(config: Any, architecture: str, directory: Path | None, is_embeddi
     return "embedding" if architecture.endswith("Model") and not architecture.endswith("LMHeadModel") else "decoder"
 
 
-AUDIO_TYPES = frozenset({"glmasr", "granite_speech", "granite_speech_plus", "qwen3_asr", "voxtral"})
+AUDIO_TYPES = frozenset({"audioflamingo3", "glmasr", "granite_speech", "granite_speech_plus", "qwen3_asr", "voxtral"})
 """Types of models whose decoder reads features of audio in place of tokens."""
 _CAUSAL_TYPES = frozenset({"phi4_multimodal"})
 """Types of models of images that are loaded as language models, of images and of text alone."""

@@ -57,7 +57,7 @@ _PROCESSOR = "genai_processor_config.json"
 
 VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
     {
-        **dict.fromkeys(("glmasr", "granite_speech", "granite_speech_plus", "voxtral"), AudioClips),
+        **dict.fromkeys(("audioflamingo3", "glmasr", "granite_speech", "granite_speech_plus", "voxtral"), AudioClips),
         "aya_vision": ImageTiles,
         "cohere2_vision": ImageTiles,
         "deepseek_vl": ImageTiles,
