@@ -128,6 +128,7 @@ _SMALL: Mapping[str, Options] = {
     },
     "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense", "sparse"]}},
     "emu3": {"vocabulary_map": {"<image>": 299, "<|extra_200|>": 298, "<|visual token 000000|>": 297}},
+    "exaone4_5": {"vision_config": {**_QWEN, "out_hidden_size": 64, "window_size": 16, "fullatt_block_indexes": [1]}},
     "fast_vlm": {"vision_config": _TIMM},
     "gemma3": _GEMMA3,
     "shieldgemma2": _GEMMA3,
@@ -210,6 +211,10 @@ _SMALL: Mapping[str, Options] = {
     },
     "pp_chart2table": {"vision_config": _SAM},
     "qwen2_5_vl": {
+        "vision_config": {**_QWEN, "out_hidden_size": 64, "window_size": 16, "fullatt_block_indexes": [1]},
+        "text_config": _SECTIONS,
+    },
+    "qwen2_5_omni_thinker": {
         "vision_config": {**_QWEN, "out_hidden_size": 64, "window_size": 16, "fullatt_block_indexes": [1]},
         "text_config": _SECTIONS,
     },
