@@ -81,7 +81,12 @@ CASES: Mapping[str, Case] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+NIGHTLY = ("minicpmv4_6", "qwen3_asr")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly) if name in NIGHTLY else name for name in CASES]
+)
 def test_features_of_any_sizes(tmp_path: Path, name: str) -> None:
     make_inputs, sizes = CASES[name]
     model = make_multimodal("AutoModelForMultimodalLM", name)

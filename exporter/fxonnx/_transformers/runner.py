@@ -76,6 +76,8 @@ def load(
         encode = functools.partial(_encode_images, sessions[_IMAGES])
         # generate calls it before the first step
         model.base_model.get_image_features = like(model.base_model.get_image_features, encode)
+        if hasattr(model.base_model, "get_video_features"):
+            model.base_model.get_video_features = like(model.base_model.get_video_features, _refuse_videos)
         replace_forward(model, functools.partial(_decode_with_images, model, sessions))
     elif _VOCODER in sessions:
         replace_speech(model, sessions[_ENCODER], sessions[_DECODER], sessions[_VOCODER])
@@ -212,15 +214,27 @@ def _encode_images(session: Session, **inputs: Any) -> Any:
     return transformers.modeling_outputs.BaseModelOutputWithPooling(pooler_output=features)
 
 
+def _refuse_videos(**_inputs: Any) -> Any:
+    raise ArgumentError("pixel_values_videos", _ONLY_IMAGES, hint="leave it out")
+
+
+_ONLY_IMAGES = "the exported files compute images only, no videos and no audio"
+_UNREAD = ("pixel_values_videos", "input_features", "input_values")
+"""Ends of the names of inputs that files of images and text do not have."""
+
+
 def _single_images(inputs: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
     """The patches and the grid of each image."""
     grids = inputs["image_grid_thw"]
-    patches = inputs["pixel_values"].split(grids.prod(1).tolist())
+    patches = torch.split(inputs["pixel_values"], grids.prod(1).tolist())
     return [{"pixel_values": each, "image_grid_thw": grid[None]} for each, grid in zip(patches, grids, strict=True)]
 
 
 def _decode_with_images(model: Any, sessions: Mapping[str, Session], **inputs: Any) -> Any:
     """A step of a decoder of images and text, whose images are in the first one."""
+    for name, value in inputs.items():
+        if name.endswith(_UNREAD) and value is not None:
+            raise ArgumentError(name, _ONLY_IMAGES, hint="leave it out")
     if inputs.get("inputs_embeds") is None:
         ids = inputs["input_ids"]
         embeddings = sessions[_EMBEDDINGS]({"input_ids": ids})["inputs_embeds"]

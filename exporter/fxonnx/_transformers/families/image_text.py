@@ -95,7 +95,7 @@ def check_image_text(model: Any) -> None:
         sample = image_inputs(model, Sizes())
         with torch.no_grad():
             found = model.get_image_features(**cast(sample, model.dtype))
-            image_features(model, **sample)
+            _joined(found)
     except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
         reason = str(error).splitlines()[0]
         raise ArgumentError(
@@ -148,9 +148,7 @@ def image_features(model: Any, module: Any = None, **images: Tensor) -> Tensor:
     """
     given = cast(images, model.dtype)
     if module is None:
-        found = model.get_image_features(**given)
-        features = getattr(found, "pooler_output", found)
-        return features if isinstance(features, Tensor) else torch.cat(list(features))
+        return _joined(model.get_image_features(**given))
 
     with ExitStack() as until_returned:
 
@@ -164,6 +162,11 @@ def image_features(model: Any, module: Any = None, **images: Tensor) -> Tensor:
         until_returned.callback(module.register_forward_hook(keep_together).remove)
         (features,) = model.get_image_features(**given).pooler_output
     return torch.as_tensor(features)
+
+
+def _joined(found: Any) -> Tensor:
+    features = getattr(found, "pooler_output", found)
+    return features if isinstance(features, Tensor) else torch.cat(list(features))
 
 
 def module_of_features(model: Any) -> Any:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ...errors import ArgumentError
 from ..core import warn_user
 from ..decoders.padding import ignores_padding
-from ..decoders.step import decoding, dynamic_shapes, example_inputs, input_names, state_names
+from ..decoders.step import cached_states, decoding, dynamic_shapes, example_inputs, input_names, state_names
 from ..directory import write_json
 from ..generation import compare_generation
 from ..language_models import LanguageModel
@@ -46,6 +46,7 @@ from ..towers.vision_towers import (
     VisionTower,
 )
 from ..untrusted import read_settings
+from .image_text import check_image_text
 
 __all__ = ["export_vision_language"]
 
@@ -150,12 +151,12 @@ def export_vision_language(loaded: LanguageModel, request: Request) -> None:
     """Write vision.onnx, embedding.onnx, decoder.onnx, genai_config.json and the description of the preprocessing."""
     model_type = loaded.model.config.model_type
     if model_type not in VISION_TOWERS:
-        reason = f": {_REASONS[model_type]}" if model_type in _REASONS else f", only {', '.join(VISION_TOWERS)}"
-        raise ArgumentError(
-            "model",
-            f"vision-language models of type {model_type!r} are not supported{reason}",
-            hint="for text alone, export the language model by itself",
-        )
+        reason = f": {_REASONS[model_type]}" if model_type in _REASONS else ""
+        hint = "for text alone, export the language model by itself"
+        if _runs_in_parts(loaded.model):
+            hint = "fxonnx.huggingface.export writes its parts, which fxonnx.huggingface.load runs"
+        problem = f"vision-language models of type {model_type!r} are not supported{reason}"
+        raise ArgumentError("model", problem, hint=hint)
     has_pixtral = model_type == "llava" and loaded.model.config.vision_config.model_type == "pixtral"
     tower = (Pixtral if has_pixtral else VISION_TOWERS[model_type])(loaded.model)
     if "input_features" not in tower.inputs() and getattr(loaded.model.config, "audio_config", None) is not None:
@@ -181,6 +182,16 @@ def export_vision_language(loaded: LanguageModel, request: Request) -> None:
         request.announce("verify")
         with rounded_parts(parts, programs):
             _verify(loaded, tower, request)
+
+
+def _runs_in_parts(model: Any) -> bool:
+    """Whether ``fxonnx.huggingface`` exports a model."""
+    try:
+        check_image_text(model)
+        cached_states(model, "")
+    except ArgumentError:
+        return False
+    return True
 
 
 def _parts(model: Any, tower: VisionTower, request: Request) -> dict[str, Part]:

@@ -24,7 +24,6 @@ __all__ = [
     "ImageTiles",
     "Llama4",
     "MaskedTiles",
-    "ModelFeatures",
     "Ovis2",
     "PaddleOcr",
     "PaliGemma",
@@ -384,22 +383,17 @@ class AudioClips(ImageTiles):
 class Qwen3AsrFeatures(AudioFeatures):
     """The audio of Qwen3-ASR, whose layers attend within windows of some chunks of each clip."""
 
-    def forward(self, input_features: Tensor, input_features_mask: Tensor) -> Tensor:  # type: ignore[override]
-        config = self.model.config.audio_config
+    def forward(self, **inputs: Tensor) -> Tensor:
+        mask, config = inputs["input_features_mask"], self.model.config.audio_config
         chunk = 2 * config.n_window
-        clips, chunks = input_features.shape[0], input_features.shape[2] // chunk
-        window = torch.arange(chunks, device=input_features.device) // (config.n_window_infer // chunk)
+        clips, chunks = mask.shape[0], mask.shape[1] // chunk
+        window = torch.arange(chunks, device=mask.device) // (config.n_window_infer // chunk)
         segment = torch.arange(clips, device=window.device)[:, None] * chunks + window
-        counts = self.model.audio_tower._post_cnn_length(input_features_mask.view(clips, chunks, chunk).sum(-1))
+        counts = self.model.audio_tower._post_cnn_length(mask.view(clips, chunks, chunk).sum(-1))
         # Only the last chunk of a clip is shorter, so that windows of chunks are those of transformers.
         segments = segment.flatten().repeat_interleave(counts.flatten())
         with attention_function(self.model.audio_tower, attend_within_segments):
-            return super().forward(
-                input_features=input_features,
-                input_features_mask=input_features_mask,
-                cu_seqlens=segments,
-                max_seqlen=1,
-            )
+            return super().forward(**inputs, cu_seqlens=segments, max_seqlen=torch.tensor(1))
 
 
 class Qwen3Asr(AudioClips):

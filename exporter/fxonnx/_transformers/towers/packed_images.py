@@ -9,15 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from ..core import attend_within_lengths, attention_function
-from .image_tiles import ImageTiles, ModelFeatures
+from .image_tiles import ImageTiles
 
 __all__ = ["Lfm2Vl", "MiniCpm", "Phi4"]
 
 
-class Lfm2VlFeatures(ModelFeatures):
+class Lfm2VlFeatures(nn.Module):
     """The images of LFM2-VL of their own sizes, whose positions and tokens transformers makes one after another."""
 
-    def forward(self, pixel_values: Tensor, spatial_shapes: Tensor, pixel_attention_mask: Tensor) -> Tensor:  # type: ignore[override]
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model.base_model
+
+    def forward(self, pixel_values: Tensor, pixel_attention_mask: Tensor, spatial_shapes: Tensor) -> Tensor:
         tower, projector = self.model.vision_tower, self.model.multi_modal_projector
         embeddings = tower.embeddings
         embeddings.resize_positional_embeddings = resized_positions
@@ -29,7 +33,7 @@ class Lfm2VlFeatures(ModelFeatures):
             del embeddings.resize_positional_embeddings
         packed = hidden[pixel_attention_mask.bool()]
         places = block_places(spatial_shapes, projector.factor, packed.shape[0])
-        blocks = packed[places.unflatten(1, (projector.factor, -1)).transpose(0, 1).flatten(1)]
+        blocks = packed[places.reshape(-1, projector.factor, projector.factor).transpose(0, 1).flatten(1)]
         features: Tensor = projector(blocks.unsqueeze(0))
         return features.flatten(0, -2)
 
@@ -98,10 +102,14 @@ class Lfm2Vl(ImageTiles):
         return {"pixel_values": axes, "pixel_attention_mask": axes, "spatial_shapes": {0: "tiles"}}
 
 
-class MiniCpmFeatures(ModelFeatures):
+class MiniCpmFeatures(nn.Module):
     """The images of MiniCPM-V in a row, whose positions and blocks transformers computes one after another."""
 
-    def forward(self, pixel_values: Tensor, target_sizes: Tensor) -> Tensor:  # type: ignore[override]
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model.base_model
+
+    def forward(self, pixel_values: Tensor, target_sizes: Tensor) -> Tensor:
         config, tower, merger = self.model.config, self.model.vision_tower, self.model.merger
         side, known = config.vision_config.window_kernel_size[0], tower.embeddings.num_patches_per_side
         sizes, count = target_sizes.long(), pixel_values.shape[3] // config.vision_config.patch_size
@@ -127,7 +135,8 @@ class MiniCpmFeatures(ModelFeatures):
         for merge in merger.mlp:
             places = block_places(sizes, merger.merge_kernel_size[0], hidden.shape[0])
             hidden, sizes = merge(hidden[places].flatten(1)), sizes // merger.merge_kernel_size[0]
-        return hidden
+        features: Tensor = hidden
+        return features
 
 
 class MiniCpm(ImageTiles):
