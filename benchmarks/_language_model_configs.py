@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from tests.genai.small_models import VOCABULARY
+from tests.models.torchvision_shim import import_torchvision
 
 __all__ = ["PARTS_OF_OTHERS", "SIZES", "all_types", "has", "make_type", "plain", "with_random_weights"]
 
@@ -186,7 +187,10 @@ _OVERRIDES: Mapping[str, Options] = {
     "rwkv": {"attention_hidden_size": 64},
     "modernbert-decoder": {"local_attention": 8, "global_attn_every_n_layers": 2},
     "phi4_multimodal": {
-        **{"vision_config": {**_VISION, "num_hidden_layers": 2}},
+        "vision_config": {
+            **{**_VISION, "image_size": 16, "crop_size": 16, "patch_size": 4, "num_hidden_layers": 2},
+            "image_token_id": 298,  # which it does not generate
+        },
         **{"audio_config": {"hidden_size": 16, "intermediate_size": 16, "num_blocks": 1, "num_attention_heads": 2}},
     },
     "cpmant": {"dim_head": 16, "dim_ff": 64, "prompt_types": 4, "prompt_length": 4, "segment_types": 4},
@@ -207,6 +211,11 @@ _OVERRIDES: Mapping[str, Options] = {
             **{"hidden_size": 16, "conf_num_attention_heads": 2, "conf_num_hidden_layers": 1, "vocab_size": 8},
             **{"sscp_conv_channel_size": [4, 4], "vocab_offset": 292},
         },
+        "vision_config": {
+            **{"architecture": "test_convnext", "model_args": {}, "hidden_size": 64, "vocab_size": 4},
+            "vocab_offset": 288,
+        },
+        **{"image_token_id": 299, "audio_token_id": 297, "vision_soft_tokens_per_image": 25},
     },
     "gemma4_text": _GEMMA4,
     "gemma4": {"text_config": _GEMMA4, "vision_config": None, "audio_config": None},
@@ -240,6 +249,7 @@ def make_type(model_type: str) -> Any:
     Args:
         model_type: A type of ``AutoModelForCausalLM``.
     """
+    import_torchvision()  # towers of timm import it
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model(

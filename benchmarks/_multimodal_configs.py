@@ -102,8 +102,16 @@ _GRANITE: Options = {
 _PIXTRAL: Options = {"patch_size": 4, "image_size": 32, "head_dim": 8}
 _PARAKEET: Options = {"subsampling_conv_channels": 8, "num_mel_bins": 16, "conv_kernel_size": 5}
 _CROSS: Options = {"decoder": {"is_decoder": True, "add_cross_attention": True}}
+_KNOWN_BY_PHI: Options = {
+    name: SIZES[name]
+    for name in (
+        *("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "hidden_size", "intermediate_size"),
+        *("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "max_position_embeddings"),
+    )
+}
 _SMALL: Mapping[str, Options] = {
     **dict.fromkeys(("encoder-decoder", "speech-encoder-decoder", "vision-encoder-decoder"), _CROSS),
+    "audioflamingo3": {"audio_config": {"max_source_positions": 40}},
     "aya_vision": {"vision_config": _TILES},
     "bigbird_pegasus": {"block_size": 4, "num_random_blocks": 1},
     "chameleon": {"vocabulary_map": {"<image>": 299, "IMGIMGAZ": 298}, "vq_config": {"resolution": 16}},
@@ -120,6 +128,7 @@ _SMALL: Mapping[str, Options] = {
     },
     "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense", "sparse"]}},
     "emu3": {"vocabulary_map": {"<image>": 299, "<|extra_200|>": 298, "<|visual token 000000|>": 297}},
+    "exaone4_5": {"vision_config": {**_QWEN, "out_hidden_size": 64, "window_size": 16, "fullatt_block_indexes": [1]}},
     "fast_vlm": {"vision_config": _TIMM},
     "gemma3": _GEMMA3,
     "shieldgemma2": _GEMMA3,
@@ -159,6 +168,11 @@ _SMALL: Mapping[str, Options] = {
     "idefics3": {"vision_config": _TILES, "scale_factor": 2},
     "internvl": {"vision_config": {"image_size": [16, 16], "patch_size": [4, 4]}},
     "led": {"attention_window": 8, "max_encoder_position_embeddings": 256, "max_decoder_position_embeddings": 256},
+    "lfm2_vl": {
+        "vision_config": {"num_patches": 16, "patch_size": 4},
+        "text_config": {"layer_types": ["conv", "full_attention"]},
+        "projector_hidden_size": 32,
+    },
     "lighton_ocr": {"vision_config": _PIXTRAL, "spatial_merge_size": 2},
     "llava": {"vision_config": _TILES, "vision_feature_layer": -1},
     "longt5": {"local_radius": 3, "global_block_size": 4},
@@ -167,6 +181,11 @@ _SMALL: Mapping[str, Options] = {
             **{**_TILES, "intermediate_size": 64, "projector_input_dim": 16, "projector_output_dim": 16},
             "vision_output_dim": 16,
         },
+    },
+    "minicpmv4_6": {
+        "vision_config": {"patch_size": 4, "num_hidden_layers": 2},
+        "text_config": _LINEAR,
+        "insert_layer_id": 0,
     },
     "mistral3": {"vision_config": _PIXTRAL, "spatial_merge_size": 2, "vision_feature_layer": -1},
     "mistral4": {"num_key_value_heads": 4, "head_dim": ...},
@@ -180,8 +199,22 @@ _SMALL: Mapping[str, Options] = {
     "prophetnet": {"num_hidden_layers": ..., "hidden_size": 64},
     "pegasus_x": {"block_size": 8, "num_global_tokens": 4},
     "perception_lm": {"vision_config": {"architecture": "vit_tiny_patch16_224", "model_args": {"embed_dim": 192}}},
+    "phi4_multimodal": {
+        **{**_KNOWN_BY_PHI, "original_max_position_embeddings": 256},
+        "vision_config": {
+            **{"image_size": 16, "crop_size": 16, "patch_size": 4, "num_hidden_layers": 2, "image_token_id": 299},
+        },
+        "audio_config": {
+            **{"num_blocks": 1, "audio_token_id": 297, "ext_pw_out_channel": 16, "nemo_conv_channels": 16},
+            **{"nemo_final_size": 16, "depthwise_separable_out_channel": 16},
+        },
+    },
     "pp_chart2table": {"vision_config": _SAM},
     "qwen2_5_vl": {
+        "vision_config": {**_QWEN, "out_hidden_size": 64, "window_size": 16, "fullatt_block_indexes": [1]},
+        "text_config": _SECTIONS,
+    },
+    "qwen2_5_omni_thinker": {
         "vision_config": {**_QWEN, "out_hidden_size": 64, "window_size": 16, "fullatt_block_indexes": [1]},
         "text_config": _SECTIONS,
     },
@@ -191,6 +224,11 @@ _SMALL: Mapping[str, Options] = {
     },
     "qwen3_5": _QWEN3_5,
     "qwen3_5_moe": _QWEN3_5,
+    "qwen3_asr": {
+        "audio_config": {
+            **{"num_mel_bins": 16, "downsample_hidden_size": 4, "output_dim": 64, "n_window_infer": 200},
+        },
+    },
     "qwen3_omni_moe": {
         "talker_config": {"text_config": {"shared_expert_intermediate_size": 32}, "spatial_merge_size": 2},
     },

@@ -226,7 +226,8 @@ def _image_cases(model: Any, directory: Path) -> _Compared:
     for name, count in (("no image", 0), ("one image", 1), ("two images", 2)):
         images = _images(model, count) if count else {}
         tokens = _image_tokens(model, images) if count else [0]
-        token = next(getattr(model.config, name) for name in _TOKENS if hasattr(model.config, name))
+        configs = (model.config, getattr(model.config, "vision_config", None))
+        token = next(getattr(each, name) for each in configs for name in _TOKENS if hasattr(each, name))
         start, end = (_mark(model.config, end) for end in ("start", "end"))
         pictures = [each for number in tokens for each in [start, *[token] * number, end]] if count else []
         ids = torch.tensor([[20, 21, *pictures, 23, 24, 25, 26]])
@@ -273,6 +274,24 @@ def _images(model: Any, count: int) -> dict[str, torch.Tensor]:
             "pixel_values": torch.randn(int(grid.prod(1).sum()), *shape, generator=generator),
             "image_grid_thw": grid,
         }
+    if "spatial_shapes" in inspect.signature(model.forward).parameters:
+        sizes = torch.tensor([(6, 4), (2, 8)][:count])
+        mask = (torch.arange(28) < sizes.prod(1, keepdim=True)).int()
+        pixels = torch.randn(count, 28, 3 * vision.patch_size**2, generator=generator)
+        return {"pixel_values": pixels, "spatial_shapes": sizes, "pixel_attention_mask": mask}
+    if "image_attention_mask" in inspect.signature(model.forward).parameters:
+        sizes = torch.tensor([(2, 1), (1, 2)][:count])
+        mask = torch.ones(count, 3, 4, 4)
+        mask[0, 2, 2:] = 0
+        pixels = torch.randn(count, 3, 3, 16, 16, generator=generator)
+        return {"image_pixel_values": pixels, "image_sizes": 16 * sizes, "image_attention_mask": mask}
+    if "target_sizes" in inspect.signature(model.forward).parameters:
+        sizes = torch.tensor([(8, 4), (4, 12)][:count], dtype=torch.int32)
+        side = vision.patch_size
+        return {
+            "pixel_values": torch.randn(1, 3, side, int(sizes.prod(1).sum()) * side, generator=generator),
+            "target_sizes": sizes,
+        }
     size = getattr(vision, "image_size", (160, 160))
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
     pixels = torch.randn(count, getattr(vision, "num_channels", 3), height, width, generator=generator)
@@ -292,7 +311,7 @@ _TOKENS = ("image_token_id", "audio_token_id", "audio_token_index")
 def _clips(model: Any, count: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
     """The tensors that a processor of transformers returns for some clips of audio."""
     config = getattr(model.config, "audio_config", None) or model.config.encoder_config
-    length = 2 * getattr(config, "max_source_positions", 50)
+    length = 2 * getattr(config, "max_source_positions", 50) * (5 if hasattr(config, "n_window") else 1)
     if hasattr(config, "input_dim"):
         return {"input_features": torch.randn(count, length, config.input_dim, generator=generator)}
     features = torch.randn(count, config.num_mel_bins, length, generator=generator)
@@ -305,6 +324,8 @@ def _clips(model: Any, count: int, generator: torch.Generator) -> dict[str, torc
 
 def _image_tokens(model: Any, images: Tensors) -> list[int]:
     """The number of tokens of each image, or of all clips of audio."""
+    if "image_pixel_values" in images:  # Phi-4: rows with their ends, a separator, and the whole image
+        return [3 * 3 + 1 + 6, 2 * 5 + 1 + 6][: len(images["image_sizes"])]
     kind = "audio" if "input_features" in images else "image"
     with torch.no_grad():
         found = getattr(model.base_model, f"get_{kind}_features")(**images, return_dict=True)

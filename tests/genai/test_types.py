@@ -16,7 +16,7 @@ SAMPLED = (
     *((CAUSAL, name) for name in ("deepseek_v3", "llama4_text", "gpt_neo", "xlstm", "whisper", "cpmant")),
     *(
         (IMAGES, name)
-        for name in ("qwen3_vl", "shieldgemma2", "vision-encoder-decoder", "qwen2_5_omni", "gemma4", "glmasr")
+        for name in ("lfm2_vl", "shieldgemma2", "vision-encoder-decoder", "qwen2_5_omni", "gemma4", "glmasr")
     ),
     *((SPEECH, name) for name in ("moonshine", "canary", "speech_to_text", "pop2piano", "dia")),
     *((TEXT, name) for name in ("nllb-moe", "seamless_m4t", "led", "encoder-decoder", "t5")),

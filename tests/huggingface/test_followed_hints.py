@@ -19,6 +19,7 @@ import transformers
 import fxonnx
 import fxonnx.genai
 import fxonnx.huggingface
+from benchmarks._multimodal_configs import make_multimodal
 from tests.genai.gguf_files import write_model as write_gguf
 from tests.genai.small_models import make_model, prompt
 from tests.genai.test_followed_hints import encoder, follow, genai, huggingface, model_of, saved, with_adapter
@@ -118,6 +119,11 @@ def llava() -> Any:
         image_token_index=299,
     )
     return transformers.LlavaForConditionalGeneration(config).eval()
+
+
+@cache
+def idefics2() -> Any:
+    return make_multimodal("AutoModelForMultimodalLM", "idefics2")
 
 
 @cache
@@ -231,13 +237,17 @@ FOLLOWED: dict[str, tuple[_Call, _Call]] = {
     "install it with: pip install 'fxonnx[{}]'": (without_module("onnxruntime_genai", genai(verify=True)), genai()),
     "call .cpu()": (on_a_gpu, huggingface(encoder())),
     "for text alone, export the language model by itself": (lambda d: genai(llava_next())(d), of_language_model),
+    "fxonnx.huggingface.export writes its parts, which fxonnx.huggingface.load runs": (
+        lambda directory: genai(idefics2())(directory),
+        lambda directory: huggingface(idefics2())(directory),
+    ),
     "export it with fxonnx.export": (
         lambda directory: genai(saved(directory, vit()))(directory),
         plain(vit, torch.rand(1, 3, 16, 16)),
     ),
     "export it with fxonnx.export, or pass text_only=True (--text-only) for a model of text": (
-        lambda directory: genai(phi4())(directory),
-        lambda directory: genai(phi4(), text_only=True)(directory),
+        lambda directory: genai(git())(directory),
+        lambda directory: genai(git(), text_only=True)(directory),
     ),
     "pass task={} for the model of text only; fxonnx.genai.export exports vision-language models": (
         lambda directory: huggingface(phi4())(directory),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import fxonnx.huggingface
+from benchmarks._multimodal_configs import make_multimodal
 from fxonnx import ArgumentError
 from fxonnx._transformers.families import image_text
 from fxonnx._transformers.samples import Sizes
@@ -25,6 +27,8 @@ CLIP, SIGLIP = {**VISION, "model_type": "clip_vision_model"}, {**VISION, "model_
 def text(model_type: str, **options: Any) -> dict[str, Any]:
     return {**TEXT, "model_type": model_type, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, **options}
 
+
+NIGHTLY_GRIDS = ("glm4v", "glm_ocr", "hyperclovax_vision_v2", "minimax_m3_vl", "qwen2_vl", "qwen2_5_vl")
 
 MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "llava": ("Llava", {"vision_config": CLIP, "text_config": text("llama")}),
@@ -113,6 +117,58 @@ def test_models_whose_images_need_more_inputs(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"does not compute features of pixels alone: .*image_sizes"):
         fxonnx.huggingface.export(model, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+GRIDS = ("exaone4_5", *(pytest.param(name, marks=pytest.mark.nightly) for name in NIGHTLY_GRIDS))
+IMAGE = 299
+
+
+def grid_prompts(model: Any) -> list[tuple[str, dict[str, torch.Tensor]]]:
+    """Two images of different sizes in one prompt, in a padded batch, and a long prompt without images."""
+    grids = torch.tensor([[1, 6, 4], [1, 4, 10]])
+    patches = image_text.image_inputs(model, Sizes())["pixel_values"].shape[1]
+    images = {"pixel_values": torch.randn(64, patches), "image_grid_thw": grids}
+    first, second = [20, 296, *[IMAGE] * 6, 295, 23], [25, 26, 27, 296, *[IMAGE] * 10, 295, 24, 28, 29]
+    together = torch.tensor([[*first, *second]])
+    apart = torch.tensor([[0] * (len(second) - len(first)) + first, second])
+    long = torch.randint(3, 290, (1, 120))
+    cases = [("two images", together, images), ("batch", apart, images), ("long", long, {})]
+    takes_kinds = "mm_token_type_ids" in inspect.signature(model.forward).parameters
+    return [
+        (
+            name,
+            {"input_ids": ids, "attention_mask": (ids != 0).long(), **given}
+            | ({"mm_token_type_ids": ids.eq(IMAGE).int()} if takes_kinds and given else {}),
+        )
+        for name, ids, given in cases
+    ]
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_images_with_grids(tmp_path: Path, name: str) -> None:
+    """One file computes images of any sizes, one after another; positions of three axes are transformers'."""
+    model = make_multimodal("AutoModelForMultimodalLM", name)
+    fxonnx.huggingface.export(model, tmp_path, layout="transformers.js", verify=name == "exaone4_5")
+    loaded = fxonnx.huggingface.load(tmp_path)
+    options = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
+    for case, inputs in grid_prompts(model):
+        assert torch.equal(loaded.generate(**inputs, **options), model.generate(**inputs, **options)), case
+        shown = inputs["attention_mask"].bool()
+        with torch.no_grad():
+            expected, found = model(**inputs).logits[shown], loaded(**inputs).logits[shown]
+        torch.testing.assert_close(found, expected, atol=5e-4, rtol=1e-3)
+    video = {"pixel_values_videos": torch.randn(4, 8), "video_grid_thw": torch.tensor([[1, 2, 2]])}
+    for call in (loaded, loaded.generate):
+        with pytest.raises(
+            ArgumentError, match="pixel_values_videos: the exported files compute images only, no video"
+        ):
+            call(input_ids=torch.tensor([[3, 298, 4]]), **video)
+
+
+def test_further_features_for_layers(tmp_path: Path) -> None:
+    model = make_multimodal("AutoModelForMultimodalLM", "qwen3_vl")
+    with pytest.raises(ArgumentError, match="layers of Qwen3VLForConditionalGeneration read further features of image"):
+        fxonnx.huggingface.export(model, tmp_path / "out")
 
 
 def test_models_without_features_in_place_of_tokens(tmp_path: Path) -> None:

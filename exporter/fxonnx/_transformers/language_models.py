@@ -164,6 +164,8 @@ def _loader(config: Any, family: Family, directory: Path) -> Any:
     loader, encoders = getattr(transformers, FAMILIES[family].auto_class), transformers.AutoModelForTextEncoding
     if family == "embedding" and type(config) in encoders._model_mapping:
         return encoders  # AutoModel would add a decoder to the encoder of T5
+    if family == "vision-language" and type(config) not in loader._model_mapping:
+        loader = transformers.AutoModelForCausalLM  # of Phi-4
     if type(config) not in loader._model_mapping:
         problem = f"{directory} has a model of type {config.model_type!r}, which is not a language model"
         raise ArgumentError("model", problem, hint="export it with fxonnx.export")

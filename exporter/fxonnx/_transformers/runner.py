@@ -76,7 +76,9 @@ def load(
         encode = functools.partial(_encode_images, sessions[_IMAGES])
         # generate calls it before the first step
         model.base_model.get_image_features = like(model.base_model.get_image_features, encode)
-        replace_forward(model, functools.partial(_decode_with_images, model.config, sessions))
+        if hasattr(model.base_model, "get_video_features"):
+            model.base_model.get_video_features = like(model.base_model.get_video_features, _refuse_videos)
+        replace_forward(model, functools.partial(_decode_with_images, model, sessions))
     elif _VOCODER in sessions:
         replace_speech(model, sessions[_ENCODER], sessions[_DECODER], sessions[_VOCODER])
     elif _DECODER in sessions:
@@ -189,7 +191,11 @@ def _decode(session: Session, **inputs: Any) -> Any:
     positions = inputs.get("position_ids")
     if positions is None:
         positions = torch.arange(length, length + ids.shape[1])[None]
-    feeds["position_ids"] = positions.expand(ids.shape)
+    if "position_ids" in session.inputs:
+        # Of several axes, transformers puts those of the text first.
+        axes = positions[-3:] if positions.ndim == 3 else positions
+        has_axes = len(session.inputs["position_ids"].shape) == 3
+        feeds["position_ids"] = axes.expand((3, *ids.shape) if has_axes else ids.shape)
     for name in session.caches:
         _, index, kind = name.split(".")
         feeds[name] = past[int(index)][kind == "value"] if past else session.empty(name, len(ids))
@@ -202,13 +208,33 @@ def _decode(session: Session, **inputs: Any) -> Any:
 
 def _encode_images(session: Session, **inputs: Any) -> Any:
     given = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
-    features = session(given)["image_features"]
+    calls = _single_images(given) if "image_grid_thw" in session.inputs else [given]
+    features = tuple(session(call)["image_features"] for call in calls)
     transformers = import_extra("transformers")
-    return transformers.modeling_outputs.BaseModelOutputWithPooling(pooler_output=(features,))
+    return transformers.modeling_outputs.BaseModelOutputWithPooling(pooler_output=features)
 
 
-def _decode_with_images(config: Any, sessions: Mapping[str, Session], **inputs: Any) -> Any:
+def _refuse_videos(**_inputs: Any) -> Any:
+    raise ArgumentError("pixel_values_videos", _ONLY_IMAGES, hint="leave it out")
+
+
+_ONLY_IMAGES = "the exported files compute images only, no videos and no audio"
+_UNREAD = ("pixel_values_videos", "input_features", "input_values")
+"""Ends of the names of inputs that files of images and text do not have."""
+
+
+def _single_images(inputs: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """The patches and the grid of each image."""
+    grids = inputs["image_grid_thw"]
+    patches = torch.split(inputs["pixel_values"], grids.prod(1).tolist())
+    return [{"pixel_values": each, "image_grid_thw": grid[None]} for each, grid in zip(patches, grids, strict=True)]
+
+
+def _decode_with_images(model: Any, sessions: Mapping[str, Session], **inputs: Any) -> Any:
     """A step of a decoder of images and text, whose images are in the first one."""
+    for name, value in inputs.items():
+        if name.endswith(_UNREAD) and value is not None:
+            raise ArgumentError(name, _ONLY_IMAGES, hint="leave it out")
     if inputs.get("inputs_embeds") is None:
         ids = inputs["input_ids"]
         embeddings = sessions[_EMBEDDINGS]({"input_ids": ids})["inputs_embeds"]
@@ -216,8 +242,12 @@ def _decode_with_images(config: Any, sessions: Mapping[str, Session], **inputs: 
         if images is None and inputs.get("pixel_values") is not None:
             images = _encode_images(sessions[_IMAGES], **inputs)
         if images is not None:
-            embeddings = merged_embeddings(config, ids, embeddings, torch.cat(list(images.pooler_output)))
+            embeddings = merged_embeddings(model.config, ids, embeddings, torch.cat(list(images.pooler_output)))
         inputs["inputs_embeds"] = embeddings
+        compute = getattr(model.base_model, "compute_3d_position_ids", None)
+        if compute is not None and inputs.get("position_ids") is None:
+            names = parameters(compute)
+            inputs["position_ids"] = compute(**{name: inputs.get(name) for name in names})
     return _decode(sessions[_DECODER], **{**inputs, "input_ids": inputs["inputs_embeds"][..., 0]})
 
 

@@ -18,6 +18,7 @@ _DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {
         "tensor(float)": torch.float32,
         "tensor(float16)": torch.float16,
+        "tensor(int32)": torch.int32,
         "tensor(int64)": torch.int64,
         "tensor(bool)": torch.bool,
     }

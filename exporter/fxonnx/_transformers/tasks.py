@@ -253,7 +253,8 @@ def family_of(config: Any, architecture: str, directory: Path | None, is_embeddi
         return "reranker"
     if config.model_type == "whisper" and not architecture.endswith("ForCausalLM"):
         return "whisper"
-    if getattr(config, "vision_config", None) is not None and not architecture.endswith("ForCausalLM"):
+    is_causal = architecture.endswith("ForCausalLM") and config.model_type not in _CAUSAL_TYPES
+    if getattr(config, "vision_config", None) is not None and not is_causal:
         return "vision-language"
     if config.model_type in AUDIO_TYPES and not architecture.endswith("Model"):
         return "audio-language"
@@ -266,8 +267,10 @@ def family_of(config: Any, architecture: str, directory: Path | None, is_embeddi
     return "embedding" if architecture.endswith("Model") and not architecture.endswith("LMHeadModel") else "decoder"
 
 
-AUDIO_TYPES = frozenset({"glmasr", "granite_speech", "granite_speech_plus", "voxtral"})
+AUDIO_TYPES = frozenset({"audioflamingo3", "glmasr", "granite_speech", "granite_speech_plus", "qwen3_asr", "voxtral"})
 """Types of models whose decoder reads features of audio in place of tokens."""
+_CAUSAL_TYPES = frozenset({"phi4_multimodal"})
+"""Types of models of images that are loaded as language models, of images and of text alone."""
 
 _MODALITIES = ("pixel_values", "image_patches", "input_features", "input_values", "protein_input_ids")
 
@@ -298,7 +301,7 @@ def check_modalities(family: Family, model: Any, *, text_only: bool) -> Family:
         The family: that of text for a model of audio and text, if requested.
     """
     name = type(model).__name__
-    if text_only and family == "audio-language":
+    if text_only and (family == "audio-language" or model.config.model_type in _CAUSAL_TYPES):
         family = "decoder"
     if family != "embedding" and model.config.model_type in _REFUSED:
         raise ArgumentError("model", f"{name} is not supported: {_REFUSED[model.config.model_type]}")

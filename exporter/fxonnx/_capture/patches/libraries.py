@@ -33,6 +33,7 @@ __all__ = [
     "LIBRARY_PATCHES",
     "TRANSFORMERS_VISION_PATCHES",
     "FullMasks",
+    "attend_within_lengths",
     "attention_function",
     "recorded_full_masks",
 ]

@@ -117,7 +117,7 @@ def states_as_tensors(model: Any, names: Sequence[str]) -> Iterator[None]:
         model.register_forward_hook(partial(_return_cache, step, names)),
     ]
     functions = {name: partial(function, step) for name, (function, _) in _FUNCTIONS.items()}
-    mixers = [module for module in decoder.modules() if hasattr(module, "conv_kernel_size")]
+    mixers = _mixers(model)
     for module in mixers:
         module.forward = _with_globals(module.forward, functions)
     try:
@@ -139,15 +139,20 @@ def _has_states(layer: Any) -> bool:
 
 def _state_names(model: Any) -> Mapping[str, str]:
     """Kind of a state to the name that onnxruntime-genai expects: it knows LFM2 as a type of its own."""
-    if model.config.model_type in _SHORT_CONVOLUTIONS:
+    if model.config.get_text_config(decoder=True).model_type in _SHORT_CONVOLUTIONS:
         return {_CONVOLUTION: "conv"}
     return {_CONVOLUTION: "conv_state", _RECURRENT: "recurrent_state"}
 
 
 def _recurrence(model: Any) -> tuple[Callable[..., Any], Callable[[torch.Size], Sequence[int]]]:
     """The function of a model's recurrence, and that from the shape of its state in transformers to ours."""
-    known = vars(sys.modules[type(model).__module__])
+    known = {name for module in _mixers(model) for name in vars(sys.modules[type(module).__module__])}
     return next(found for name, found in [*_FUNCTIONS.items()][::-1] if name in known)
+
+
+def _mixers(model: Any) -> list[Any]:
+    """The modules of the layers that keep states."""
+    return [module for module in model.base_model.modules() if hasattr(module, "conv_kernel_size")]
 
 
 def _with_globals(method: Any, replacements: Mapping[str, Any]) -> Any:

@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +20,15 @@ from ..parts import Component, Inputs, with_forward
 from ..samples import Sizes, axes_of, cast, input_names, sample_inputs, text_config
 from ..source import Source
 from .cross_attention import TRANSLATIONS, present_of_both, reusing_cache
-from .image_text import example_inputs, image_axes, image_features, image_inputs, module_of_features
+from .image_text import (
+    example_inputs,
+    has_3d_positions,
+    has_grids,
+    image_axes,
+    image_features,
+    image_inputs,
+    module_of_features,
+)
 from .sound import codebooks_of, is_speech, load_vocoder, music_components, speech_components
 
 __all__ = ["components_of", "computing_attentions"]
@@ -106,7 +115,10 @@ def _encoded_images(source: Source) -> Component:
     def forward(**images: Tensor) -> dict[str, Tensor]:
         return {"image_features": image_features(model, module, **images).float()}
 
-    inputs = functools.partial(image_inputs, model)
+    def inputs(sizes: Sizes) -> Inputs:
+        # A file of grids computes one image, whose grid Python reads.
+        return {**image_inputs(model, replace(sizes, batch=1) if has_grids(model) else sizes)}
+
     return Component("vision_encoder", with_forward(model, forward), inputs, image_axes(model))
 
 
@@ -117,6 +129,7 @@ def _decoder(source: Source, name: str = "model") -> Component:
     shapes = _shapes(cached_states(model, "models with other states are exported by fxonnx.genai.export"))
     has_positions = "position_ids" in inspect.signature(model.forward).parameters
     takes_embeddings = name != "model"
+    has_axes = takes_embeddings and has_3d_positions(model)
 
     def forward(past_key_values: list[dict[str, Tensor]], **inputs: Tensor) -> dict[str, Tensor]:
         cache = transformers.DynamicCache([(layer["key"], layer["value"]) for layer in past_key_values])
@@ -132,7 +145,8 @@ def _decoder(source: Source, name: str = "model") -> Component:
             found = {"inputs_embeds": _embed(model, ids)}
         found["attention_mask"] = torch.ones(ids.shape[0], past + ids.shape[1], dtype=torch.int64)
         if has_positions:
-            found["position_ids"] = torch.arange(past, past + ids.shape[1]).expand(ids.shape).contiguous()
+            shape = (3, *ids.shape) if has_axes else ids.shape
+            found["position_ids"] = torch.arange(past, past + ids.shape[1]).expand(shape).contiguous()
         generator = torch.Generator().manual_seed(sizes.seed)
         found["past_key_values"] = [
             {
@@ -150,7 +164,7 @@ def _decoder(source: Source, name: str = "model") -> Component:
         "past_key_values*": {0: "batch_size", 2: "past_sequence_length"},
     }
     if has_positions:
-        axes["position_ids"] = step
+        axes["position_ids"] = {1: "batch_size", 2: "sequence_length"} if has_axes else step
     return Component(name, with_forward(model, forward), inputs, axes, generates=True)
 
 

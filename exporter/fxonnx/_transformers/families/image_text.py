@@ -18,6 +18,8 @@ from ..samples import Sizes, axes_of, cast, sample_inputs
 __all__ = [
     "check_image_text",
     "example_inputs",
+    "has_3d_positions",
+    "has_grids",
     "image_axes",
     "image_features",
     "image_inputs",
@@ -33,13 +35,38 @@ def image_inputs(model: Any, sizes: Sizes) -> dict[str, Tensor]:
 
     Returns:
         FLOAT (images, channels, height, width); of models with a mask of pixels, FLOAT (batch, 1, channels, height,
-        width) and BOOL (batch, 1, height, width).
+        width) and BOOL (batch, 1, height, width); of models with grids, FLOAT (patches, size) and INT64 (images, 3).
     """
+    if has_grids(model):
+        return _patches(model.config.vision_config, sizes)
     pixels = sample_inputs(model, ["pixel_values"], sizes)["pixel_values"]
     if "pixel_attention_mask" not in inspect.signature(model.get_image_features).parameters:
         return {"pixel_values": pixels}
     mask = torch.ones(len(pixels), 1, *pixels.shape[2:], dtype=torch.bool)
     return {"pixel_values": pixels[:, None], "pixel_attention_mask": mask}
+
+
+def has_grids(model: Any) -> bool:
+    """Whether images are patches in a row, with a grid of each image."""
+    return "image_grid_thw" in inspect.signature(model.get_image_features).parameters
+
+
+def has_3d_positions(model: Any) -> bool:
+    """Whether tokens have a position in each of time, height and width."""
+    return hasattr(model.base_model, "get_rope_index")
+
+
+def _patches(config: Any, sizes: Sizes) -> dict[str, Tensor]:
+    """The patches of images of one size, and their grids."""
+    merge = getattr(config, "spatial_merge_size", 1)
+    grid = torch.tensor([[1, int(2 * sizes.scale) * merge, int(3 * sizes.scale) * merge]]).repeat(sizes.batch, 1)
+    channels = next((getattr(config, name) for name in _CHANNELS if getattr(config, name, None)), 3)
+    size = channels * getattr(config, "temporal_patch_size", 1) * config.patch_size**2
+    generator = torch.Generator().manual_seed(sizes.seed)
+    return {"pixel_values": torch.randn(int(grid.prod(1).sum()), size, generator=generator), "image_grid_thw": grid}
+
+
+_CHANNELS = ("in_channels", "in_chans", "num_channels")
 
 
 def example_inputs(model: Any, names: Collection[str], sizes: Sizes) -> dict[str, Tensor]:
@@ -64,15 +91,18 @@ def check_image_text(model: Any) -> None:
     hint = "fxonnx.genai.export exports further vision-language models, fxonnx.export any model with example inputs"
     if image_token(model.config) < 0 or not hasattr(model, "get_image_features"):
         raise ArgumentError("model", f"{name} does not put features of images in place of tokens", hint=hint)
-    sample = image_inputs(model, Sizes())
     try:
+        sample = image_inputs(model, Sizes())
         with torch.no_grad():
-            image_features(model, **sample)
+            found = model.get_image_features(**cast(sample, model.dtype))
+            _joined(found)
     except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
         reason = str(error).splitlines()[0]
         raise ArgumentError(
             "model", f"{name} does not compute features of pixels alone: {reason}", hint=hint
         ) from error
+    if getattr(found, "deepstack_features", None) is not None:
+        raise ArgumentError("model", f"layers of {name} read further features of images", hint=hint)
 
 
 class _Together:
@@ -118,9 +148,7 @@ def image_features(model: Any, module: Any = None, **images: Tensor) -> Tensor:
     """
     given = cast(images, model.dtype)
     if module is None:
-        found = model.get_image_features(**given)
-        features = getattr(found, "pooler_output", found)
-        return features if isinstance(features, Tensor) else torch.cat(list(features))
+        return _joined(model.get_image_features(**given))
 
     with ExitStack() as until_returned:
 
@@ -136,6 +164,11 @@ def image_features(model: Any, module: Any = None, **images: Tensor) -> Tensor:
     return torch.as_tensor(features)
 
 
+def _joined(found: Any) -> Tensor:
+    features = getattr(found, "pooler_output", found)
+    return features if isinstance(features, Tensor) else torch.cat(list(features))
+
+
 def module_of_features(model: Any) -> Any:
     """The module whose output are the features of images, if the model returns them image by image.
 
@@ -144,7 +177,7 @@ def module_of_features(model: Any) -> Any:
     Returns:
         The module; None if the model returns one tensor, or has no weights to find the module by.
     """
-    if not has_weights(model):
+    if not has_weights(model) or has_grids(model):
         return None
     outputs: dict[Any, Tensor] = {}
     handles = [
@@ -187,7 +220,9 @@ def image_text_inputs(model: Any, sizes: Sizes) -> dict[str, Tensor]:
     ids = torch.cat([text[:, :3], images, text[:, 3:]], 1)
     mask = torch.ones_like(ids)
     mask[-1, :2] = 0
-    return {"input_ids": ids, "attention_mask": mask, **pixels}
+    has_kinds = "mm_token_type_ids" in inspect.signature(model.forward).parameters
+    kinds = {"mm_token_type_ids": ids.eq(token).int()} if has_kinds else {}
+    return {"input_ids": ids, "attention_mask": mask, **pixels, **kinds}
 
 
 def merged_embeddings(config: Any, ids: Tensor, embeddings: Tensor, features: Tensor) -> Tensor:
@@ -212,6 +247,8 @@ def merged_embeddings(config: Any, ids: Tensor, embeddings: Tensor, features: Te
 def image_axes(model: Any) -> dict[str, dict[int, str]]:
     """Dynamic axes of the inputs of images."""
     images = image_inputs(model, Sizes())
+    if has_grids(model):
+        return {"pixel_values": {0: "patches"}}
     if "pixel_attention_mask" not in images:
         return {name: axes_of(name, value, model) for name, value in images.items()}
     lead = {0: "batch_size", 1: "num_images"}

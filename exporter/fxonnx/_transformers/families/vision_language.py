@@ -14,14 +14,13 @@ from torch import Tensor, nn
 from ...errors import ArgumentError
 from ..core import warn_user
 from ..decoders.padding import ignores_padding
-from ..decoders.step import decoding, dynamic_shapes, example_inputs, input_names, state_names
+from ..decoders.step import cached_states, decoding, dynamic_shapes, example_inputs, input_names, state_names
 from ..directory import write_json
 from ..generation import compare_generation
 from ..language_models import LanguageModel
 from ..layouts.genai_config import context_length, genai_config
 from ..parts import Part, Request, decoder_calls, export_parts, rounded_parts, save_parts
-from ..untrusted import read_settings
-from .image_tiles import (
+from ..towers.image_tiles import (
     AudioClips,
     Gemma3n,
     Gemma4,
@@ -33,8 +32,10 @@ from .image_tiles import (
     PaddleOcr,
     PaliGemma,
     Qwen3_5,
+    Qwen3Asr,
 )
-from .vision_towers import (
+from ..towers.packed_images import Lfm2Vl, MiniCpm, Phi4
+from ..towers.vision_towers import (
     Gemma3,
     LightOnOcr,
     Mistral3,
@@ -44,6 +45,8 @@ from .vision_towers import (
     Qwen3,
     VisionTower,
 )
+from ..untrusted import read_settings
+from .image_text import check_image_text
 
 __all__ = ["export_vision_language"]
 
@@ -55,7 +58,7 @@ _PROCESSOR = "genai_processor_config.json"
 
 VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
     {
-        **dict.fromkeys(("glmasr", "granite_speech", "granite_speech_plus", "voxtral"), AudioClips),
+        **dict.fromkeys(("audioflamingo3", "glmasr", "granite_speech", "granite_speech_plus", "voxtral"), AudioClips),
         "aya_vision": ImageTiles,
         "cohere2_vision": ImageTiles,
         "deepseek_vl": ImageTiles,
@@ -63,6 +66,7 @@ VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
         "gemma3": Gemma3,
         "gemma3n": Gemma3n,
         "gemma4": Gemma4,
+        "lfm2_vl": Lfm2Vl,
         "llama4": Llama4,
         **dict.fromkeys(("glm46v", "glm4v", "glm4v_moe", "glm_ocr", "glmga"), Grid),
         "got_ocr2": ImageTiles,
@@ -70,19 +74,24 @@ VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
         "internvl": ImageTiles,
         "lighton_ocr": LightOnOcr,
         "llava": ImageTiles,
+        "minicpmv4_6": MiniCpm,
         "mistral3": Mistral3,
         "ovis2": Ovis2,
         "paddleocr_vl": PaddleOcr,
         "paligemma": PaliGemma,
+        "phi4_multimodal": Phi4,
         "pp_chart2table": ImageTiles,
+        "qianfan_ocr": ImageTiles,
         "qwen2_vl": Qwen,
         "qwen2_5_vl": Qwen2_5,
+        "qwen3_asr": Qwen3Asr,
         "qwen3_5": Qwen3_5,
         "qwen3_5_moe": Qwen3_5,
         "qwen3_vl": Qwen3,
         "qwen3_vl_moe": Qwen3,
         "shieldgemma2": Gemma3,
         "smolvlm": MaskedTiles,
+        "video_llava": ImageTiles,
         "vipllava": ImageTiles,
     }
 )
@@ -90,7 +99,6 @@ VISION_TOWERS: Mapping[str, type[VisionTower]] = MappingProxyType(
 
 _REASONS: Mapping[str, str] = MappingProxyType(
     {
-        "lfm2_vl": "the vision tower resizes its positions to the size of each image",
         **dict.fromkeys(
             ("llava_next", "llava_next_video", "llava_onevision"),
             "transformers joins the tiles of an image by the size of the image",
@@ -143,12 +151,12 @@ def export_vision_language(loaded: LanguageModel, request: Request) -> None:
     """Write vision.onnx, embedding.onnx, decoder.onnx, genai_config.json and the description of the preprocessing."""
     model_type = loaded.model.config.model_type
     if model_type not in VISION_TOWERS:
-        reason = f": {_REASONS[model_type]}" if model_type in _REASONS else f", only {', '.join(VISION_TOWERS)}"
-        raise ArgumentError(
-            "model",
-            f"vision-language models of type {model_type!r} are not supported{reason}",
-            hint="for text alone, export the language model by itself",
-        )
+        reason = f": {_REASONS[model_type]}" if model_type in _REASONS else ""
+        hint = "for text alone, export the language model by itself"
+        if _runs_in_parts(loaded.model):
+            hint = "fxonnx.huggingface.export writes its parts, which fxonnx.huggingface.load runs"
+        problem = f"vision-language models of type {model_type!r} are not supported{reason}"
+        raise ArgumentError("model", problem, hint=hint)
     has_pixtral = model_type == "llava" and loaded.model.config.vision_config.model_type == "pixtral"
     tower = (Pixtral if has_pixtral else VISION_TOWERS[model_type])(loaded.model)
     if "input_features" not in tower.inputs() and getattr(loaded.model.config, "audio_config", None) is not None:
@@ -174,6 +182,16 @@ def export_vision_language(loaded: LanguageModel, request: Request) -> None:
         request.announce("verify")
         with rounded_parts(parts, programs):
             _verify(loaded, tower, request)
+
+
+def _runs_in_parts(model: Any) -> bool:
+    """Whether ``fxonnx.huggingface`` exports a model."""
+    try:
+        check_image_text(model)
+        cached_states(model, "")
+    except ArgumentError:
+        return False
+    return True
 
 
 def _parts(model: Any, tower: VisionTower, request: Request) -> dict[str, Part]:

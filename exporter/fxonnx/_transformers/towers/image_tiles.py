@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ArgumentError
+from ..core import attention_function
 from ..parts import Part
 from ..samples import cast
-from .vision_towers import TOWER_OPTIONS, EmbeddingDecoder, Qwen, VisionTower
+from .vision_towers import TOWER_OPTIONS, EmbeddingDecoder, Qwen, VisionTower, attend_within_segments
 
 __all__ = [
     "AudioClips",
@@ -26,6 +27,7 @@ __all__ = [
     "Ovis2",
     "PaddleOcr",
     "PaliGemma",
+    "Qwen3Asr",
     "Qwen3_5",
 ]
 
@@ -376,6 +378,40 @@ class AudioClips(ImageTiles):
 
     def config_entries(self) -> tuple[dict[str, Any], dict[str, Any]]:
         return {}, {"inputs": {"pixel_values": "input_features"}}
+
+
+class Qwen3AsrFeatures(AudioFeatures):
+    """The audio of Qwen3-ASR, whose layers attend within windows of some chunks of each clip."""
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        mask, config = inputs["input_features_mask"], self.model.config.audio_config
+        chunk = 2 * config.n_window
+        clips, chunks = mask.shape[0], mask.shape[1] // chunk
+        window = torch.arange(chunks, device=mask.device) // (config.n_window_infer // chunk)
+        segment = torch.arange(clips, device=window.device)[:, None] * chunks + window
+        counts = self.model.audio_tower._post_cnn_length(mask.view(clips, chunks, chunk).sum(-1))
+        # Only the last chunk of a clip is shorter, so that windows of chunks are those of transformers.
+        segments = segment.flatten().repeat_interleave(counts.flatten())
+        with attention_function(self.model.audio_tower, attend_within_segments):
+            return super().forward(**inputs, cu_seqlens=segments, max_seqlen=torch.tensor(1))
+
+
+class Qwen3Asr(AudioClips):
+    """Qwen3-ASR: clips of a whole number of chunks, of which a mask says how much is audio."""
+
+    features = Qwen3AsrFeatures
+
+    def _sizes(self) -> dict[str, int]:
+        return {"frames": 6 * self.vision_config.n_window}
+
+    def _tiles(self, count: int) -> dict[str, Tensor]:
+        length = 4 * self.vision_config.n_window
+        mask = torch.ones(count, length, dtype=torch.int64, device=self.model.device)
+        mask[-1, self.vision_config.n_window :] = 0
+        return {
+            "input_features": self._normal(count, self.vision_config.num_mel_bins, length),
+            "input_features_mask": mask,
+        }
 
 
 class Grid(Qwen):

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from ...errors import ArgumentError
 from ..core import attention_function
+from ..families.image_text import image_token
 from ..parts import Call, Part, input_dtype
-from .image_text import image_token
 
 __all__ = [
     "TOWER_OPTIONS",
@@ -27,6 +27,7 @@ __all__ = [
     "Qwen2_5",
     "Qwen3",
     "VisionTower",
+    "attend_within_segments",
 ]
 
 TOWER_OPTIONS: Mapping[str, Any] = MappingProxyType({"quantize": None})
@@ -277,7 +278,7 @@ class QwenFeatures(nn.Module):
         row, column = token // width, token % width
         positions = torch.stack([row * merge + inner // merge, column * merge + inner % merge], dim=-1)
         arguments = self._windows(tokens, row, column, width) | self._interpolation(positions, image_grid_thw[0, 1:])
-        with attention_function(self.visual, _attend_within_segments):
+        with attention_function(self.visual, attend_within_segments):
             output = self.visual(
                 pixel_values,
                 grid_thw=image_grid_thw,
@@ -560,7 +561,7 @@ class Gemma3Decoder(EmbeddingDecoder):
         return self.step(inputs_embeds[..., :-1], attention_mask, position_ids, past_key_values, token_type_ids=kinds)
 
 
-def _attend_within_segments(
+def attend_within_segments(
     _module: nn.Module,
     query: Tensor,
     key: Tensor,
