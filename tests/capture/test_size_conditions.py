@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
+import onnxruntime
 import pytest
 import torch
 from torch import nn
@@ -211,3 +213,39 @@ def test_other_branches_on_a_smaller_size_are_not_valid_for_equal_sizes(function
             (torch.rand(4, 3), torch.rand(6, 3)),
             dynamic_shapes={"x": {0: "n"}, "y": {0: "m"}},
         )
+
+
+def test_a_condition_that_only_one_element_asks(tmp_path: Path) -> None:
+    """At the rows of the example, both branches are the same."""
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[1] == 1:
+            x = x * (2 if x.shape[0] > 9 else 1)
+        return x + 1
+
+    with pytest.warns(UserWarning, match="h != 1"):
+        fxonnx.export(Function(scaled), (torch.rand(5, 3),), tmp_path / "m.onnx", dynamic_shapes=({0: "n", 1: "h"},))
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    x = torch.rand(12, 3)
+    assert session.run(None, {"x": x.numpy()})[0] == pytest.approx(scaled(x).numpy())
+    with pytest.raises(Exception, match=r"requires h != 1"):
+        session.run(None, {"x": torch.ones(12, 1).numpy()})
+
+
+def test_a_condition_that_only_other_values_ask(tmp_path: Path) -> None:
+    """With the values of the example, Python asks for no size."""
+
+    def chosen(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        z = -(x[0] + y)
+        return y if z.sum() > 0 and len(x) % 2 == 0 else z
+
+    x, y = torch.tensor([[1.5, 0.25, 0.75]] * 3), torch.tensor([0.25, -1.5, -1.25])
+    shapes = ({0: "n"}, None)
+    with pytest.warns(UserWarning, match="n % 2 == 1"):
+        fxonnx.export(Function(chosen), (x, y), tmp_path / "m.onnx", dynamic_shapes=shapes)
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    for rows in (1, 3, 5):
+        x = torch.rand(rows, 3) - 0.5
+        assert session.run(None, {"x": x.numpy(), "y": y.numpy()})[0] == pytest.approx(chosen(x, y).numpy())
+    with pytest.raises(Exception, match=r"requires n % 2 == 1"):
+        session.run(None, {"x": -torch.ones(2, 3).numpy(), "y": y.numpy()})
