@@ -73,7 +73,8 @@ def variations(capture: Capture, call: BoundCall) -> Iterator[Variation]:
         if on_gpu and label.startswith("counts") and label != "counts of 0":
             continue
         changed = _with_change(capture, call.args, call.kwargs, label)
-        if index == 1:
+        if index == _FIRST:
+            # Not before the counts, which reach branches: there may be many sizes.
             yield from _sizes(capture, call)
         if changed is not None:
             yield replace(changed, is_required=index == 0 or not has_coverage or label.startswith("counts"))
@@ -255,3 +256,5 @@ _CHANGES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = MappingProxyTyp
         "with noise": _perturbed,
     }
 )
+_FIRST = 4
+"""The number of changes before other sizes."""
