@@ -64,6 +64,10 @@ class Variation:
         return replace(self, labels=self.labels[:calls], calls=self.calls[:calls])
 
 
+_FIRST_AT_THE_EXAMPLE = 4
+"""So many changes are made before those of sizes: negated values, and counts."""
+
+
 def variations(capture: Capture, call: BoundCall) -> Iterator[Variation]:
     """Yield the example, then other values of its inputs and other sizes, the most telling ones first."""
     yield Variation.of("example", call.args, call.kwargs, is_required=True)
@@ -73,8 +77,8 @@ def variations(capture: Capture, call: BoundCall) -> Iterator[Variation]:
         if on_gpu and label.startswith("counts") and label != "counts of 0":
             continue
         changed = _with_change(capture, call.args, call.kwargs, label)
-        if index == _FIRST:
-            # Not before the counts, which reach branches: there may be many sizes.
+        if index == _FIRST_AT_THE_EXAMPLE:
+            # The sizes in the source of a large file would take all runs.
             yield from _sizes(capture, call)
         if changed is not None:
             yield replace(changed, is_required=index == 0 or not has_coverage or label.startswith("counts"))
@@ -256,5 +260,3 @@ _CHANGES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = MappingProxyTyp
         "with noise": _perturbed,
     }
 )
-_FIRST = 4
-"""The number of changes before other sizes."""
