@@ -215,6 +215,7 @@ _SMALL: Mapping[str, Options] = {
         "text_config": _SECTIONS,
     },
     "qwen2_5_omni_thinker": {
+        **{"vision_start_token_id": 296, "vision_end_token_id": 295, "image_token_id": 299, "video_token_id": 298},
         "vision_config": {**_QWEN, "out_hidden_size": 64, "window_size": 16, "fullatt_block_indexes": [1]},
         "text_config": _SECTIONS,
     },

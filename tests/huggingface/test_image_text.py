@@ -28,7 +28,15 @@ def text(model_type: str, **options: Any) -> dict[str, Any]:
     return {**TEXT, "model_type": model_type, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, **options}
 
 
-NIGHTLY_GRIDS = ("glm4v", "glm_ocr", "hyperclovax_vision_v2", "minimax_m3_vl", "qwen2_vl", "qwen2_5_vl")
+NIGHTLY_GRIDS = (
+    "glm4v",
+    "glm_ocr",
+    "hyperclovax_vision_v2",
+    "minimax_m3_vl",
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen2_5_omni_thinker",
+)
 
 MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "llava": ("Llava", {"vision_config": CLIP, "text_config": text("llama")}),
@@ -163,6 +171,14 @@ def test_images_with_grids(tmp_path: Path, name: str) -> None:
             ArgumentError, match="pixel_values_videos: the exported files compute images only, no video"
         ):
             call(input_ids=torch.tensor([[3, 298, 4]]), **video)
+
+
+def test_models_that_look_up_a_number_of_patches(tmp_path: Path) -> None:
+    model = make_multimodal("AutoModelForMultimodalLM", "aria")
+    with pytest.raises(
+        ArgumentError, match="does not compute features of pixels alone: 'Number of patches 4 not found"
+    ):
+        fxonnx.huggingface.export(model, tmp_path / "out")
 
 
 def test_further_features_for_layers(tmp_path: Path) -> None:

@@ -95,9 +95,9 @@ def check_image_text(model: Any) -> None:
         sample = image_inputs(model, Sizes())
         with torch.no_grad():
             found = model.get_image_features(**cast(sample, model.dtype))
-            _joined(found)
-    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
-        reason = str(error).splitlines()[0]
+            image_features(model, module_of_features(model), **sample)
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ArgumentError(
             "model", f"{name} does not compute features of pixels alone: {reason}", hint=hint
         ) from error
