@@ -42,9 +42,9 @@ def windowed(x: torch.Tensor) -> torch.Tensor:
     """The relations of a network that halves an image five times and has windows of 7, as SwinUNETR."""
     n = x.shape[1]
     if n % 32 != 0:
-        return x
+        raise ValueError("size")
     if n // 8 > 7:
-        return x - 1
+        raise ValueError("windows")
     return torch.cat((x, x[:, : n // 32]), 1) * 2
 
 
@@ -54,7 +54,9 @@ def squared(x: torch.Tensor) -> torch.Tensor:
 
 
 def grid(x: torch.Tensor) -> torch.Tensor:
-    return x * 2 if (x.shape[1] // 2) * (x.shape[2] // 2) == 1 and x.shape[1] % 2 == 0 and x.shape[2] < 3 else x
+    if (x.shape[1] // 2) * (x.shape[2] // 2) != 1 or x.shape[1] % 2 != 0 or x.shape[2] >= 3:
+        raise ValueError("grid")
+    return x * 2
 
 
 d = Dim("d")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_true
 
-from fxonnx_translations._builder.size_values import SizeValues, UndefinedSizeError
+from fxonnx_translations._builder.size_values import EVALUATION_ERRORS, SizeValues, UndefinedSizeError
 from fxonnx_translations._torch_compat import FakeTensor, OpOverload, pytree
 
 from ..._nodes import input_of, schema_of, written_arguments
@@ -45,10 +46,7 @@ _MAY_COPY = frozenset(
 # torch.tensor(...) is captured with detach_.
 _CHANGE_NO_MEMORY = frozenset({torch.ops.aten.detach_.default, torch.ops.aten.requires_grad_.default})
 
-# The size for which a data-dependent size is taken: no layout is special at it.
-_DATA_DEPENDENT_SIZE = 7
-_LARGE = 1025
-_MOST_AT_ONCE = 3  # sizes
+_DATA_DEPENDENT_SIZE, _LARGE, _MOST_AT_ONCE = 7, 1025, 3  # no layout is special at 7
 
 
 @dataclass(frozen=True)
@@ -165,10 +163,10 @@ def _copy_guards(
             yield Guard(condition, line_of_node(seen))
     for node in copies:
         seen = first_seen([node]) or (node if node in addressed else None)
+        known = [*layouts, *(condition for condition, deciding in flipping.items() if node in deciding)]
         if seen is not None:
-            known = [*layouts, *(condition for condition, deciding in flipping.items() if node in deciding)]
-            for condition in _joint_conditions(node, examples, known):
-                yield Guard(condition, line_of_node(seen))
+            line = line_of_node(seen)
+            yield from (Guard(condition, line) for condition in _joint_conditions(node, examples, known))
 
 
 def _writes(graph: torch.fx.Graph) -> list[Node]:
@@ -377,7 +375,9 @@ class _Examples:
 
     def may_hold(self, relation: sympy.Basic, values: Mapping[sympy.Symbol, int]) -> bool:
         """Whether a relation is not false at other values of some symbols."""
-        return relation.subs({**self._values, **values}) is not sympy.false
+        with suppress(*EVALUATION_ERRORS):  # the model fails at these values before
+            return relation.subs({**self._values, **values}) is not sympy.false
+        return False
 
     def several(self, symbols: Sequence[sympy.Symbol]) -> Iterator[dict[sympy.Symbol, int]]:
         """Small and large values of up to so many of some symbols at once, the others as in the example."""
