@@ -60,9 +60,21 @@ def reflects_a_wide_one(x: torch.Tensor) -> torch.Tensor:
     return F.pad(x, (17, 17, 0, 0), "reflect") if x.shape[-1] > 16 else x + 1
 
 
+def pads_by_a_tensor_of_sizes(x: torch.Tensor) -> torch.Tensor:
+    """A tensor of sizes, beside a padding to a multiple."""
+    sizes, rest = torch.tensor(x.shape), int(x.shape[-1]) % 8
+    if rest:
+        x = torch.cat([x, torch.zeros([*x.shape[:-1], 8 - rest])], -1)
+    return x.unflatten(-1, (-1, 8)).sum(-1) * sizes[-1] + torch.as_tensor(x.shape)[-2]
+
+
 @pytest.mark.parametrize("example", [(16, 24), (13, 21), (16, 21)], ids=str)
 @pytest.mark.parametrize(
-    "function", [pads_before_and_cuts, works_in_windows, fills_where_sizes_differ, centers_after_pooling]
+    "function",
+    [
+        *(pads_before_and_cuts, works_in_windows, fills_where_sizes_differ, centers_after_pooling),
+        pads_by_a_tensor_of_sizes,
+    ],
 )
 def test_sizes_that_are_equal_where_a_branch_runs(
     function: Callable[..., Any], example: tuple[int, int], tmp_path: Path

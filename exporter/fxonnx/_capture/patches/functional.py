@@ -79,7 +79,7 @@ def _frequencies(
 
 def _as_tensor(original: Callable[..., Tensor], data: Any, *args: Any, **options: Any) -> Tensor:
     """``torch.as_tensor`` of a number of sizes, or of a list with sizes or tensors, as ``torch.tensor``."""
-    if not isinstance(data, Tensor) and any(isinstance(item, _SYMBOLIC | Tensor) for item in pytree.tree_leaves(data)):
+    if not isinstance(data, Tensor) and any(isinstance(item, _SYMBOLIC | Tensor) for item in _items(data)):
         names = ("dtype", "device")[: len(args)]
         return torch.tensor(data, **dict(zip(names, args, strict=True)), **options)
     return original(data, *args, **options)
@@ -93,7 +93,7 @@ def _tensor(original: Callable[..., Tensor], data: Any, **options: Any) -> Tenso
 
     torch.export computes it of sizes in the same way, but knows the function by its identity.
     """
-    leaves = pytree.tree_leaves(data)
+    leaves = _items(data)
     is_traced = any(isinstance(item, Tensor | _SYMBOLIC) for item in leaves)
     if isinstance(data, Tensor) or not is_traced or not all(map(_is_number, leaves)):
         return original(data, **options)
@@ -111,6 +111,11 @@ def _tensor(original: Callable[..., Tensor], data: Any, **options: Any) -> Tenso
         return torch.scalar_tensor(items, dtype=dtype, device=device)
 
     return joined(data).requires_grad_(options.get("requires_grad", False))
+
+
+def _items(data: Any) -> list[Any]:
+    """The items of nested sequences, of any classes of them."""
+    return [item for part in data for item in _items(part)] if isinstance(data, list | tuple) else [data]
 
 
 def _is_number(item: Any) -> bool:
