@@ -68,12 +68,46 @@ def pads_by_a_tensor_of_sizes(x: torch.Tensor) -> torch.Tensor:
     return x.unflatten(-1, (-1, 8)).sum(-1) * sizes[-1] + torch.as_tensor(x.shape)[-2]
 
 
+def cuts_from_the_end(x: torch.Tensor) -> torch.Tensor:
+    """The branch knows that the number is positive."""
+    pad = (8 - x.shape[-1] % 8) % 8
+    if pad > 0:
+        x = F.pad(x, (0, pad))
+    x = x.unflatten(-1, (-1, 8)).cumsum(-1).flatten(-2)
+    if pad > 0:
+        x = x[..., :-pad]
+    return x
+
+
+def padded(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    rest = x.shape[-1] - x.shape[-1] // 4 * 4
+    if rest == 0:
+        return x, 0
+    return torch.cat([x, torch.zeros(*x.shape[:-1], 4 - rest)], -1), 4 - rest
+
+
+def cuts_what_a_function_pads(x: torch.Tensor) -> torch.Tensor:
+    x, pad = padded(x)
+    x = x.unflatten(-1, (-1, 4)).cumsum(-1).flatten(-2)
+    return x[..., :-pad] if pad else x
+
+
+def pads_by_a_chosen_number(x: torch.Tensor) -> torch.Tensor:
+    """A condition whose branches compute numbers only."""
+    is_cut = x.shape[-1] % 8 != 0
+    pad = 8 - x.shape[-1] % 8 if is_cut else 0
+    if is_cut:
+        x = F.pad(x, (0, pad))
+    x = x.unflatten(-1, (-1, 8)).cumsum(-1).flatten(-2)
+    return x[..., :-pad] if pad else x
+
+
 @pytest.mark.parametrize("example", [(16, 24), (13, 21), (16, 21)], ids=str)
 @pytest.mark.parametrize(
     "function",
     [
         *(pads_before_and_cuts, works_in_windows, fills_where_sizes_differ, centers_after_pooling),
-        pads_by_a_tensor_of_sizes,
+        *(pads_by_a_tensor_of_sizes, cuts_from_the_end, cuts_what_a_function_pads, pads_by_a_chosen_number),
     ],
 )
 def test_sizes_that_are_equal_where_a_branch_runs(

@@ -41,7 +41,6 @@ from fxonnx_translations._torch_compat import (
     Mod,
     PythonMod,
     ValueRanges,
-    bound_sympy,
     int_oo,
     sym_min,
     sym_not,
@@ -50,9 +49,10 @@ from fxonnx_translations._torch_compat import (
 from .._context_values import activated, active
 from .._own_operators import define_operator
 from .._user_files import is_user_file, is_user_frame
-from .constraints.constraint_solver import are_equal
+from .constraints.constraint_solver import are_equal, holds_where
 from .constraints.guard_recorder import DataEdge, GuardLog, SourceLine, recorded_guards, user_line
-from .constraints.relation_forms import indicator_of, without_floats
+from .constraints.relation_forms import edge_of, indicator_of, without_floats
+from .constraints.size_forms import OtherSizes
 from .data_dependence.checks import answer_at
 from .data_dependence.concrete_values import active_values
 from .evaluating_code import Asking, compares_strides, distinguishes_zero_or_one, evaluating_frame, is_shortcut, relaxed
@@ -67,7 +67,6 @@ __all__ = [
     "answered_beside_data_edges",
     "answered_beside_edges",
     "chosen",
-    "edge_of",
     "edge_places",
     "graphs_run_at_sides",
     "is_size_branch",
@@ -186,27 +185,6 @@ def _next_block(log: GuardLog, original: Callable[..., Any], self: torch.SymInt,
 def _is_assumed(log: GuardLog, size: sympy.Expr, divisor: sympy.Expr) -> bool:
     """Whether the capture assumes that a size is not a multiple of a number."""
     return any(sympy.Ne(kind(size, divisor), 0) in log.edges for kind in (Mod, PythonMod))
-
-
-def edge_of(condition: sympy.Basic, ranges: Mapping[sympy.Symbol, Any]) -> tuple[sympy.Basic, bool] | None:
-    """The sizes beside the edge of a condition as a relation, and the answer there; None without an edge."""
-    condition = without_floats(condition)
-    if isinstance(condition, sympy.Not):
-        negated = edge_of(condition.args[0], ranges)
-        return None if negated is None else (negated[0], not negated[1])
-    if isinstance(condition, sympy.And) and all(isinstance(part, sympy.Eq) for part in condition.args):
-        # Shapes are equal.
-        return sympy.Or(*(sympy.Ne(*part.args) for part in condition.args)), False
-    if not isinstance(condition, sympy.Rel) or not all(side.is_integer for side in condition.args):
-        return None
-    if isinstance(condition, sympy.Eq | sympy.Ne):
-        return sympy.Ne(*condition.args), isinstance(condition, sympy.Ne)
-    # The condition is that a number is positive.
-    number = condition.gts - condition.lts + (0 if isinstance(condition, sympy.Gt | sympy.Lt) else 1)
-    bounds = bound_sympy(number, dict(ranges))
-    if bounds.lower == 0:
-        return sympy.Ne(number, 0), True
-    return (sympy.Ne(1 - number, 0), False) if bounds.upper == 1 else None
 
 
 def _hold(condition: Any, text: str) -> None:
@@ -356,7 +334,12 @@ def traced_size_branches(places: Collection[str], log: GuardLog) -> Iterator[Non
         Patch(target, _equal, "sizes that differ in the example are equal elsewhere")
         for target in ("torch:equal", "torch:Tensor.equal")
     )
-    patches = (evaluation, graphs, *comparisons, *shape_patches(_ComparedShape))
+    guesses = Patch(
+        "torch.fx.experimental.symbolic_shapes:_guard_or",
+        _guard_or_at_side,
+        "a branch knows of sizes what its condition says",
+    )
+    patches = (evaluation, guesses, graphs, *comparisons, *shape_patches(_ComparedShape))
     with applied(patches), activated(SizeBranches(places, log)):
         yield
 
@@ -437,14 +420,15 @@ class _Side:
         log = self.known.log
         before, log.side = log.side, self.condition
         try:
-            with activated(self.known):
+            with activated(OtherSizes()), activated(self.known):
                 return self.branch()
         finally:
             log.side = before
 
     def run_again(self, graph: torch.fx.GraphModule, *args: Any) -> Any:
         """Run the graph of the branch for the same sizes; its guards are recorded."""
-        with activated(replace(self.known, log=GuardLog())), recorded_guards(GuardLog()):
+        known = replace(self.known, log=GuardLog(side=self.condition))
+        with activated(OtherSizes()), activated(known), recorded_guards(GuardLog()):
             return type(graph).forward(graph, *args)
 
 
@@ -536,6 +520,19 @@ def _evaluate_at_side(
     elif not distinguishes_zero_or_one(guard) and compares_strides(evaluating):
         side.log.layouts.setdefault(sympy.Or(sympy.Not(side.log.side), guard), user_line(caller))
     return value
+
+
+def _guard_or_at_side(original: Callable[[Any, bool], bool], condition: Any, default: bool) -> bool:
+    """``guard_or_false``, ``guard_or_true`` of what the condition of a branch decides: ``-p < 0`` in ``if p > 0``."""
+    side = active(SizeBranches)
+    if side is not None and side.sizes and isinstance(condition, torch.SymBool):
+        asked = condition.node.shape_env.replace(condition.node.expr)
+        found = sympy.sympify(
+            default if not asked.free_symbols <= side.sizes.keys() else asked.xreplace(dict(side.sizes))
+        )
+        if found == sympy.Not(default) and holds_where(asked if found else sympy.Not(asked), side.log.side):
+            return not default
+    return original(condition, default)
 
 
 def _equal(original: Callable[..., Any], input: torch.Tensor, other: torch.Tensor) -> Any:

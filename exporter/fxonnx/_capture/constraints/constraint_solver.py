@@ -38,6 +38,7 @@ __all__ = [
     "are_equal",
     "bounds_of",
     "cancelled",
+    "holds_where",
     "is_implied",
     "limits_of",
     "normal_forms",
@@ -303,6 +304,12 @@ def are_equal(one: sympy.Expr, other: sympy.Expr, where: sympy.Basic) -> bool:
     equal = {size: same for size, same in equations if size.is_Symbol and size not in same.free_symbols}
     difference = sympy.expand((one - other).xreplace(equal))
     return difference == 0 or is_implied(sympy.Eq(difference, 0), {}, _sets_of(parts, {})[0])
+
+
+def holds_where(relation: sympy.Basic, where: sympy.Basic) -> bool:
+    """Whether a relation of sizes is proved to hold where a condition on sizes does."""
+    parts = sympy.And.make_args(sympy.to_nnf(without_floats(where), simplify=False))
+    return is_implied(relation, {}, _sets_of(parts, {})[0])
 
 
 def limits_of(

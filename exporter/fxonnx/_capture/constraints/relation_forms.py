@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import sympy
@@ -10,12 +12,13 @@ from sympy.printing.precedence import PRECEDENCE, precedence
 from sympy.printing.str import StrPrinter
 
 from fxonnx_translations._builder.exact_quotients import CONVERSIONS, exact_integer
-from fxonnx_translations._torch_compat import FloorDiv, Max, Min, sympy_functions
+from fxonnx_translations._torch_compat import FloorDiv, Max, Min, bound_sympy, sympy_functions
 
 from .size_sets import SizeSet, size_function
 
 __all__ = [
     "cases_of_extremes",
+    "edge_of",
     "indicator_of",
     "text_of",
     "without_clamps",
@@ -206,6 +209,27 @@ def indicator_of(condition: sympy.Basic) -> sympy.Expr | None:
         return differs if isinstance(condition, sympy.Ne) else 1 - differs
     excess = condition.gts - condition.lts + (0 if isinstance(condition, sympy.Gt | sympy.Lt) else 1)
     return Max(0, Min(1, excess))
+
+
+def edge_of(condition: sympy.Basic, ranges: Mapping[sympy.Symbol, Any]) -> tuple[sympy.Basic, bool] | None:
+    """The sizes beside the edge of a condition as a relation, and the answer there; None without an edge."""
+    condition = without_floats(condition)
+    if isinstance(condition, sympy.Not):
+        negated = edge_of(condition.args[0], ranges)
+        return None if negated is None else (negated[0], not negated[1])
+    if isinstance(condition, sympy.And) and all(isinstance(part, sympy.Eq) for part in condition.args):
+        # Shapes are equal.
+        return sympy.Or(*(sympy.Ne(*part.args) for part in condition.args)), False
+    if not isinstance(condition, sympy.Rel) or not all(side.is_integer for side in condition.args):
+        return None
+    if isinstance(condition, sympy.Eq | sympy.Ne):
+        return sympy.Ne(*condition.args), isinstance(condition, sympy.Ne)
+    # The condition is that a number is positive.
+    number = condition.gts - condition.lts + (0 if isinstance(condition, sympy.Gt | sympy.Lt) else 1)
+    bounds = bound_sympy(number, dict(ranges))
+    if bounds.lower == 0:
+        return sympy.Ne(number, 0), True
+    return (sympy.Ne(1 - number, 0), False) if bounds.upper == 1 else None
 
 
 class _Printer(StrPrinter):  # type: ignore[misc]

@@ -39,6 +39,7 @@ from .size_sets import Known, SizeFunction, size_function
 
 __all__ = [
     "CACHED_OPERATIONS",
+    "OtherSizes",
     "SizeForms",
     "SizeSamples",
     "cached_expression",
@@ -332,6 +333,11 @@ def decide_relation(
     return forms.samples.answer(original, relation, lhs, rhs)
 
 
+@dataclass(frozen=True)
+class OtherSizes:
+    """Active where a branch is traced for other sizes than those of the example."""
+
+
 def guard_or(original: Callable[[Any, bool], bool], condition: Any, default: bool) -> bool:
     """Replacement of ``guard_or_false`` and ``guard_or_true``, which return the default for an undecided condition.
 
@@ -342,6 +348,7 @@ def guard_or(original: Callable[[Any, bool], bool], condition: Any, default: boo
         forms is not None
         and isinstance(condition, torch.SymBool)
         and condition.node._hint is default
+        and active(OtherSizes) is None
         and shape_config.backed_size_oblivious
         and _is_typical(forms, condition.node.shape_env)
     ):

@@ -278,11 +278,13 @@ def symbolic_branch(
         vars(run)["branch"] = branch
         return run
 
-    predicate = as_condition(condition)
-    with unknown_values():
-        results = torch.ops.higher_order.cond(
-            predicate, *(traced(branch) for branch in branches), (*operands.tensors.values(), *numbers)
-        )
+    results: Sequence[torch.Tensor] = ()
+    if choose is None or plan.outputs or operands.written:
+        predicate = as_condition(condition)
+        with unknown_values():
+            results = torch.ops.higher_order.cond(
+                predicate, *(traced(branch) for branch in branches), (*operands.tensors.values(), *numbers)
+            )
     count = len(plan.outputs)
     operands.write_back(results[count:])
     plan.set_outputs(results)
