@@ -249,3 +249,37 @@ def test_a_condition_that_only_other_values_ask(tmp_path: Path) -> None:
         assert session.run(None, {"x": x.numpy(), "y": y.numpy()})[0] == pytest.approx(chosen(x, y).numpy())
     with pytest.raises(Exception, match=r"requires n % 2 == 1"):
         session.run(None, {"x": -torch.ones(2, 3).numpy(), "y": y.numpy()})
+
+
+def chosen_number_cuts(x: torch.Tensor) -> torch.Tensor:
+    n = x.shape[-1]
+    cut = n % 4 if n % 3 == 1 else 0
+    end = n - cut if cut >= 2 else 1
+    return x[..., :end] * 2
+
+
+def chosen_number_of_two_dims(x: torch.Tensor) -> torch.Tensor:
+    n, m = x.shape[-1], x.shape[0]
+    cut = (n * m) % 5 if n % 3 == 1 else 0
+    return x[..., :cut] if cut > 0 else x
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("function", [chosen_number_cuts, chosen_number_of_two_dims])
+@pytest.mark.parametrize("example", [(3, 16), (4, 9), (2, 21)], ids=str)
+def test_a_number_that_is_another_one_at_an_edge(
+    function: Callable[..., Any], example: tuple[int, int], tmp_path: Path
+) -> None:
+    """It decides a later condition, which few sizes at the edge answer in another way than the others."""
+    path, shapes = tmp_path / "m.onnx", ({0: "m", 1: "n"},)
+    program = fxonnx.export(Function(function), (torch.rand(*example),), path, dynamic_shapes=shapes)
+    session = onnxruntime.InferenceSession(path)
+    for m in (2, 3, 8):
+        for n in range(1, 30):
+            x = torch.rand(m, n)
+            limits = [one for one in program.record.constraints if not one.holds({"m": m, "n": n})]
+            if limits:
+                with pytest.raises(Exception, match="requires"):
+                    session.run(None, {"x": x.numpy()})
+            else:
+                torch.testing.assert_close(torch.from_numpy(session.run(None, {"x": x.numpy()})[0]), function(x))

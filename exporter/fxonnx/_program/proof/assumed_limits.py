@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import sympy
@@ -237,6 +238,8 @@ def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint] | No
     if paths is not None and not _is_decided(paths):
         confirmed = {one for one in confirmed if is_right((one,), has_other_sizes=True)}
         confirmed = confirmed if _is_decided(paths) else set()
+    if paths is not None:
+        confirmed = _right_at_many(candidate, prover, edges, confirmed, paths)
     if has_both and prover.coverage.missing():
         # Branches on values are left, which other values take.
         confirmed = {one for one in confirmed if is_right((one,), has_values=True)}
@@ -297,6 +300,54 @@ def _is_right_at(
             if not prover.coverage.missing():
                 break
     return "different" not in statuses and "equal" in statuses if statuses else None
+
+
+_RANGE = 41
+_MOST_FURTHER_SIZES = 24
+_SHARE_OF_EXPORT = 0.3
+_SECONDS_PER_NODE = 2e-4
+"""Of a run of program and model with records of its calls."""
+
+
+def _right_at_many(
+    capture: Capture,
+    prover: Prover,
+    edges: Sequence[Constraint],
+    confirmed: set[Constraint],
+    paths: Mapping[str, CodePath],
+) -> set[Constraint]:
+    """The confirmed edges that are right at many sizes as well, as far as these take a small part of the export.
+
+    Numbers that are other ones at the edge may decide later conditions, for which few sizes give another answer.
+    """
+    program, limits, right = capture.exported_program, capture.limits, set(confirmed)
+    seconds = forward_seconds(program) + _SECONDS_PER_NODE * len(program.graph.nodes)
+    budget = _SHARE_OF_EXPORT * export_seconds(program) / max(seconds * len(confirmed), 1e-9)
+    given = limits.sizes(prover.example.inputs)
+    if may_index_on_gpu(prover.example.inputs):
+        return confirmed
+    for edge in confirmed:
+        kept = [one for one in edges if one not in confirmed]
+        violated = Constraint("", sympy.Not(edge.expression), edge.dims)
+        valid = replace(limits, constraints=(*limits.constraints, *kept, violated))
+        found = (sizes for sizes in _many_sizes(given, edge.dims) if valid.violated(sizes) is None)
+        for sizes in islice(found, min(_MOST_FURTHER_SIZES, int(budget))):
+            if _status_of_branches(capture, prover, _resized(capture, prover, sizes), paths) == "different":
+                right.discard(edge)
+                break
+    return right
+
+
+def _many_sizes(given: Mapping[str, int], names: Collection[str]) -> Iterator[dict[str, int]]:
+    """Sizes around those of the example, of some dims and of all, with all remainders of small numbers."""
+    for number in range(1, _RANGE):
+        for changed in (names, given) if len(given) > len(names) else (names,):
+            # The range is a prime number: each dim has each size once, in another order.
+            yield {**given} | {
+                name: max(0, given[name] - _RANGE // 2) + (7 + 5 * at) * number % _RANGE
+                for at, name in enumerate(given)
+                if name in changed
+            }
 
 
 _LARGEST_GROWTH = 16
