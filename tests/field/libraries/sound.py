@@ -75,7 +75,9 @@ def _whisper(call: Any, calls: Calls, dims: Any) -> Model:
 
     sizes = {"n_audio_ctx": 100, "n_audio_state": 64, "n_audio_head": 2, "n_audio_layer": 2}
     text = {"n_vocab": 1000, "n_text_ctx": 40, "n_text_state": 64, "n_text_head": 2, "n_text_layer": 2}
-    return Model(Whisper(ModelDimensions(n_mels=80, **sizes, **text)), calls, dims, call=call)
+    model = Whisper(ModelDimensions(n_mels=80, **sizes, **text))
+    nn.init.normal_(model.decoder.positional_embedding)  # whisper leaves it without values
+    return Model(model, calls, dims, call=call)
 
 
 @row("openai-whisper")
