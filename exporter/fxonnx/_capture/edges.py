@@ -337,7 +337,7 @@ def traced_size_branches(places: Collection[str], log: GuardLog) -> Iterator[Non
     guesses = Patch(
         "torch.fx.experimental.symbolic_shapes:_guard_or",
         _guard_or_at_side,
-        "a branch knows of sizes what its condition says",
+        "the condition of a branch decides others there",
     )
     patches = (evaluation, guesses, graphs, *comparisons, *shape_patches(_ComparedShape))
     with applied(patches), activated(SizeBranches(places, log)):
@@ -523,7 +523,7 @@ def _evaluate_at_side(
 
 
 def _guard_or_at_side(original: Callable[[Any, bool], bool], condition: Any, default: bool) -> bool:
-    """``guard_or_false``, ``guard_or_true`` of what the condition of a branch decides: ``-p < 0`` in ``if p > 0``."""
+    """``guard_or_false``, ``guard_or_true`` where the condition of a branch decides: ``-p < 0`` in ``if p > 0``."""
     side = active(SizeBranches)
     if side is not None and side.sizes and isinstance(condition, torch.SymBool):
         asked = condition.node.shape_env.replace(condition.node.expr)

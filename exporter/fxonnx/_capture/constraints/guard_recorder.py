@@ -416,7 +416,7 @@ def guard_or_defer_runtime_assert(
 
 @contextmanager
 def assertions_of_branch(environment: ShapeEnv) -> Iterator[None]:
-    """Forget after the context what its operators require of values that were computed before it.
+    """Forget, after the context, requirements of its operators for values that were computed before it.
 
     It holds in a branch or the body of a loop only: in ``x.new_zeros(4 - n)``, n is at most 4.
     """
@@ -439,7 +439,7 @@ def assertions_of_branch(environment: ShapeEnv) -> Iterator[None]:
             if not known.isdisjoint(axiom.free_symbols):
                 del environment.axioms[axiom]
         environment.size_like -= sizes
-        # What torch keeps of earlier questions is of these versions.
+        # Answers that torch keeps are of these versions.
         environment._version_counter += 1
         environment._replacements_version_counter += 1
         if recorder is not None:
