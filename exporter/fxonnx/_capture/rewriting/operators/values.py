@@ -389,7 +389,7 @@ class _Substitution(TorchFunctionMode):
 
         args, kwargs = pytree.tree_map_only(torch.Tensor, operand, (args, kwargs or {}))
         result = _call(func, args, kwargs)
-        # What writes to a tensor returns it: a variable that is assigned the result stays the same tensor.
+        # In-place operators return their tensor: a variable that is assigned the result stays the same tensor.
         return outer.get(id(result), result)
 
 
