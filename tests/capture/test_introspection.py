@@ -205,6 +205,7 @@ def test_types_in_branches() -> None:
             y = torch.cond(x.sum() > 0, true, lambda x: x * 4, (x,))
             if x.sum() < 0:
                 y = y + (1 if type(x) is torch.Tensor and isinstance(x.shape[0], int) else 2)
+                y = y * (3 if x.__class__.__name__ == "Tensor" and x.shape[0].__class__ is int else 4)
             return y
 
     model = Branches().eval()
@@ -243,23 +244,55 @@ DIFFERENT: dict[str, tuple[Callable[..., Any], str]] = {
 """Questions whose answer differs during a capture, with the departure."""
 
 
-def departs(detail: str, function: str, *args: Any, **kwargs: Any) -> None:
-    """Check that an export records a departure, or refuses the difference that it causes."""
+def departs(detail: str, function: str, *args: Any, **kwargs: Any) -> Any:
+    """Check that an export records a departure, and return it, or that it refuses the difference."""
     try:
         program = fxonnx.export(*args, **kwargs)
     except CaptureError as error:
         assert detail in str(error)  # noqa: PT017 - the export need not fail
-        return
+        return None
     departures = [item for item in program.record.proof.departures if item.kind is DepartureKind.INTROSPECTION]
     assert detail in [item.detail for item in departures]
     assert all(__file__ in item.line and function in item.line for item in departures if item.line)
+    return program
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_different_answers_are_departures(name: str) -> None:
     asks, detail = DIFFERENT[name]
     model = Asking(asks).eval()
-    departs(detail, asks.__name__, model, (torch.randn(3, 4),), dynamic_shapes=({0: "n"},))
+    program = departs(detail, asks.__name__, model, (torch.randn(3, 4),), dynamic_shapes=({0: "n"},))
+    for n in () if program is None else (1, 2, 3, 5):
+        check(program, model, torch.randn(n, 4))
+
+
+class AsksFromFour(nn.Module):
+    """The branch in which the capture differs is for a count that is neither in the example nor small."""
+
+    def __init__(self, asks: Callable[[Tensor], bool]) -> None:
+        super().__init__()
+        self.asks = asks
+
+    def forward(self, x: Tensor, k: Tensor) -> Tensor:
+        if -2 < k < 4:
+            return x + 1
+        return x * (2 if self.asks(x) else 3)
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [lambda x: _match(Asking(min), x), lambda x: str(x.shape[0]).isdigit(), lambda x: x[0, :1].__class__ is Tensor],
+    ids=["pattern", "text", "class"],
+)
+def test_branches_for_other_counts_are_compared(asks: Callable[[Tensor], bool]) -> None:
+    with pytest.raises(CaptureError, match="inputs made of the example: counts of (4|5|-2)"):
+        fxonnx.export(AsksFromFour(asks).eval(), (torch.randn(3, 4), torch.tensor(0)), dynamic_shapes=({0: "n"}, None))
+
+
+def test_a_true_value_for_other_counts_is_compared() -> None:
+    function = lambda x, k: x * 2 if (k > 7).item() is True else x  # noqa: E731
+    with pytest.raises(CaptureError, match="inputs made of the example: counts of 8"):
+        fxonnx.export(Function(function).eval(), (torch.randn(3, 4), torch.tensor(0)))
 
 
 @pytest.mark.parametrize(

@@ -161,9 +161,17 @@ def can_perturb(weights: Mapping[str, torch.Tensor]) -> bool:
 
 
 def perturbed_weights(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies of weights with changes of 1e-6; names that share a tensor share its copy."""
-    changed = {id(value): perturbed(value.detach(), zeros=True) for value in weights.values()}
+    """Copies of weights with changes of 1e-6; names that share a tensor share its copy.
+
+    Those of parameters are parameters, since a model may ask for the class.
+    """
+    changed = {id(value): _perturbed_weight(value) for value in weights.values()}
     return {name: changed[id(value)] for name, value in weights.items()}
+
+
+def _perturbed_weight(value: torch.Tensor) -> torch.Tensor:
+    made = perturbed(value.detach(), zeros=True)
+    return torch.nn.Parameter(made, value.requires_grad) if type(value) is torch.nn.Parameter else made
 
 
 def _is_exact(tensor: torch.Tensor) -> bool:

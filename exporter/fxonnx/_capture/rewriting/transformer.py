@@ -446,6 +446,12 @@ class _Expressions(ast.NodeTransformer):
             node.func = _locate(_call_helper(helper, [node.func]), node)
         return node
 
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        self.generic_visit(node)
+        if node.attr != "__class__" or not isinstance(node.ctx, ast.Load):
+            return node
+        return _locate(_call_helper("class_of", [node.value]), node)
+
     def visit_List(self, node: ast.List) -> ast.expr:
         match node.elts:
             case [ast.Starred(ast.GeneratorExp() as generator)]:

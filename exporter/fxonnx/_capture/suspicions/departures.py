@@ -22,6 +22,7 @@ __all__ = [
     "DepartureKind",
     "Evidence",
     "is_recording",
+    "numbers_in_conditions",
     "record_departure",
     "recorded_departures",
     "refused",
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 
+_PLACE = re.compile(r"(.+?):(\d+) in ")
 _MOST_SIZES = 6
 _LARGEST_SIZE = 4096
 
@@ -141,11 +143,22 @@ def refused(departures: Iterable[Departure], error: CaptureError) -> tuple[Depar
     return tuple(replace(one, refusal=error) if one.kind is DepartureKind.LAST else one for one in departures)
 
 
+def numbers_in_conditions(departures: Iterable[Departure]) -> list[int]:
+    """The integers in the lines of rewritten control flow and of introspection, with which a count may be compared."""
+    found: dict[int, None] = {}
+    for departure in departures:
+        place = _PLACE.match(departure.line)
+        if place is None or departure.kind not in (DepartureKind.REWRITTEN, DepartureKind.INTROSPECTION):
+            continue
+        found |= dict.fromkeys(number for number, line in _numbers(place[1], are_texts=False) if line == int(place[2]))
+    return list(found)
+
+
 def sizes_in_source(departures: Iterable[Departure]) -> list[int]:
     """The sizes for which code may differ, by the numbers in its file: those next to the line of a departure first."""
     distances: dict[int, int] = {}
     for departure in departures:
-        place = re.match(r"(.+?):(\d+) in ", departure.line)
+        place = _PLACE.match(departure.line)
         if place is None or departure.decided_by not in (Evidence.SIZES_IN_TEXTS, Evidence.SIZES_IN_CODE):
             continue
         for number, line in _numbers(place[1], are_texts=departure.decided_by is Evidence.SIZES_IN_TEXTS):

@@ -30,7 +30,7 @@ from .variations import Variation, sequences, variations, with_other_values
 
 __all__ = ["Prover", "obstacle", "prove"]
 
-_MAX_RUNS = 24
+_MAX_RUNS = 32
 # Calls of loop bodies in one run, and of torch's functions for each of them.
 _MAX_ITERATIONS = 1000
 _CALLS_PER_ITERATION = 100

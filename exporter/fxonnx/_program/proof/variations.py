@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -14,7 +15,7 @@ import torch
 from fxonnx_translations._torch_compat import pytree
 
 from ..._capture import Capture
-from ..._capture.suspicions.departures import Evidence, sizes_in_source
+from ..._capture.suspicions.departures import Evidence, numbers_in_conditions, sizes_in_source
 from ...errors import ArgumentError
 from ..call_binding import BoundCall
 from ..verification_inputs import SEED, auto_sizes, may_index_on_gpu, random_like, resize_inputs
@@ -64,8 +65,10 @@ class Variation:
         return replace(self, labels=self.labels[:calls], calls=self.calls[:calls])
 
 
-_FIRST_AT_THE_EXAMPLE = 4
-"""So many changes are made before those of sizes: negated values, and counts."""
+_FIRST = 4
+"""So many changes are made before the counts in conditions: negated values, and counts."""
+_MOST_COUNTS = 6
+"""Number of counts in conditions at most."""
 
 
 def variations(capture: Capture, call: BoundCall) -> Iterator[Variation]:
@@ -73,15 +76,25 @@ def variations(capture: Capture, call: BoundCall) -> Iterator[Variation]:
     yield Variation.of("example", call.args, call.kwargs, is_required=True)
     has_coverage = all(one.decided_by is Evidence.COVERAGE for one in capture.departures)
     on_gpu = may_index_on_gpu(pytree.tree_leaves((call.args, call.kwargs)))
-    for index, label in enumerate(_CHANGES):
-        if on_gpu and label.startswith("counts") and label != "counts of 0":
+    labels = _labels(capture)
+    for index, label in enumerate(labels):
+        if on_gpu and label.startswith(_COUNTS) and label != f"{_COUNTS}0":
             continue
         changed = _with_change(capture, call.args, call.kwargs, label)
-        if index == _FIRST_AT_THE_EXAMPLE:
+        if index == _FIRST + len(labels) - len(_CHANGES):
             # The sizes in the source of a large file would take all runs.
             yield from _sizes(capture, call)
         if changed is not None:
-            yield replace(changed, is_required=index == 0 or not has_coverage or label.startswith("counts"))
+            is_count = label in _CHANGES and label.startswith(_COUNTS)
+            yield replace(changed, is_required=index == 0 or not has_coverage or is_count)
+
+
+def _labels(capture: Capture) -> list[str]:
+    """The changes, the most telling ones first: among them counts at both sides of the numbers in conditions."""
+    numbers = numbers_in_conditions(capture.departures)
+    sides = [*(side for number in numbers for side in (number + 1, number, number - 1, -number - 1)), -1]
+    further = [label for label in dict.fromkeys(f"{_COUNTS}{side}" for side in sides) if label not in _CHANGES]
+    return [*islice(_CHANGES, _FIRST), *further[:_MOST_COUNTS], *islice(_CHANGES, _FIRST, None)]
 
 
 def sequences(capture: Capture, call: BoundCall, *, other_sizes: bool = True) -> Iterator[Variation]:
@@ -101,7 +114,7 @@ def sequences(capture: Capture, call: BoundCall, *, other_sizes: bool = True) ->
 def with_other_values(capture: Capture, variation: Variation) -> Iterator[Variation]:
     """Yield inputs of one call, then other values of the same sizes."""
     yield variation
-    for label in _CHANGES:
+    for label in _labels(capture):
         changed = _with_change(capture, *variation.calls[0], label)
         if changed is not None:
             yield replace(changed, labels=(f"{variation.label}, {label}",))
@@ -110,7 +123,7 @@ def with_other_values(capture: Capture, variation: Variation) -> Iterator[Variat
 def _with_change(capture: Capture, args: Any, kwargs: Any, label: str) -> Variation | None:
     """The inputs of a call with a change of their values; None if it changes nothing."""
     leaves, structure = pytree.tree_flatten((args, kwargs))
-    fixed, change = capture.inputs.frozen, _CHANGES[label]
+    fixed, change = capture.inputs.frozen, _change(label)
     changed = [leaf if at in fixed else _changed(change, leaf) for at, leaf in enumerate(leaves)]
     if all(new is old or torch.equal(new, old) for new, old in zip(changed, leaves, strict=True)):
         return None
@@ -146,7 +159,7 @@ def _changed(change: Callable[[torch.Tensor], torch.Tensor], leaf: Any) -> Any:
 def changed_inputs(label: str, args: Any, kwargs: Any, is_input: Callable[[Any], bool]) -> tuple[Any, Any]:
     """Make inputs with other values."""
     made: tuple[Any, Any] = pytree.tree_map(
-        lambda leaf: _changed(_CHANGES[label], leaf) if is_input(leaf) else leaf, (args, kwargs)
+        lambda leaf: _changed(_change(label), leaf) if is_input(leaf) else leaf, (args, kwargs)
     )
     return made
 
@@ -162,7 +175,7 @@ def repeated_inputs(label: str, graph: ir.Graph, args: Any, kwargs: Any) -> tupl
     """
     leaves, structure = pytree.tree_flatten((args, kwargs))
     given, _, change = label.rpartition(", ")
-    if change not in _CHANGES:
+    if not _is_change(change):
         given, change = label, ""
     made = leaves
     if given:
@@ -175,7 +188,7 @@ def repeated_inputs(label: str, graph: ir.Graph, args: Any, kwargs: Any) -> tupl
             random_like(leaf, _shape(value, leaf, sizes), generator) for value, leaf in zip(values, leaves, strict=True)
         ]
     if change:
-        made = [_changed(_CHANGES[change], leaf) for leaf in made]
+        made = [_changed(_change(change), leaf) for leaf in made]
     args, kwargs = pytree.tree_unflatten(made, structure)
     return args, kwargs
 
@@ -260,3 +273,14 @@ _CHANGES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = MappingProxyTyp
         "with noise": _perturbed,
     }
 )
+_COUNTS = "counts of "
+
+
+def _is_change(label: str) -> bool:
+    return label in _CHANGES or re.fullmatch(_COUNTS + "-?[0-9]{1,6}", label) is not None
+
+
+def _change(label: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The change of a tensor that a label describes."""
+    known = _CHANGES.get(label)
+    return _count(int(label.removeprefix(_COUNTS))) if known is None else known

@@ -29,6 +29,7 @@ from ...edges import (
     sides_of,
     without_methods,
 )
+from ...suspicions.eager_types import type_of
 from ..transformer import Site
 from .conditionals import SAME_TYPE, Fork, decided, symbolic_branch
 from .growing_lists import GrowingList
@@ -317,6 +318,12 @@ class Helpers:
     def builtin(function: Any) -> Any:
         """A function of Python that accepts tensors and symbolic numbers."""
         return replacement_of(function)
+
+    @staticmethod
+    def class_of(value: Any) -> Any:
+        """``value.__class__``, as in eager torch."""
+        found = value.__class__
+        return type_of(value) if found is type(value) else found
 
     @staticmethod
     def pieces(function: Any) -> Any:
