@@ -55,7 +55,7 @@ def difference(expected: torch.Tensor, found: torch.Tensor, *, has_half: bool = 
     return f"{int(wrong.sum())} of {wrong.numel()} differ, number {first} is {values[0]} instead of {values[1]}"
 
 
-_SATURATING = frozenset({"gru", "layer_norm", "lstm", "rnn_tanh", "sigmoid", "tanh"})
+_SATURATING = frozenset({"group_norm", "gru", "instance_norm", "layer_norm", "lstm", "rnn_tanh", "sigmoid", "tanh"})
 """Functions whose results differ from 1, or from 0, by less than the rounding error of a kernel."""
 
 
