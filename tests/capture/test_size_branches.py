@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,12 +103,26 @@ def pads_by_a_chosen_number(x: torch.Tensor) -> torch.Tensor:
     return x[..., :-pad] if pad else x
 
 
+def adds_one_or_another_size(x: torch.Tensor) -> torch.Tensor:
+    """A choice between sizes that is no test: both are in the file."""
+    rest = x.shape[-1] % 8 or x.shape[-2]
+    return x * rest + (x.shape[-2] % 2 and x.shape[-1])
+
+
+def chooses_by_a_fraction(x: torch.Tensor) -> torch.Tensor:
+    """The numbers that decide are also values in the branches."""
+    near, root = int(x.shape[-1] * 0.2), int(math.sqrt(x.shape[-2]))
+    x = x * near if near > 3 else x - near
+    return x / root if root > 3 else x + root
+
+
 @pytest.mark.parametrize("example", [(16, 24), (13, 21), (16, 21)], ids=str)
 @pytest.mark.parametrize(
     "function",
     [
         *(pads_before_and_cuts, works_in_windows, fills_where_sizes_differ, centers_after_pooling),
         *(pads_by_a_tensor_of_sizes, cuts_from_the_end, cuts_what_a_function_pads, pads_by_a_chosen_number),
+        *(adds_one_or_another_size, chooses_by_a_fraction),
     ],
 )
 def test_sizes_that_are_equal_where_a_branch_runs(

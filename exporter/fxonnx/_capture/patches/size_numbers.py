@@ -267,7 +267,12 @@ _FUNCTIONS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         **dict(zip(_REDUCTIONS, _OF_TWO, strict=True)),
         **{PythonMod: operator.mod, IntTrueDiv: operator.truediv},
         **{sympy_functions.ToFloat: sym_float, CeilToInt: math.ceil, sympy_functions.FloorToInt: math.floor},
-        sympy_functions.RoundToInt: round,
+        **{
+            sympy_functions.RoundToInt: round,
+            sympy_functions.TruncToInt: sym_int,
+            sympy_functions.FloatTrueDiv: operator.truediv,
+        },
+        **{sympy_functions.OpaqueUnaryFn_sqrt: sym_sqrt, sympy_functions.OpaqueUnaryFn_log2: sym_log2},
     }
 )
 
@@ -279,6 +284,8 @@ def _functions_of_expressions(original: Callable[..., Any]) -> Any:
 
 def _register(original: Callable[..., None], tracer: Any, func: Any, args: tuple[Any, ...], out: Any) -> None:
     """``_sym_register``, which makes the node of a size; ``sym_max`` and ``mul`` take two."""
+    if func is torch.sym_sum and isinstance(out, torch.SymFloat):
+        func, args = operator.add, (func(*args[:-1]), args[-1])
     if func in _OF_TWO:
         func, args = _OF_TWO[func], (func(*args[:-1]), args[-1])
     original(tracer, func, args, out)

@@ -467,6 +467,9 @@ def _has_test(node: ast.AST, line: int) -> bool:
     match node:
         case ast.Call(ast.Attribute(attr="equal")):
             return node.lineno <= line <= (node.end_lineno or line)
+        case ast.BoolOp() if not any(isinstance(value, ast.Compare | ast.UnaryOp) for value in node.values):
+            # A choice between sizes: ``n % 8 or 8``.
+            return node.lineno <= line <= (node.end_lineno or line)
     if not isinstance(node, ast.If | ast.IfExp) or (isinstance(node, ast.If) and only_raises(node)):
         return False
     return node.test.lineno <= line <= (node.test.end_lineno or line)

@@ -263,6 +263,9 @@ class Helpers:
         value = operands[0]()
         for index, operand in enumerate(operands[1:], 1):
             rest = partial(self._logical, is_and, at, is_test, *operands[index:])
+            if not is_test and is_dynamic_size(value):
+                ways: Any = (rest, lambda: value) if is_and else (lambda: value, rest)  # noqa: B023 - called here
+                return self.branch(at, value, *ways)
             value = self._condition(at, value) if is_test else value
             sides = self._sides(at, value, rest, rest) if is_test else None
             if sides is not None:

@@ -134,13 +134,13 @@ def _range(*limits: Any) -> Any:
     return Elements(count, lambda index: start + index * step, (distance, abs(step)))
 
 
-def _int(*given: Any) -> Any:
+def _int(*given: Any, convert: Any = builtins.int) -> Any:
     (value, *_) = given or (0,)
     if isinstance(value, torch.SymBool) and is_symbolic(value):
         return sym_ite(value, 1, 0)
     if len(given) == 1 and (isinstance(value, torch.Tensor) or is_dynamic_size(value)):
         return integer(value)
-    return builtins.int(*given)
+    return convert(*given)
 
 
 def _float(*given: Any) -> Any:
@@ -268,6 +268,9 @@ def replacement_of(function: Any) -> Any:
         return partial(_extreme, function, torch.amax)
     if function is builtins.min:
         return partial(_extreme, function, torch.amin)
+    if function == builtins.int and function is not builtins.int:
+        # It keeps fractions of sizes symbolic.
+        return partial(_int, convert=function)
     return _REPLACEMENTS.get(function, function) if isinstance(function, type | type(len)) else function
 
 
