@@ -31,6 +31,7 @@ __all__ = [
 
 
 _PLACE = re.compile(r"(.+?):(\d+) in ")
+_INTEGER = re.compile(r"(?<![\w.])[0-9]{1,4}(?![\w.])")
 _MOST_SIZES = 6
 _LARGEST_SIZE = 4096
 
@@ -148,9 +149,9 @@ def numbers_in_conditions(departures: Iterable[Departure]) -> list[int]:
     found: dict[int, None] = {}
     for departure in departures:
         place = _PLACE.match(departure.line)
-        if place is None or departure.kind not in (DepartureKind.REWRITTEN, DepartureKind.INTROSPECTION):
-            continue
-        found |= dict.fromkeys(number for number, line in _numbers(place[1], are_texts=False) if line == int(place[2]))
+        if place is not None and departure.kind in (DepartureKind.REWRITTEN, DepartureKind.INTROSPECTION):
+            texts = _INTEGER.findall(linecache.getline(place[1], int(place[2])))
+            found |= dict.fromkeys(number for text in texts if 1 <= (number := int(text)) <= _LARGEST_SIZE)
     return list(found)
 
 
