@@ -27,9 +27,15 @@ torch, at the example and at other sizes or values, and writes this page. `tests
 {verdicts}
 
 Times are processor seconds of the export, on one core, beside `torch.export.export` alone with the same dims, which is empty if
-torch cannot capture the model. Models with a star have trained weights, from their package. `make field REFRESH=1` adds columns with the
-verdicts of `torch.onnx.export`, with `dynamo=True` and through TorchScript.
+torch cannot capture the model. Models with a star have trained weights, from their package.
+{compared}"""
+
+_COMPARED = """
+The last columns are the verdicts of `torch.onnx.export`, with `dynamo=True` and through TorchScript, stored when the row was added;
+`make field REFRESH=1` runs them for rows without one. {counts}.
 """
+_NAMES = {"dynamo": "torch.onnx", "torchscript": "TorchScript"}
+"""Exporters of torch by the heading of their column."""
 
 _COLUMNS = ("model", "dims", "verdict", "limits, or the reason", "seconds", "torch.export", "nodes")
 
@@ -66,23 +72,38 @@ def page() -> str:
     verdicts = "\n".join(
         f"| {name} | {counts[name]} | {text} |" for name, text in VERDICTS.items() if name != "invalid"
     )
-    text = _INTRODUCTION.format(totals=totals(), verdicts=verdicts)
-    library, versions = "", pins()
     others = {exporter: known(exporter) for exporter in EXPORTERS[1:] if known(exporter)}
+    compared = _COMPARED.format(counts=_counts(results, others)) if others else ""
+    text = _INTRODUCTION.format(totals=totals(), verdicts=verdicts, compared=compared)
+    library, versions = "", pins()
     for row in rows():
         if row.key in results:
             if row.library != library:
                 library = row.library
                 text += f"\n## {library} {versions[library]}\n\n"
-                text += _cells(*_COLUMNS, *others) + "|---" * (len(_COLUMNS) + len(others)) + "|\n"
-            compared = [each[row.key].verdict if row.key in each else "" for each in others.values()]
-            text += _line(row, results[row.key], compared)
+                text += (
+                    _cells(*_COLUMNS, *map(_NAMES.__getitem__, others)) + "|---" * (len(_COLUMNS) + len(others)) + "|\n"
+                )
+            verdicts_of_others = [each[row.key].verdict if row.key in each else "" for each in others.values()]
+            text += _line(row, results[row.key], verdicts_of_others)
     text += _REPORTS.format(totals=_right(reports))
     for row in rows():
         if row.key in reports:
             result = reports[row.key]
             text += _cells(row.name, ISSUES[row.name], result.dims, result.verdict, _code(result.text))
     return text
+
+
+def _counts(results: dict[str, Result], others: dict[str, dict[str, Result]]) -> str:
+    """How many models each exporter of torch exports right, and how many of these fxonnx does not."""
+    right = {name: {key for key, each in found.items() if each.verdict == "right"} for name, found in others.items()}
+    texts = []
+    for exporter, found in others.items():
+        judged = results.keys() & found.keys()
+        texts.append(f"{_NAMES[exporter]} is right for {len(right[exporter] & judged)} of {len(judged)} models")
+    ours = {key for key, each in results.items() if each.verdict == "right"}
+    lost = sorted(set.union(*right.values()) & results.keys() - ours)
+    return f"{', '.join(texts)}; right there and not in fxonnx: {', '.join(lost) or 'none'}"
 
 
 def _line(row: Row, result: Result, others: list[str]) -> str:
