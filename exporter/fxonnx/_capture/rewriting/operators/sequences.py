@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from fxonnx_translations._torch_compat import sym_float, sym_ite, sym_min
+from fxonnx_translations._torch_compat import sym_float, sym_int, sym_ite, sym_min
 
 from ....errors import CaptureError
 from ...constraints.guard_recorder import record_nonempty
@@ -140,6 +140,8 @@ def _int(*given: Any) -> Any:
         return sym_ite(value, 1, 0)
     if len(given) == 1 and (isinstance(value, torch.Tensor) or is_dynamic_size(value)):
         return integer(value)
+    if len(given) == 1 and isinstance(value, torch.SymFloat):
+        return sym_int(value)
     return builtins.int(*given)
 
 
