@@ -134,13 +134,12 @@ class Helpers:
         state = None if get is None or put is None else State(self.sites[at], get, put)
         return self._taken(at, test, (then, otherwise), state)
 
-    def _taken(self, at: int, test: Any, branches: Branches, state: State | None = None) -> Any:
+    def _taken(self, at: int, test: Any, branches: Branches, state: State | None) -> Any:
         """Both branches of a condition as an operator; one of them where both go on to the end of a function."""
         line, capture = self.sites[at].line, partial(self._captured, at, test)
-        if line in self._forked:
-            answer = decided(test, capture, self.refuse(at, is_branch=True))
-            if answer is not None:
-                return branches[not answer]()
+        answer = decided(test, capture, self.refuse(at, is_branch=True)) if line in self._forked else None
+        if answer is not None:
+            return branches[not answer]()
         try:
             return capture(branches, state)
         except CaptureError:
@@ -299,7 +298,8 @@ class Helpers:
                     is_condition = is_test or (_is_flag(value) and _is_flag(found))  # noqa: B023
                     return as_condition(found) if is_condition else found
 
-                return self._taken(at, value, (lambda: branch(not is_and), lambda: branch(is_and)))
+                take = self._captured if is_test else self._taken
+                return take(at, value, (lambda: branch(not is_and), lambda: branch(is_and)), None)
             if bool(value) is not is_and:
                 return value
             value = operand()
