@@ -434,7 +434,7 @@ exec("def _made(x):\n    return x if x.sum() > 0 else [x]", _TEXTS)
 
 FOLLOWED: dict[str, _Step] = {
     "assign values of the same type and structure in both branches": (_branch_of_types, _branch_of_one_type, {}),
-    "assign tensors of the same dtype and number of dims in both branches": (
+    "assign values of the same type in both branches: tensors of the same dtype and number of dims": (
         _branch_of_dtypes,
         _branch_of_one_dtype,
         {},

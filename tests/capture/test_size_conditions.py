@@ -283,3 +283,51 @@ def test_a_number_that_is_another_one_at_an_edge(
                     session.run(None, {"x": x.numpy()})
             else:
                 torch.testing.assert_close(torch.from_numpy(session.run(None, {"x": x.numpy()})[0]), function(x))
+
+
+class _Product:
+    """A lazy product, as in the kernels of GPyTorch."""
+
+    def __init__(self, left: torch.Tensor, right: torch.Tensor) -> None:
+        self.left, self.right = left, right
+
+    def result(self) -> torch.Tensor:
+        return self.left @ self.right.mT
+
+
+class _Square(_Product):
+    def __init__(self, root: torch.Tensor) -> None:
+        super().__init__(root, root)
+
+
+def tensors_of_equal_inputs(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    if x.size() == y.size() and torch.equal(x, y):
+        return x @ x.mT * 2
+    return x @ y.mT
+
+
+def objects_of_equal_inputs(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return _kernel(x * 3, y * 3).result()
+
+
+def _kernel(x: torch.Tensor, y: torch.Tensor) -> _Product:
+    if x.shape[0] != y.shape[0] or not torch.equal(x, y):
+        return _Product(x, y)
+    return _Square(x + 1)
+
+
+@pytest.mark.parametrize("sizes", [(5, 4), (3, 3)], ids=str)
+@pytest.mark.parametrize("function", [tensors_of_equal_inputs, objects_of_equal_inputs])
+def test_a_comparison_of_tensors_after_one_of_their_sizes(
+    function: Callable[..., Any], sizes: tuple[int, int], tmp_path: Path
+) -> None:
+    inputs = [torch.rand(size, 3) for size in sizes]
+    program = fxonnx.export(
+        Function(function).eval(), tuple(inputs), tmp_path / "m.onnx", dynamic_shapes=({0: "n"}, {0: "m"})
+    )
+    assert not [one for one in program.record.constraints if one.narrows]
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    x = torch.rand(4, 3)
+    for one, other in ((x, torch.rand(2, 3)), (x, torch.rand(4, 3)), (x, x.clone()), (x[:1], x)):
+        (found,) = session.run(None, {"x": one.numpy(), "y": other.numpy()})
+        torch.testing.assert_close(torch.from_numpy(found), function(one, other))

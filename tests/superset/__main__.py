@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import queue
 import re
 import threading
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from .catalog import programs
 from .judge import Verdict
-from .program import Program
+from .program import SALT, Program
 from .stored import known_verdicts, store, store_open
 from .worker import Worker
 
@@ -24,6 +25,8 @@ _PATHS = re.compile(r"/\S+superset_\d+\S*")
 def main() -> None:
     """Judge programs and print the findings."""
     arguments = _arguments()
+    if arguments.salt:
+        os.environ[SALT] = arguments.salt
     chosen = [each for each in programs() if not arguments.family or each.family in arguments.family]
     chosen = (
         [each for each in chosen if each.name in arguments.names] if arguments.names else chosen[: arguments.programs]
@@ -40,6 +43,9 @@ def main() -> None:
     _judge_all(missing, "fxonnx", arguments.jobs, keep)
     if arguments.ours:
         _write(arguments.ours, ours)
+    if arguments.salt:
+        _print_other(chosen, ours, arguments)
+        return
     if arguments.refresh:
         _refresh(chosen, ours, arguments)
     if arguments.open:
@@ -61,6 +67,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument(
         "--ours", type=Path, help="a file that keeps the verdicts of fxonnx; programs in it are not run again"
+    )
+    parser.add_argument(
+        "--salt", help="select other programs; torch's exporters run those that fxonnx does not export right"
     )
     parser.add_argument("--show", action="store_true", help="print the source of each finding")
     return parser.parse_args()
@@ -133,6 +142,26 @@ def _refresh(chosen: Sequence[Program], ours: dict[str, Verdict], arguments: arg
     for some in order:
         run("dynamo", some)
     run("dynamo", valid, arguments.minutes)
+
+
+def _print_other(chosen: Sequence[Program], ours: dict[str, Verdict], arguments: argparse.Namespace) -> None:
+    """Print the programs of another salt that either exporter of torch exports right and fxonnx does not."""
+    open_programs = [each for each in chosen if ours[each.name].kind not in ("right", "invalid")]
+    theirs: dict[str, dict[str, Verdict]] = {"torchscript": {}, "dynamo": {}}
+    for exporter, found in theirs.items():
+        right = {name for known in theirs.values() for name, verdict in known.items() if verdict.kind == "right"}
+        unknown = [each for each in open_programs if each.name not in right]
+        _judge_all(unknown, exporter, arguments.jobs, found.__setitem__)
+    kinds = Counter(ours[each.name].kind for each in chosen)
+    for program in open_programs:
+        own = ours[program.name]
+        right_in = [exporter for exporter, found in theirs.items() if found.get(program.name, own).kind == "right"]
+        if right_in or own.kind == "wrong":
+            print(
+                f"{program.name:20} {own.kind}: {own.text[:200]}\n{'':20} right in {', '.join(right_in) or 'neither'}"
+            )
+            print(program.text + "\n")
+    print(f"{len(chosen)} programs; fxonnx: {', '.join(f'{count} {kind}' for kind, count in kinds.most_common())}")
 
 
 def _write_open(chosen: Sequence[Program], ours: dict[str, Verdict]) -> None:

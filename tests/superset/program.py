@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import os
 import sys
 import zlib
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Built", "Program", "checksum", "module", "share"]
+__all__ = ["SALT", "Built", "Program", "checksum", "module", "share"]
 
 PRELUDE = """\
 import copy, functools, io, math
@@ -26,6 +27,9 @@ from torch.nn import functional as F
 
 """
 
+SALT = "FXONNX_SUPERSET_SALT"
+"""The variable with which ``python -m tests.superset --salt`` selects other programs."""
+
 _FILES = itertools.count()
 
 
@@ -35,8 +39,8 @@ def checksum(*texts: str) -> int:
 
 
 def share(share_of: int, *texts: str) -> bool:
-    """Whether one of ``share_of`` programs is kept, by the checksum of its texts."""
-    return checksum("share", *texts) % share_of == 0
+    """Whether one of ``share_of`` programs is kept, by the checksum of its texts; other ones with another salt."""
+    return checksum(os.environ.get(SALT, "share"), *texts) % share_of == 0
 
 
 @dataclass(frozen=True)

@@ -371,6 +371,13 @@ def _conjuncts(condition: torch.SymBool) -> tuple[list[sympy.Basic], list[sympy.
     return on_sizes, [part for part in parts if part not in on_sizes]
 
 
+def absorbs(condition: torch.SymBool, value: torch.SymBool, *, is_and: bool) -> bool:
+    """Whether ``value and condition``, or ``value or condition``, is the condition, as for ``torch.equal``."""
+    asked, known = (one.node.shape_env.replace(one.node.expr) for one in (condition, value))
+    parts = [sympy.And.make_args(one if is_and else sympy.Not(one)) for one in (known, asked)]
+    return set(parts[0]) <= set(parts[1])
+
+
 def sides_of(
     condition: torch.SymBool, branches: tuple[Callable[[], _T], Callable[[], _T]], line: SourceLine
 ) -> list[Callable[[], _T]] | None:

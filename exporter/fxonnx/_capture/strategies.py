@@ -415,7 +415,8 @@ def _followed_example(failure: Failure, plan: CapturePlan) -> Decision:
 def _has_control_flow(outcome: Outcome, plan: CapturePlan) -> bool:
     if isinstance(outcome, Capture) or not plan.has_concrete_values or plan.loops is not None or plan.follows_example:
         return False
-    return plan.rewriting is not None or may_be_data_dependent(outcome.error)
+    has_refused_sizes = plan.sizes is not None and is_refusal(outcome.error)
+    return plan.rewriting is not None or has_refused_sizes or may_be_data_dependent(outcome.error)
 
 
 def _rewritten_control_flow(failure: Failure, plan: CapturePlan) -> Decision:

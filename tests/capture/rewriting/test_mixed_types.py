@@ -34,7 +34,15 @@ def count_or_flag(x: torch.Tensor, a: torch.Tensor, s: torch.Tensor) -> Any:
     return x * (3 if s > 1 else a > 2)
 
 
-@pytest.mark.parametrize("function", [both, either], ids=lambda each: each.__name__)
+def returned(x: torch.Tensor, a: torch.Tensor, s: torch.Tensor) -> Any:
+    return x, a > 2 and s
+
+
+def returned_rank(x: torch.Tensor, a: torch.Tensor, s: torch.Tensor) -> Any:
+    return a > 2 or x.flatten()
+
+
+@pytest.mark.parametrize("function", [returned, returned_rank], ids=lambda each: each.__name__)
 def test_values_of_different_types_are_refused(function: Any) -> None:
     inputs = (torch.randn(2, 3), torch.tensor(3), torch.tensor(1.25))
     with pytest.raises(fxonnx.CaptureError, match=r"in one branch and .* in the other"):
@@ -59,10 +67,22 @@ def static_operands(x: torch.Tensor, a: torch.Tensor, s: torch.Tensor) -> Any:
     return y
 
 
-@pytest.mark.parametrize("function", [as_tests, static_operands, half_or_count, count_or_flag])
+@pytest.mark.parametrize("function", [as_tests, static_operands, half_or_count, count_or_flag, both, either])
 def test_the_truth_of_mixed_operands_decides_in_tests(function: Any) -> None:
     values = [(3, 1.25), (3, 0.0), (1, 0.0), (1, 2.0), (10, 1.0)]
     calls = [(torch.randn(2, 3), torch.tensor(a), torch.tensor(s)) for a, s in values]
+    program = fxonnx.export(VariadicFunction(function).eval(), calls[0])
+    for call in calls:
+        torch.testing.assert_close(program(*call)[0], function(*call))
+
+
+def test_a_factor_of_different_types() -> None:
+    """torch refuses a factor of type bool: there is no result to compare for other values."""
+
+    def function(x: torch.Tensor, a: torch.Tensor, s: torch.Tensor) -> Any:
+        return x.sub(x * 2, alpha=(a > 2 and s))  # type: ignore[arg-type]
+
+    calls = [(torch.randn(2, 3), torch.tensor(a), torch.tensor(s)) for a, s in ((3, 1.25), (5, 0.0), (4, 2.5))]
     program = fxonnx.export(VariadicFunction(function).eval(), calls[0])
     for call in calls:
         torch.testing.assert_close(program(*call)[0], function(*call))

@@ -8,7 +8,6 @@ symbol whose conditions are evaluated for the example.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -18,20 +17,15 @@ from typing import Any
 
 import torch
 from torch import SymBool, SymFloat, SymInt, Tensor
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, has_guarding_hint, statically_known_true
-from torch.nn.functional import one_hot
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from fxonnx_translations._torch_compat import (
     DisableTorchFunction,
     FakeTensor,
     OpOverload,
-    TorchCall,
     WeakTensorKeyDictionary,
-    get_proxy_mode,
-    get_proxy_slot,
     no_dispatch,
     pytree,
-    sym_max,
 )
 
 from ..._context_values import activated, active
@@ -50,7 +44,7 @@ __all__ = [
     "following_example",
     "from_real_tensor",
     "is_open",
-    "override_value_functions",
+    "number_of",
     "text",
 ]
 
@@ -345,6 +339,11 @@ class ConcreteValues:
     def _is_random(self, func: OpOverload[Any, Any]) -> bool:
         return torch.Tag.nondeterministic_seeded in func.tags and not self.follow_example
 
+    @property
+    def is_suspended(self) -> bool:
+        """Whether operators are ignored."""
+        return self._is_suspended
+
     @contextmanager
     def suspended(self) -> Iterator[None]:
         """Ignore operators inside the context: the ones that another one consists of, and bodies of loops.
@@ -390,6 +389,11 @@ def is_open(value: Any) -> bool:
     return isinstance(value, SymInt | SymBool) and bool(free_unbacked_symbols(value))
 
 
+def number_of(value: Any) -> Any:
+    """The symbolic number in a tensor whose value differs between inputs; other values as they are."""
+    return value.item() if isinstance(value, Tensor) and is_open(value) else value
+
+
 def dispatch(
     original: Callable[..., Any],
     mode: Any,
@@ -422,82 +426,6 @@ def answer_by_example(original: Callable[..., None], self: Any, orig_expr: Any, 
     values = active(ConcreteValues)
     if values is not None:
         values.log.add(AssumptionKind.EXAMPLE, unsound_result, str(orig_expr))
-
-
-def override_value_functions(
-    original: Callable[..., TorchCall], self: Any, func: Callable[..., Any], args: Any, kwargs: Any
-) -> TorchCall:
-    """``_NonStrictTorchFunctionHandler._override``, with functions whose results are symbolic."""
-    if func in (torch.equal, Tensor.equal):
-        return _equal, args, kwargs
-    if func in (torch.allclose, Tensor.allclose):
-        return _allclose, args, kwargs
-    if func is torch.is_nonzero:
-        return _is_nonzero, args, kwargs
-    if getattr(func, "__name__", "") == one_hot.__name__:
-        return _one_hot, args, kwargs
-    values = active_values()
-    # On trial, a loop over chunks learns by torch's question whether one is empty.
-    is_known = values is not None and not values._is_suspended
-    if is_known and func in (torch.reshape, Tensor.reshape, Tensor.view) and args:
-        args = (args[0], *_with_length(args[0], args[1:]))
-    return original(self, func, args, kwargs)
-
-
-def _with_length(tensor: Tensor, sizes: Sequence[Any]) -> Sequence[Any]:
-    """The sizes of a reshape, with the one for -1 computed if others depend on data.
-
-    torch asks whether their product is 0, for which it has no result.
-    """
-    if len(sizes) == 1 and isinstance(sizes[0], list | tuple):
-        return [_with_length(tensor, sizes[0])]
-    known = [size for size in sizes if not isinstance(size, int) or size != -1]
-    if len(known) != len(sizes) - 1 or not all(isinstance(size, int | SymInt) for size in known):
-        return sizes
-    product: Any = math.prod(known)
-    if not isinstance(product, SymInt) or has_guarding_hint(product):
-        return sizes
-    length = tensor.numel() // product
-    if not statically_known_true(length * product == tensor.numel()):
-        return sizes
-    return [length if isinstance(size, int) and size == -1 else size for size in sizes]
-
-
-def _equal(self: Tensor, other: Tensor) -> Any:
-    """The value of a tensor of one element, which is symbolic if it depends on inputs."""
-    return tuple(self.shape) == tuple(other.shape) and (self == other).all().item()
-
-
-def _allclose(self: Tensor, other: Tensor, *args: Any, **kwargs: Any) -> Any:
-    return torch.isclose(self, other, *args, **kwargs).all().item()
-
-
-def _is_nonzero(input: Tensor) -> Any:
-    return (input.reshape(()) != 0).item()
-
-
-def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    """``one_hot`` whose number of classes is in a tensor, or one more than the largest class."""
-    number: Any = num_classes
-    if isinstance(num_classes, Tensor):
-        number = _known_at_least(num_classes)
-    elif num_classes == -1 and is_open(tensor):
-        number = (tensor.max() + 1).item()
-    if not is_open(number):
-        return one_hot(tensor, num_classes)
-    classes = torch.arange(number, device=tensor.device)
-    return (tensor.unsqueeze(-1) == classes).to(torch.int64)
-
-
-def _known_at_least(tensor: Tensor) -> Any:
-    """The number in a tensor, which is larger than the size in ``max(tensor, size)`` in all shapes."""
-    mode = get_proxy_mode()
-    slot = None if mode is None else get_proxy_slot(tensor, mode.tracer, None)
-    node = None if slot is None else slot.proxy.node
-    if node is None or node.target is not torch.ops.aten.clamp.default or len(node.args) != 2:
-        return tensor.item()
-    least = node.args[1].meta["val"] if isinstance(node.args[1], torch.fx.Node) else node.args[1]
-    return sym_max(tensor.item(), least)
 
 
 def text(original: Callable[..., str], self: Tensor, specification: str) -> str:

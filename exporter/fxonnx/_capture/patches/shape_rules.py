@@ -388,7 +388,9 @@ _SUMS = frozenset(
         *(_aten.addmm.default, _aten.addmv.default, _aten.addr.default),
     )
 )
-_KNOWN_FACTORS: Mapping[type, int | float] = MappingProxyType({torch.SymInt: 2, torch.SymFloat: 2.0})
+_KNOWN_FACTORS: Mapping[type, int | float] = MappingProxyType(
+    {torch.SymInt: 2, torch.SymFloat: 2.0, torch.SymBool: True}
+)
 
 RULES: Mapping[Any, Callable[..., Any]] = MappingProxyType(
     {

@@ -41,12 +41,12 @@ from fxonnx_translations._torch_compat import (
 from ..._turns import one_at_a_time
 from ..._user_files import is_user_code
 from ..constraints.guard_recorder import truth_as_number
-from ..data_dependence.concrete_values import active_values
-from ..suspicions.departures import DepartureKind, record_departure
+from ..data_dependence.concrete_values import active_values, number_of
 from ..suspicions.eager_types import replaced_names, type_of
 from ..suspicions.handled_errors import record_raised
 from .libraries import COMPILER_PATCHES
 from .patch import FunctionPatch, Patch, PatchKind, ValuePatch, is_tracing, loaded_namespaces, written
+from .value_calls import extremum, of_tensor, rounding
 
 __all__ = ["INTEGER_PATCHES", "SIZE_PATCHES", "converting_files", "symbolic_integers"]
 
@@ -120,7 +120,8 @@ def _is_number(value: object) -> bool:
 
 
 def _of_number(symbolic: Callable[[Any], Any], original: Callable[[Any], Any], x: Any, /) -> Any:
-    """A function of ``math`` of a size or of a float of sizes."""
+    """A function of ``math`` of a symbolic number, also of one in a tensor."""
+    x = number_of(x) if is_tracing() else x
     return symbolic(x) if _is_number(x) else original(x)
 
 
@@ -136,9 +137,10 @@ def _decimal_logarithm(x: Any) -> Any:
 
 def _logarithm(original: Callable[..., Any], x: Any, /, *base: Any) -> Any:
     """``math.log`` of a size, whose last bit may differ as well."""
-    if not any(map(_is_number, (x, *base))):
+    numbers = [number_of(one) if is_tracing() else one for one in (x, *base)]
+    if not any(map(_is_number, numbers)):
         return original(x, *base)
-    logarithms = [sym_log2(one) * _LN_2 if _is_number(one) else original(one) for one in (x, *base)]
+    logarithms = [sym_log2(one) * _LN_2 if _is_number(one) else original(one) for one in numbers]
     return logarithms[0] / logarithms[1] if base else logarithms[0]
 
 
@@ -235,17 +237,6 @@ def _compared(relation: Callable[[Any, Any], Any], original: Callable[..., Any],
     return at_false if at_false == at_true else self if at_true else sym_not(self)
 
 
-def _extremum(original: Callable[..., Any], *args: Any, real_callable: Any, tensor_callable: Any, **kwargs: Any) -> Any:
-    """``max`` or ``min`` of an integer in a tensor and a size."""
-    sizes = [one for one in args if _is_size(one)]
-    tensors = [one for one in args if isinstance(one, torch.Tensor) and not one.dim() and one.dtype is torch.int64]
-    if len(args) == 2 and len(sizes) == len(tensors) == 1:
-        is_largest = tensor_callable is torch.maximum
-        record_departure(DepartureKind.REPLACED, "max" if is_largest else "min")
-        return torch.clamp(tensors[0], **{"min" if is_largest else "max": sizes[0]})
-    return original(*args, real_callable=real_callable, tensor_callable=tensor_callable, **kwargs)
-
-
 _SPECIALIZED = "it converts a size to a number, which specializes it"
 _VALUE_RANGES = "torch.utils._sympy.value_ranges:SymPyValueRangeAnalysis"
 _REFERENCE = "torch.utils._sympy.reference:PythonReferenceAnalysis"
@@ -303,20 +294,30 @@ class _AddedPatch(Patch):
         return self.replacement
 
 
+_OF_TENSORS = (
+    *("exp", "expm1", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh"),
+    *("asinh", "acosh", "atanh", "erf", "erfc"),
+)
+_FUNCTIONS_OF_MATH: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "sqrt": partial(_of_number, sym_sqrt),
+        "isqrt": _integer_root,
+        "gcd": _greatest_common_divisor,
+        "log2": partial(_of_number, sym_log2),
+        "log10": partial(_of_number, _decimal_logarithm),
+        **{name: partial(_of_number, of_tensor(name)) for name in _OF_TENSORS},
+    }
+)
+
 SIZE_PATCHES: tuple[Patch, ...] = (
-    *(
-        Patch(f"math:{name}", replacement, _SPECIALIZED, strict=False)
-        for name, replacement in (
-            ("sqrt", partial(_of_number, sym_sqrt)),
-            ("isqrt", _integer_root),
-            ("gcd", _greatest_common_divisor),
-            ("log2", partial(_of_number, sym_log2)),
-            ("log10", partial(_of_number, _decimal_logarithm)),
-        )
-    ),
+    *(Patch(f"math:{name}", function, _SPECIALIZED, strict=False) for name, function in _FUNCTIONS_OF_MATH.items()),
     # A module of sympy that is imported during an export takes it by name.
     FunctionPatch("math:log", _logarithm, _SPECIALIZED, strict=False),
     _AddedPatch("torch:SymInt.__invert__", lambda size: -1 - size, "symbolic sizes do not have it", strict=False),
+    *(
+        _AddedPatch(f"torch:Tensor.__{each.__name__}__", rounding(each), _SPECIALIZED, strict=False)
+        for each in (math.floor, math.ceil)
+    ),
     Patch("torch:SymInt.bit_length", _bit_length, _SPECIALIZED, strict=False),
     Patch(
         "torch._export.verifier:Verifier.allowed_op_types",
@@ -333,7 +334,7 @@ SIZE_PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "torch._export.non_strict_utils:_tensor_min_max",
-        _extremum,
+        extremum,
         "it asks whether a size is larger than the number in a tensor",
         strict=False,
     ),

@@ -25,7 +25,7 @@ from ..constraints.size_forms import guard_or, sym_node_init
 from ..data_dependence import checks, concrete_values
 from ..function_transforms import call_region, record_function_call
 from ..suspicions import eager_types, handled_errors, process_state
-from . import fast_paths, indexing, tracing_state
+from . import fast_paths, tracing_state, value_calls
 from .fast_paths import SPEED_PATCHES
 from .functional import FUNCTION_PATCHES, isin, pad_sequence, tensor_split, unbind
 from .installed import MissingTarget
@@ -175,7 +175,7 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "torch._export.non_strict_utils:_NonStrictTorchFunctionHandler._override",
-        indexing.override_indexing,
+        value_calls.override_indexing,
         "it reads numbers in tensors, and sequences of them, from memory, which fake tensors do not have",
         strict=False,
     ),
@@ -311,7 +311,7 @@ VALUE_PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "torch._export.non_strict_utils:_NonStrictTorchFunctionHandler._override",
-        concrete_values.override_value_functions,
+        value_calls.override_value_functions,
         "torch.equal, allclose, is_nonzero and one_hot read fake tensors, which have no values",
         strict=False,
     ),

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -23,7 +22,7 @@ from torch.fx.experimental.symbolic_shapes import (
     statically_known_true,
 )
 
-from fxonnx_translations._torch_compat import OpOverload, pytree
+from fxonnx_translations._torch_compat import pytree
 
 from ..._own_operators import define_operator
 from ..._provenance import source_line
@@ -34,10 +33,10 @@ from .dynamic_shapes import DimHint, DimSpec, DynamicShapes, Leaf, SharedDim, di
 from .spec_keys import AxisNames
 
 __all__ = [
-    "DynamicSqueeze",
     "add_equality_guards",
     "data_dependent_lines",
     "differing_dims",
+    "dynamic_axes_of_results",
     "keep_results",
     "name_detections",
     "name_dims",
@@ -318,22 +317,6 @@ def _squeezed(node: torch.fx.Node) -> list[int | torch.SymInt]:
     return [shape[axis] for axis in ([axes] if isinstance(axes, int) else axes)] if shape else []
 
 
-_aten = torch.ops.aten
-
-
-@dataclass(frozen=True)
-class DynamicSqueeze:
-    """A squeeze of dynamic axes in a captured program.
-
-    Attributes:
-        node: The node, which removes the other axes only.
-        axes: The dynamic axes of its result.
-    """
-
-    node: Node
-    axes: frozenset[int]
-
-
 def _squeezed_result(x: torch.Tensor, axes: Sequence[int]) -> torch.Tensor:
     # An operator of our own must not return a view.
     return x.squeeze(list(axes)).clone()
@@ -345,43 +328,51 @@ def _fake_squeezed(x: torch.Tensor, axes: Sequence[int]) -> torch.Tensor:
 
 _OPERATOR = define_operator("fxonnx::squeeze_result(Tensor x, int[] axes) -> Tensor", _squeezed_result, _fake_squeezed)
 
-_COPIES = (_aten.clone, _aten.to, _aten._to_copy, _aten.detach, _aten.contiguous, _aten.alias)
 
-
-def squeeze_results(program: ExportedProgram, squeezes: Iterable[DynamicSqueeze]) -> list[Node]:
-    """Remove the dynamic axes of one element from the results of a program that are made of squeezed tensors.
+def squeeze_results(program: ExportedProgram, axes: Mapping[int, Collection[int]]) -> list[Node]:
+    """Remove dynamic axes of one element from results of a program.
 
     Args:
         program: The captured program.
-        squeezes: Its squeezes of dynamic axes.
+        axes: The axes of results, by their numbers.
 
     Returns:
         The new nodes, which the proof confirms.
     """
-    axes = _remaining_axes(program, {one.node: one.axes for one in squeezes})
     output = program.graph.output_node()
     results, added = list(output.args[0]), []
-    for position, spec in enumerate(program.graph_signature.output_specs):
+    specs = program.graph_signature.output_specs
+    positions = [position for position, spec in enumerate(specs) if spec.kind == OutputKind.USER_OUTPUT]
+    for number, removed in axes.items():
+        position = positions[number]
         result = results[position]
-        if spec.kind != OutputKind.USER_OUTPUT or not isinstance(result, Node) or not axes.get(result):
-            continue
-        if result.meta["val"].is_complex():
-            continue
         with program.graph.inserting_before(output):
             node = program.graph.create_node(
                 "call_function",
                 torch.ops.fxonnx.squeeze_result.default,
-                (result, sorted(axes[result])),
+                (result, sorted(removed)),
                 name=f"{result.name}_squeezed_result",
             )
         # With memory of its own, unlike views.
         node.meta.update(result.meta, val=result.meta["val"].clone())
         results[position] = node
-        spec.arg = TensorArgument(name=node.name)
+        specs[position].arg = TensorArgument(name=node.name)
         added.append(node)
     output.args = (tuple(results),)
     program.graph_module.recompile()
     return added
+
+
+def dynamic_axes_of_results(program: ExportedProgram) -> dict[int, list[int]]:
+    """The dynamic axes of the real tensors that a program returns, by the number of the result."""
+    specs = zip(program.graph_signature.output_specs, program.graph.output_node().args[0], strict=True)
+    results = [result for spec, result in specs if spec.kind == OutputKind.USER_OUTPUT]
+    values = [result.meta.get("val") if isinstance(result, Node) else None for result in results]
+    return {
+        number: [axis for axis, size in enumerate(value.shape) if not isinstance(size, int)]
+        for number, value in enumerate(values)
+        if isinstance(value, torch.Tensor) and not value.is_complex()
+    }
 
 
 def keep_results(program: ExportedProgram, added: Iterable[Node]) -> None:
@@ -394,32 +385,3 @@ def keep_results(program: ExportedProgram, added: Iterable[Node]) -> None:
         node.replace_all_uses_with(source)
         program.graph.erase_node(node)
     program.graph_module.recompile()
-
-
-def _remaining_axes(program: ExportedProgram, squeezes: dict[Node, frozenset[int]]) -> dict[Node, frozenset[int]]:
-    """The axes of tensors that the model has removed where they have one element."""
-    found: dict[Node, frozenset[int]] = {}
-    for node in program.graph.nodes:
-        before = {axis for source in node.all_input_nodes for axis in found.get(source, ())}
-        if node in squeezes:
-            found[node] = squeezes[node] | _renumbered(node, before)
-        elif before and _is_elementwise(node):
-            found[node] = frozenset(before)
-    return found
-
-
-def _renumbered(squeeze: Node, axes: Iterable[int]) -> frozenset[int]:
-    """The numbers of axes after a squeeze that removes others."""
-    removed: Any = squeeze.args[1]
-    return frozenset(axis - sum(other < axis for other in removed) for axis in axes)
-
-
-def _is_elementwise(node: Node) -> bool:
-    """Whether an operator computes each element by itself, with axes as those of one tensor."""
-    target, value = node.target, node.meta.get("val")
-    if not isinstance(target, OpOverload) or not isinstance(value, torch.Tensor):
-        return False
-    ranks = [one.meta["val"].dim() for one in node.all_input_nodes if isinstance(one.meta.get("val"), torch.Tensor)]
-    return (target.overloadpacket in _COPIES or torch.Tag.pointwise in target.tags) and max(
-        ranks, default=0
-    ) == value.dim()

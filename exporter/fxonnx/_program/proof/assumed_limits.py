@@ -26,7 +26,7 @@ from ..._capture.constraints.constraint import Constraint, report_narrowed
 from ..._capture.constraints.guard_recorder import DataEdge, line_of_node
 from ..._capture.constraints.guard_sources import SQUEEZES, graphs_of
 from ..._capture.rewriting import SIZE_BRANCH
-from ..._capture.shapes.dim_names import DynamicSqueeze, keep_results, squeeze_results
+from ..._capture.shapes.dim_names import dynamic_axes_of_results, keep_results, squeeze_results
 from ..._capture.suspicions.departures import Departure, DepartureKind
 from ..._cost import export_seconds, forward_seconds
 from ..._prepare import unwrap_subclasses
@@ -71,7 +71,7 @@ def confirm_assumed_limits(capture: Capture, model: Any, *, strict: bool) -> Cap
     if not obstacle(capture, model):
         confirmed = _confirmed(candidate, prover, assumed)
         if len(confirmed) < len(assumed):
-            confirmed = _with_squeezed_results(candidate, model, squeezes, assumed, confirmed)
+            confirmed = _with_squeezed_results(candidate, model, prover, assumed, confirmed)
     remaining = [one for one in assumed if one not in confirmed]
     kept = tuple(one for one in limits.constraints if one not in confirmed)
     found = replace(capture, limits=replace(limits, constraints=kept, assumed=frozenset()))
@@ -80,15 +80,15 @@ def confirm_assumed_limits(capture: Capture, model: Any, *, strict: bool) -> Cap
         report_narrowed(remaining, strict=strict)
     if confirmed:
         text = "squeeze of an axis that may have one element"
-        lines = dict.fromkeys(str(line_of_node(one.node) or "") for one in squeezes)
+        lines = dict.fromkeys(str(line_of_node(one) or "") for one in squeezes)
         departures = (Departure(DepartureKind.INTROSPECTION, text, line) for line in lines)
         found = replace(found, departures=(*found.departures, *departures))
     return found
 
 
-def _name_axes(program: ExportedProgram) -> list[DynamicSqueeze]:
+def _name_axes(program: ExportedProgram) -> list[Node]:
     """Make the axes that squeezes of dynamic axes remove explicit; return these squeezes."""
-    found: list[DynamicSqueeze] = []
+    found: list[Node] = []
     nodes = [node for graph in graphs_of(program) for node in graph.nodes if node.target in SQUEEZES]
     for node in nodes:
         value = node.args[0].meta.get("val")
@@ -96,14 +96,12 @@ def _name_axes(program: ExportedProgram) -> list[DynamicSqueeze]:
             continue
         asked = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", range(value.dim()))
         axes = [axis % value.dim() for axis in (asked if isinstance(asked, Sequence) else [asked])]
-        dynamic = [axis for axis in axes if not isinstance(value.shape[axis], int)]
-        if not dynamic:
+        if all(isinstance(value.shape[axis], int) for axis in axes):
             continue
         removed = [axis for axis in axes if type(value.shape[axis]) is int and value.shape[axis] == 1]
         node.target, node.kwargs = torch.ops.aten.squeeze.dims, {}
         node.args = (node.args[0], removed)
-        kept = frozenset(axis - sum(other < axis for other in removed) for axis in dynamic)
-        found.append(DynamicSqueeze(node, kept))
+        found.append(node)
     for part in program.graph_module.modules() if found else ():
         if isinstance(part, torch.fx.GraphModule):
             part.recompile()
@@ -111,20 +109,38 @@ def _name_axes(program: ExportedProgram) -> list[DynamicSqueeze]:
 
 
 def _with_squeezed_results(
-    capture: Capture,
-    model: Any,
-    squeezes: Iterable[DynamicSqueeze],
-    assumed: Sequence[Constraint],
-    confirmed: set[Constraint],
+    capture: Capture, model: Any, prover: Prover, assumed: Sequence[Constraint], confirmed: set[Constraint]
 ) -> set[Constraint]:
     """The confirmed limits with results of another rank at one element, if these are more than those before."""
     program = capture.exported_program
-    added = squeeze_results(program, squeezes)
+    axes: dict[int, set[int]] = defaultdict(set)
+    for constraint in assumed:
+        name = _dim_of(constraint)
+        if name is not None and constraint not in confirmed:
+            for number, missing in _missing_axes(capture, prover, name):
+                axes[number].update(missing)
+    added = squeeze_results(program, axes)
     found = _confirmed(capture, Prover(capture, model), assumed) if added else confirmed
     if len(found) > len(confirmed):
         return found
     keep_results(program, added)
     return confirmed
+
+
+def _missing_axes(capture: Capture, prover: Prover, name: str) -> Iterator[tuple[int, list[int]]]:
+    """The axes that results of the program have at one element of a dim, and those of the model do not."""
+    names, given = capture.limits.shared_names, capture.limits.sizes(prover.example.inputs)
+    if may_index_on_gpu(prover.example.inputs):
+        return
+    # Other dims have several elements, or their axes would be taken for those of this dim.
+    ones = {each: names.get(each, each) == names.get(name, name) for each in given}
+    sizes = {each: 1 if ones[each] else max(size, 2) for each, size in given.items()}
+    model, program = prover.results(_resized(capture, prover, sizes))
+    for number, dynamic in dynamic_axes_of_results(capture.exported_program).items():
+        wanted, found = (results.get(f"output {number}") for results in (model, program))
+        if isinstance(wanted, torch.Tensor) and isinstance(found, torch.Tensor) and found.dim() > wanted.dim():
+            axes = [axis for axis in dynamic if found.shape[axis] == 1]
+            yield number, axes[: found.dim() - wanted.dim()]
 
 
 def _confirmed(capture: Capture, prover: Prover, assumed: Iterable[Constraint]) -> set[Constraint]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -253,6 +253,16 @@ class Prover:
                 raise self._capture.refusal or self._error(variation, problem)
         self.coverage.add(self._program.calls)
         return ProofRun(variation.label, "equal", largest, calls=common)
+
+    def results(self, variation: Variation) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """The results of the model and of the program; none of one that fails."""
+        calls = self._with_repeated(variation).calls
+        found = (
+            _outcome(lambda: self._program.run(calls, _MAX_ITERATIONS)),
+            _outcome(lambda: self._model.run(calls, limit=_MAX_ITERATIONS * _CALLS_PER_ITERATION)),
+        )
+        program, model = (one.values if isinstance(one, Outcome) else {} for one in found)
+        return model, program
 
     def has_path(self, variation: Variation, path: CodePath) -> bool:
         """Whether the model runs the operators of a code path; an error of the model is for ``run``."""

@@ -54,7 +54,7 @@ __all__ = [
     "traced_cond",
 ]
 
-
+Branches = Sequence[Callable[[], Any]]
 Choose = Callable[[Any, Any], Any]
 """Returns one of two sizes, by a condition on sizes."""
 
@@ -153,9 +153,9 @@ SAME_TYPE = "assign values of the same type"
 class _Asked(BaseException):
     """Leaves a function at a condition that nothing has answered; no ``except Exception`` of the model handles it."""
 
-    def __init__(self, condition: Any, refuse: Refuse) -> None:
+    def __init__(self, capture: Callable[[Branches, State | None], Any], refuse: Refuse) -> None:
         super().__init__()
-        self.condition, self.refuse = condition, refuse
+        self.capture, self.refuse = capture, refuse
 
 
 _MOST_ANSWERS = 5
@@ -177,10 +177,10 @@ class Fork:
     taken: int = 0
 
 
-def decided(condition: Any, refuse: Refuse) -> bool | None:
+def decided(condition: Any, capture: Callable[[Branches, State | None], Any], refuse: Refuse) -> bool | None:
     """The answer to a condition whose branches go on to the end of a function; None if it has to be an operator.
 
-    Without an answer, the function is left, and run to its end once for each.
+    Without an answer, the function is left, and run to its end once for each; ``capture`` makes both an operator.
     """
     fork = active(Fork)
     if fork is None or fork.answers is None:
@@ -191,7 +191,7 @@ def decided(condition: Any, refuse: Refuse) -> bool | None:
     if fork.taken == _MOST_ANSWERS:
         return None
     if fork.taken == len(fork.answers):
-        raise _Asked(condition, refuse)
+        raise _Asked(capture, refuse)
     answer = fork.answers[fork.taken]
     fork.taken += 1
     if expression is not None:
@@ -214,7 +214,7 @@ def run_to_end(
         with activated(Fork(answers)), watched() as uses:
             return function()
     except _Asked as asked:
-        condition, refuse = asked.condition, asked.refuse
+        capture, refuse = asked.capture, asked.refuse
     if mode is not None and modules is not None:
         # torch leaves the modules on it that the error has left.
         mode.tracer.module_stack.clear()
@@ -233,12 +233,12 @@ def run_to_end(
     def branch(answer: bool) -> Callable[[], Any]:
         return lambda: run_to_end(function, state, before, (*answers, answer))
 
-    return symbolic_branch(condition, (branch(True), branch(False)), state, refuse)
+    return capture((branch(True), branch(False)), state)
 
 
 def symbolic_branch(
     condition: Any,
-    branches: Sequence[Callable[[], Any]],
+    branches: Branches,
     state: State | None,
     refuse: Refuse,
     choose: Choose | None = None,
@@ -537,7 +537,7 @@ def _check_tensors(tensors: Sequence[torch.Tensor], name: str, refuse: Refuse) -
     if left.dtype != right.dtype or left.dim() != right.dim():
         refuse(
             f"{name} is {describe(left)} in one branch and {describe(right)} in the other",
-            "assign tensors of the same dtype and number of dims in both branches",
+            f"{SAME_TYPE} in both branches: tensors of the same dtype and number of dims",
         )
 
 

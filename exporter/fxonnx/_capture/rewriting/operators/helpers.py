@@ -22,6 +22,7 @@ from ...constraints.guard_recorder import source_line_of
 from ...data_dependence.concrete_values import is_open
 from ...edges import (
     AskedEdges,
+    absorbs,
     answer_in_branch,
     chosen,
     graphs_run_at_sides,
@@ -31,7 +32,7 @@ from ...edges import (
 )
 from ...suspicions.eager_types import type_of
 from ..transformer import Site
-from .conditionals import SAME_TYPE, Fork, decided, symbolic_branch
+from .conditionals import SAME_TYPE, Branches, Fork, decided, symbolic_branch
 from .growing_lists import GrowingList
 from .loops import Counter, Counting, symbolic_loop
 from .sequences import (
@@ -131,18 +132,27 @@ class Helpers:
         if sides is None and not is_symbolic(test):
             return then() if test else otherwise()
         self.rewritten(at, "" if sides is None else SIZE_BRANCH)
-        line, refuse = self.sites[at].line, self.refuse(at, is_branch=True)
-        answer = decided(test, refuse) if sides is None and line in self._forked else None
-        if answer is not None:
-            return then() if answer else otherwise()
         state = None if get is None or put is None else State(self.sites[at], get, put)
-        choose = None if sides is None else partial(chosen, test)
+        return self._taken(at, test, (then, otherwise), state)
+
+    def _taken(self, at: int, test: Any, branches: Branches, state: State | None) -> Any:
+        """Both branches of a condition as an operator; one of them where both go on to the end of a function."""
+        line, capture = self.sites[at].line, partial(self._captured, at, test)
+        answer = decided(test, capture, self.refuse(at, is_branch=True)) if line in self._forked else None
+        if answer is not None:
+            return branches[not answer]()
         try:
-            with graphs_run_at_sides():
-                return symbolic_branch(test, sides or (then, otherwise), state, refuse, choose)
+            return capture(branches, state)
         except CaptureError:
             self._refused(line, is_inner=False)
             raise
+
+    def _captured(self, at: int, test: Any, branches: Branches, state: State | None) -> Any:
+        """Both branches of a condition as an operator, those of one on sizes at sizes at which they run."""
+        sides = self._sides(at, test, *branches)
+        choose = None if sides is None else partial(chosen, test)
+        with graphs_run_at_sides():
+            return symbolic_branch(test, sides or branches, state, self.refuse(at, is_branch=True), choose)
 
     def _sides(self, at: int, test: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
         """The branches of a condition on sizes of which both are captured."""
@@ -273,6 +283,8 @@ class Helpers:
                 other = sides[0 if is_and else 1]()
                 if isinstance(other, bool | torch.SymBool) and not is_symbolic(other):
                     return operator.and_(value, other) if is_and else operator.or_(value, other)
+                if isinstance(other, torch.SymBool) and absorbs(other, value, is_and=is_and):
+                    return other
             if is_symbolic(value):
                 self.rewritten(at)
                 if is_test:
@@ -290,8 +302,8 @@ class Helpers:
                     is_condition = is_test or (_is_flag(value) and _is_flag(found))  # noqa: B023
                     return as_condition(found) if is_condition else found
 
-                branches = (lambda: branch(not is_and), lambda: branch(is_and))
-                return symbolic_branch(value, branches, None, self.refuse(at))
+                take = self._captured if is_test else self._taken
+                return take(at, value, (lambda: branch(not is_and), lambda: branch(is_and)), None)
             if bool(value) is not is_and:
                 return value
             value = operand()

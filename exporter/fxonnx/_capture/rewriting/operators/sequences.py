@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from fxonnx_translations._torch_compat import sym_float, sym_ite, sym_min
+from fxonnx_translations._torch_compat import sym_float, sym_int, sym_ite, sym_min
 
 from ....errors import CaptureError
 from ...constraints.guard_recorder import record_nonempty
@@ -134,13 +134,15 @@ def _range(*limits: Any) -> Any:
     return Elements(count, lambda index: start + index * step, (distance, abs(step)))
 
 
-def _int(*given: Any, convert: Any = builtins.int) -> Any:
+def _int(*given: Any) -> Any:
     (value, *_) = given or (0,)
     if isinstance(value, torch.SymBool) and is_symbolic(value):
         return sym_ite(value, 1, 0)
     if len(given) == 1 and (isinstance(value, torch.Tensor) or is_dynamic_size(value)):
         return integer(value)
-    return convert(*given)
+    if len(given) == 1 and isinstance(value, torch.SymFloat):
+        return sym_int(value)
+    return builtins.int(*given)
 
 
 def _float(*given: Any) -> Any:
@@ -268,9 +270,6 @@ def replacement_of(function: Any) -> Any:
         return partial(_extreme, function, torch.amax)
     if function is builtins.min:
         return partial(_extreme, function, torch.amin)
-    if function == builtins.int and function is not builtins.int:
-        # It keeps fractions of sizes symbolic.
-        return partial(_int, convert=function)
     return _REPLACEMENTS.get(function, function) if isinstance(function, type | type(len)) else function
 
 

@@ -46,7 +46,7 @@ from ...._context_values import activated, active
 from ...constraints.guard_recorder import assertions_of_branch
 from ...data_dependence.concrete_values import active_values
 from ...function_transforms import reject_lost_gradients
-from ...patches.indexing import with_numbers_as_bounds
+from ...patches.value_calls import with_numbers_as_bounds
 from ...suspicions.handled_errors import recorded_as_conditional
 from ...suspicions.introspection import without_traced_results
 

@@ -1,23 +1,36 @@
-"""Replacement of the indexing of fake tensors by numbers in tensors, and of masks of bytes.
+"""Replacements of calls that read values of fake tensors: of indices, of sizes and of truth values.
 
 torch reads the numbers of ``x[rows, [a, b]]`` and ``x[[0, 1], a]`` from memory, except for those that are the only
 index of ``Tensor.__getitem__``. Its functions for fake tensors refuse masks and conditions of type uint8, which eager
-torch still takes for masks and conditions of type bool.
+torch still takes for masks and conditions of type bool. ``torch.equal`` and its relatives read results, and a reshape
+to sizes that depend on data asks about their product.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import SymInt, Tensor
+from torch.fx.experimental.symbolic_shapes import has_guarding_hint, statically_known_true
+from torch.nn.functional import one_hot
 
-from fxonnx_translations._torch_compat import TorchCall, functorch
+from fxonnx_translations._torch_compat import TorchCall, functorch, get_proxy_mode, get_proxy_slot, sym_max
 
-from .patch import replaced_call
+from ..data_dependence.concrete_values import active_values, is_open, number_of
+from ..suspicions.departures import DepartureKind, record_departure
+from .patch import is_tracing, replaced_call
 
-__all__ = ["override_indexing", "with_numbers_as_bounds"]
+__all__ = [
+    "extremum",
+    "of_tensor",
+    "override_indexing",
+    "override_value_functions",
+    "rounding",
+    "with_numbers_as_bounds",
+]
 
 
 def override_indexing(
@@ -168,3 +181,125 @@ def _axes(index: Any) -> int:
     if isinstance(index, Tensor) and index.dtype == torch.bool:
         return index.dim()
     return 1
+
+
+def override_value_functions(
+    original: Callable[..., TorchCall], self: Any, func: Callable[..., Any], args: Any, kwargs: Any
+) -> TorchCall:
+    """``_NonStrictTorchFunctionHandler._override``, with functions whose results are symbolic."""
+    if func in (torch.equal, Tensor.equal):
+        return _equal, args, kwargs
+    if func in (torch.allclose, Tensor.allclose):
+        return _allclose, args, kwargs
+    if func is torch.is_nonzero:
+        return _is_nonzero, args, kwargs
+    if getattr(func, "__name__", "") == one_hot.__name__:
+        return _one_hot, args, kwargs
+    values = active_values()
+    # On trial, a loop over chunks learns by torch's question whether one is empty.
+    is_known = values is not None and not values.is_suspended
+    if is_known and func in (torch.reshape, Tensor.reshape, Tensor.view) and args:
+        args = (args[0], *_with_length(args[0], args[1:]))
+        if func is not Tensor.view and _is_length_open(args[1:]):
+            return _copied_view, args, kwargs
+    return original(self, func, args, kwargs)
+
+
+def _with_length(tensor: Tensor, sizes: Sequence[Any]) -> Sequence[Any]:
+    """The sizes of a reshape, with the one for -1 computed if others depend on data.
+
+    torch asks whether their product is 0, for which it has no result.
+    """
+    if len(sizes) == 1 and isinstance(sizes[0], list | tuple):
+        return [_with_length(tensor, sizes[0])]
+    known = [size for size in sizes if not isinstance(size, int) or size != -1]
+    if len(known) != len(sizes) - 1 or not all(isinstance(size, int | SymInt) for size in known):
+        return sizes
+    product: Any = math.prod(known)
+    if not isinstance(product, SymInt) or has_guarding_hint(product):
+        return sizes
+    length = tensor.numel() // product
+    if not statically_known_true(length * product == tensor.numel()):
+        return sizes
+    return [length if isinstance(size, int) and size == -1 else size for size in sizes]
+
+
+def _is_length_open(sizes: Sequence[Any]) -> bool:
+    """Whether the size for -1 depends on data."""
+    if len(sizes) == 1 and isinstance(sizes[0], list | tuple):
+        return _is_length_open(sizes[0])
+    return any(type(size) is int and size == -1 for size in sizes) and any(map(is_open, sizes))
+
+
+def _copied_view(self: Tensor, *shape: Any) -> Tensor:
+    """``reshape``, which torch computes for ``view`` without a question about sizes that depend on data.
+
+    It may share memory with its operand in eager torch, which the proof sees if the model writes to one of them.
+    """
+    record_departure(DepartureKind.REPLACED, "reshape")
+    return self.contiguous().view(*shape)
+
+
+def _equal(self: Tensor, other: Tensor) -> Any:
+    """The value of a tensor of one element, which is symbolic if it depends on inputs."""
+    return tuple(self.shape) == tuple(other.shape) and (self == other).all().item()
+
+
+def _allclose(self: Tensor, other: Tensor, *args: Any, **kwargs: Any) -> Any:
+    return torch.isclose(self, other, *args, **kwargs).all().item()
+
+
+def _is_nonzero(input: Tensor) -> Any:
+    return (input.reshape(()) != 0).item()
+
+
+def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """``one_hot`` whose number of classes is in a tensor, or one more than the largest class."""
+    number: Any = num_classes
+    if isinstance(num_classes, Tensor):
+        number = _known_at_least(num_classes)
+    elif num_classes == -1 and is_open(tensor):
+        number = (tensor.max() + 1).item()
+    if not is_open(number):
+        return one_hot(tensor, num_classes)
+    # As torch computes it: a class that is not below the number is an index out of bounds.
+    zeros = torch.zeros((*tensor.shape, number), dtype=torch.int64, device=tensor.device)
+    return zeros.scatter(-1, tensor.unsqueeze(-1), 1)
+
+
+def _known_at_least(tensor: Tensor) -> Any:
+    """The number in a tensor, which is larger than the size in ``max(tensor, size)`` in all shapes."""
+    mode = get_proxy_mode()
+    slot = None if mode is None else get_proxy_slot(tensor, mode.tracer, None)
+    node = None if slot is None else slot.proxy.node
+    if node is None or node.target is not torch.ops.aten.clamp.default or len(node.args) != 2:
+        return tensor.item()
+    least = node.args[1].meta["val"] if isinstance(node.args[1], torch.fx.Node) else node.args[1]
+    return sym_max(tensor.item(), least)
+
+
+def extremum(original: Callable[..., Any], *args: Any, real_callable: Any, tensor_callable: Any, **kwargs: Any) -> Any:
+    """``max`` or ``min`` of an integer in a tensor and a size."""
+    sizes: list[Any] = [one for one in args if isinstance(one, SymInt)]
+    tensors = [one for one in args if isinstance(one, Tensor) and not one.dim() and one.dtype is torch.int64]
+    if len(args) == 2 and len(sizes) == len(tensors) == 1:
+        is_largest = tensor_callable is torch.maximum
+        record_departure(DepartureKind.REPLACED, "max" if is_largest else "min")
+        return torch.clamp(tensors[0], **{"min" if is_largest else "max": sizes[0]})
+    return original(*args, real_callable=real_callable, tensor_callable=tensor_callable, **kwargs)
+
+
+def rounding(function: Callable[[Any], int]) -> Callable[[Tensor], int]:
+    """The method of tensors that ``math.floor``, or a relative of it, calls."""
+
+    def rounded(self: Tensor) -> int:
+        number = number_of(self) if is_tracing() else self
+        return function(float(self) if number is self else number)
+
+    return rounded
+
+
+def of_tensor(name: str) -> Callable[[Any], Any]:
+    """A function of symbolic numbers that torch has of tensors only."""
+    function: Callable[[Tensor], Tensor] = getattr(torch, name)
+    return lambda number: function(torch.scalar_tensor(number, dtype=torch.float64)).item()
