@@ -65,7 +65,7 @@ def numbers(x: Tensor) -> Tensor:
 
 
 def total(x: Tensor, y: Tensor) -> Tensor:
-    return torch.cat((x, y))
+    return x + y
 
 
 def repeated(x: Tensor, count: Tensor) -> Tensor:
