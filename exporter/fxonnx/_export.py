@@ -50,7 +50,14 @@ from ._prepare import (
 from ._program import ONNXProgram
 from ._program.call_binding import bind_call
 from ._program.external_data import ExternalData
-from ._program.proof import confirm_assumed_limits, confirm_data_edges, confirmed_limits, prove, unproved_for_untested
+from ._program.proof import (
+    confirm_assumed_limits,
+    confirm_data_edges,
+    confirmed_limits,
+    fails_outside,
+    prove,
+    unproved_for_untested,
+)
 from ._program.record import ExportRecord
 from ._program.saving import check_file
 from ._program.weights import reads_metadata
@@ -236,9 +243,13 @@ def _capture(request: Request, timer: Timer, attempts: AttemptLog, *, has_size_b
         with unset_fake_temporarily():
             return confirmed_limits(captured, model)
 
+    def fails(captured: Capture, limits: Sequence[Constraint]) -> bool:
+        with unset_fake_temporarily():
+            return not has_size_branches or fails_outside(captured, model, limits)
+
     in_this_mode, prints = in_mode(model, request.training), model_prints(shown=attempts.shows_torch_log)
     with one_at_a_time(), timer.stage("capture"), in_this_mode, prints:
-        captured = capture(request, confirmed, attempts)
+        captured = capture(request, confirmed, attempts, fails)
         with unset_fake_temporarily():
             captured = replace(captured, exported_program=unwrap_subclasses(captured.exported_program))
             captured = confirm_assumed_limits(captured, model, strict=request.strict_shapes)

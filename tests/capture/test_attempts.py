@@ -404,3 +404,50 @@ def test_reports_have_no_symbols_of_torch(tmp_path: Path) -> None:
     attempts = text.read_text().partition("## Attempts of the capture")[2]
     assert "strict mode: the value of a tensor has to be known" in attempts
     assert not re.search(r"\b(zuf|u|s)\d+\b|_check", attempts)
+
+
+def skips_with_an_error(x: Tensor) -> Tensor:
+    """The model itself fails at the sizes that the condition excludes."""
+    y = x[..., ::2].repeat_interleave(2, -1)
+    if y.shape[-1] != x.shape[-1]:
+        y = y[..., 3:]
+    return torch.cat((x, y))
+
+
+def compares_a_tuple(x: Tensor) -> Tensor:
+    """No other answer, and no branch, replaces the comparison of several sizes at once."""
+    if tuple(x.shape[1:]) in ((4, 6), (6, 4)):
+        x = x + 1
+    if -x.shape[2] % 8 > 0:
+        x = torch.nn.functional.pad(x, (0, -x.shape[2] % 8))
+    return x * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "last"), [(skips_with_an_error, ""), (compares_a_tuple, "the limits of the capture")]
+)
+def test_attempts_that_are_of_no_use_are_not_made_to_their_end(
+    function: Callable[..., Any], last: str, tmp_path: Path
+) -> None:
+    """The capture before them is exported, with its limits."""
+    path = tmp_path / "m.onnx"
+    with pytest.warns(UserWarning, match="exported"):
+        program = fxonnx.export(
+            Function(function),
+            (torch.randn(2, 4, 6),),
+            path,
+            dynamic_shapes=({0: "n", 1: "h", 2: "w"},),
+            input_names=["x"],
+        )
+    attempts = program.record.capture.attempts
+    assert not any(one.change.startswith("both branches") and not one.failure for one in attempts)
+    assert not last or last in attempts[-1].failure
+    session = onnxruntime.InferenceSession(path)
+    for shape in ((2, 4, 6), (3, 4, 6), (2, 6, 4), (2, 3, 8), (2, 5, 7)):
+        x = torch.randn(shape)
+        try:
+            (found,) = session.run(None, {"x": x.numpy()})
+        except Exception:  # noqa: BLE001 - a size outside of the limits
+            assert shape[1:] != (4, 6)
+            continue
+        torch.testing.assert_close(torch.from_numpy(found), function(x))

@@ -285,7 +285,7 @@ class AsksFromFour(nn.Module):
     ids=["pattern", "text", "class"],
 )
 def test_branches_for_other_counts_are_compared(asks: Callable[[Tensor], bool]) -> None:
-    with pytest.raises(CaptureError, match="inputs made of the example: counts of -[23]"):
+    with pytest.raises(CaptureError, match=r"inputs made of the example: counts of -[23]"):
         fxonnx.export(AsksFromFour(asks).eval(), (torch.randn(3, 4), torch.tensor(0)), dynamic_shapes=({0: "n"}, None))
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import importlib
 import logging
 import random
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -431,3 +433,30 @@ def test_a_resized_buffer_is_a_lost_update_and_no_input() -> None:
         fxonnx.export(_Scratch().eval(), inputs, dynamic_shapes=NN, state="io")
     program = fxonnx.export(_Scratch().eval(), inputs, dynamic_shapes=NN, state="outputs")
     assert torch.equal(program(x, x)[1], 2 * x)
+
+
+_CACHED = """
+import functools
+import importlib
+
+@functools.lru_cache(3001)
+def scale(n):
+    return 2.0
+
+def scaled(x):
+    try:
+        return x * {4: 2.0, 9: 2.0}[x.shape[0]]
+    except (KeyError, TypeError):
+        return x * scale(3)
+"""
+
+
+def test_the_capacity_of_a_cache_is_no_size_to_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers of a file are sizes for which its code may differ, but for those that say how many results are kept."""
+    (tmp_path / "cached_scales.py").write_text(_CACHED)
+    monkeypatch.syspath_prepend(tmp_path)
+    scaled = importlib.import_module("cached_scales").scaled
+    program = fxonnx.export(Function(scaled), (_x(4),), dynamic_shapes=N)
+    runs = {run.inputs for run in program.record.proof.runs}
+    assert "n = 9" in runs
+    assert "n = 3001" not in runs

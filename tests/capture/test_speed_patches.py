@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx.passes.shape_prop import TensorMetadata
 
 from fxonnx._capture import torch_export
 from fxonnx._capture.patches import CAPTURE_PATCHES, SPEED_PATCHES, Patch, applied
@@ -134,6 +135,9 @@ def _describe(value: Any, storages: dict[int, int]) -> Any:
         return sizes, value.dtype, value.device, value.requires_grad, storage
     if isinstance(value, dict):
         return {str(key): _describe(item, storages) for key, item in value.items()}
+    if isinstance(value, TensorMetadata):
+        # A speed patch leaves out the name of the format, which the strides tell.
+        value = value._replace(memory_format=None)
     if isinstance(value, list | tuple):
         return [_describe(item, storages) for item in value]
     # The number counts the modules for which the process has generated code.

@@ -73,6 +73,7 @@ def capture(
     request: Request,
     confirm: Callable[[Capture], frozenset[Constraint] | None] = lambda captured: frozenset(),
     attempts: AttemptLog | None = None,
+    fails: Callable[[Capture, Sequence[Constraint]], bool] = lambda captured, limits: False,
 ) -> Capture:
     """Capture a model with torch.export, leaving the model and the example inputs unchanged.
 
@@ -82,6 +83,7 @@ def capture(
         confirm: Runs the model, and returns the assumed limits that a capture does not need, or None if the capture is
             wrong at the example; by default, no limits.
         attempts: Receives the calls of torch.export.
+        fails: Whether the model itself fails at the sizes that some limits of a capture exclude.
 
     Raises:
         ArgumentError: If an argument is invalid; the error names the argument.
@@ -101,7 +103,7 @@ def capture(
         _check_program_arguments(model, request.args, request.kwargs)
         return _capture_program(model, request)
     with extended(model), stand_in(model) as module, eager_introspection(module):
-        return _capture_module(module, request, confirm, AttemptLog() if attempts is None else attempts)
+        return _capture_module(module, request, confirm, AttemptLog() if attempts is None else attempts, fails)
 
 
 def _read_shapes(
@@ -125,6 +127,7 @@ def _capture_module(
     request: Request,
     confirm: Callable[[Capture], frozenset[Constraint] | None],
     attempts: AttemptLog,
+    fails: Callable[[Capture, Sequence[Constraint]], bool],
 ) -> Capture:
     """Capture a module; see ``capture``."""
     if model.training and request.training is None and results_depend_on_mode(model):
@@ -148,14 +151,18 @@ def _capture_module(
     task = CaptureTask(request, model, inputs, axes, numbers, attempts)
     plan = CapturePlan(request, UnknownStates(), None, None, shapes)
 
+    def with_inputs(captured: Capture, plan: CapturePlan) -> Capture:
+        return replace(captured, inputs=_input_table(captured, inputs, plan.shapes.leaves))
+
     def confirmed(captured: Capture, plan: CapturePlan) -> frozenset[Constraint] | None:
-        return confirm(replace(captured, inputs=_input_table(captured, inputs, plan.shapes.leaves)))
+        return confirm(with_inputs(captured, plan))
 
     run = partial(
         capture_with_strategies,
         task.attempt,
         own_error=lambda error: with_scalars_as_tensors(eager_error(error, model, inputs, shapes), numbers),
         confirm=confirmed,
+        fails=lambda captured, plan, limits: fails(with_inputs(captured, plan), limits),
     )
     is_followed = request.data_dependent == "example"
     with following_example(is_requested=is_followed), recorded_changes() as changes:

@@ -181,7 +181,8 @@ def _copied_weights(model: torch.nn.Module, written: Collection[str]) -> list[to
     code that runs in eager mode only may write to these. Large ones are copied if the model has code that may do so.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    is_small = bytes_of(model.parameters()) <= _MOST_COPIED_BYTES or _may_write(model)
+    distinct = {id(one): one for one in parameters.values()}
+    is_small = bytes_of(distinct.values()) <= _MOST_COPIED_BYTES or _may_write(model)
     chosen = [
         one for name, one in parameters.items() if is_small or name in written or bytes_of((one,)) <= _MOST_BYTES_OF_ONE
     ]

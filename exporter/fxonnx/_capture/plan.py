@@ -111,6 +111,7 @@ class Failure:
         has_full_masks: Whether the model asked for masks that hide nothing.
         asks_compiling: Whether the model asked if it is compiled.
         has_long_loop: Whether the attempt ended at a long loop over a dynamic dim.
+        has_known_limits: Whether it ended since it had all guards of ``CapturePlan.known``.
         transforms: How ``torch.func`` transforms have to be traced.
         guard_inputs: Labels of the inputs on which the guard depends that failed.
         guard: The failure at a data-dependent guard, if its control flow cannot be rewritten.
@@ -122,6 +123,7 @@ class Failure:
     has_full_masks: bool = False
     asks_compiling: bool = False
     has_long_loop: bool = False
+    has_known_limits: bool = False
     transforms: TransformTracing = field(default_factory=TransformTracing)
     guard_inputs: tuple[str, ...] = ()
     guard: Failure | None = None
@@ -171,6 +173,7 @@ class CapturePlan:
         sizes: The functions with conditions on sizes that limit the inputs, of which both branches are captured.
         shapes: The dynamic dims.
         specialized: The dims that are static because the model specializes them.
+        known: The guards that limit a capture before it: an attempt with all of them ends, since it is no better.
         unrolls_long_loops: Whether long loops over dynamic dims are unrolled; otherwise they end an attempt.
         has_long_loop: Whether one has ended an attempt.
         loops: The loops that are rewritten since they limit the inputs.
@@ -198,6 +201,7 @@ class CapturePlan:
     sizes: Rewriting | None
     shapes: DynamicShapes
     specialized: tuple[SpecializedDim, ...] = ()
+    known: frozenset[sympy.Basic] = frozenset()
     unrolls_long_loops: bool = False
     has_long_loop: bool = False
     loops: LoopRewriting | None = None

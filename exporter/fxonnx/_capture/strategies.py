@@ -6,8 +6,8 @@ A capture for fewer sizes than requested is made again with other answers, if th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -15,6 +15,7 @@ import sympy
 
 from ..errors import CaptureError
 from .constraints.constraint import Constraint
+from .constraints.guard_recorder import Guard
 from .constraints.specialized_dims import SpecializedDimsError, without_specialized
 from .data_dependence.checks import is_data_dependent, may_be_data_dependent, unresolved_error
 from .edges import edge_places
@@ -35,6 +36,10 @@ Confirm: TypeAlias = Callable[[Capture, CapturePlan], frozenset[Constraint] | No
 The result is None if the capture is wrong at the example.
 """
 
+Outcome: TypeAlias = Capture | Failure
+Fails: TypeAlias = Callable[[Capture, CapturePlan, Sequence[Constraint]], bool]
+"""Whether the model itself fails at the sizes that some limits of a capture exclude."""
+
 _MOST_ATTEMPTS = 3
 _SIZES = range(1, 129)
 _LEAST_SHARE = 1 / 1024
@@ -50,16 +55,41 @@ def _may_be_limited_at(places: Collection[str], capture: Capture, plan: CaptureP
     return any(f"{place}:" in f"{one.line}:" for one in limits for place in places)
 
 
+@dataclass
+class _Seen:
+    """What a series of attempts has asked about sizes.
+
+    Attributes:
+        asked: The conditions of the model.
+        guards: All guards.
+    """
+
+    asked: dict[sympy.Basic, Asking] = field(default_factory=dict)
+    guards: set[Guard] = field(default_factory=set)
+
+    def guards_at(self, places: Collection[str]) -> frozenset[sympy.Basic]:
+        """The guards at lines (``file.py:12``): an attempt that has all of them again has no fewer limits."""
+        lines = ((guard.expression, f"{guard.line}") for guard in self.guards if guard.line is not None)
+        return frozenset(one for one, line in lines if line.partition(" in ")[0] in places)
+
+
+Attempted: TypeAlias = tuple[Outcome, CapturePlan, _Seen]
+
+
 def _with_fewer_limits(
     found: Capture,
     last: CapturePlan,
-    attempts: Callable[[frozenset[str]], tuple[Capture | Failure, CapturePlan, Any]],
+    asked: _Seen,
+    first: CapturePlan,
+    attempts: Callable[[CapturePlan], Attempted],
     confirm: Confirm,
-) -> tuple[Capture, CapturePlan]:
+) -> tuple[Capture, CapturePlan, _Seen]:
     """Capture a model again with the answers beside the edges of its conditions, for a capture with fewer limits."""
+    places = {line.partition(" in ")[0] for line in (*edge_places(asked.asked), *_limiting_lines(found, last))}
     kept: frozenset[str] = frozenset()
     for _ in range(_MOST_ATTEMPTS):
-        capture, plan, _asked = attempts(kept)
+        answered = first.with_answers(last.integers, edges=kept)
+        capture, plan, seen = attempts(replace(answered, known=asked.guards_at(places)))
         edges = plan.log.edges
         if isinstance(capture, Failure) or not edges or _count(capture, plan) >= _count(found, last):
             break
@@ -69,26 +99,25 @@ def _with_fewer_limits(
         lines = {str(line) for line in edges.values()}
         wrong = {str(one.line) for one in capture.limits.assumed - confirmed} & lines
         if not wrong:
-            return _without(capture, confirmed, sorted(lines)), plan
+            return _without(capture, confirmed, sorted(lines)), plan, seen
         if wrong == lines:
             break
         kept |= wrong
-    return found, last
+    return found, last, asked
 
 
 def _with_both_branches(
     found: Capture,
     last: CapturePlan,
-    attempts: Callable[[Rewriting], tuple[Capture | Failure, CapturePlan, Any]],
+    asked: _Seen,
+    attempts: Callable[[Rewriting, frozenset[sympy.Basic]], Attempted],
     confirm: Confirm,
 ) -> tuple[Capture, CapturePlan]:
     """Capture a model again with both branches of the conditions on sizes that limit it."""
     best, plan, capture = (found, last), last, found
     rewriting = Rewriting(CaptureError(_LIMITS))
     for _ in range(_MOST_ATTEMPTS):
-        near = [item for item in _restricting(capture) if not _is_far(item)]
-        lines = _lines_of(near) + [str(line) for dim in plan.specialized for line in dim.lines]
-        functions, places = branches_at(lines)
+        functions, places = branches_at(_limiting_lines(capture, plan, is_near=True))
         if not functions or places <= rewriting.sizes:
             break
         try:
@@ -96,7 +125,7 @@ def _with_both_branches(
         except CaptureError:
             # Functions without the source code that runs keep their limits.
             break
-        outcome, plan, _asked = attempts(rewriting)
+        outcome, plan, _seen = attempts(rewriting, asked.guards_at(places) if capture is found else frozenset())
         if isinstance(outcome, Failure):
             break
         confirmed = confirm(outcome, plan) if plan.log.edges else frozenset()
@@ -106,6 +135,12 @@ def _with_both_branches(
         if not capture.limits.assumed and _count(capture, plan) < _count(*best):
             best = capture, plan
     return best
+
+
+def _limiting_lines(capture: Capture, plan: CapturePlan, *, is_near: bool = False) -> list[str]:
+    """The lines at which a capture is limited, or those without limits that exclude only large sizes."""
+    limits = (item for item in _restricting(capture) if not (is_near and _is_far(item)))
+    return _lines_of(limits) + [str(line) for dim in plan.specialized for line in dim.lines]
 
 
 _FAR = 64
@@ -154,8 +189,6 @@ def _without(capture: Capture, confirmed: frozenset[Constraint], lines: Iterable
 
 _LIMITS = "a loop or a branch limits the inputs of the model"
 
-Outcome: TypeAlias = Capture | Failure
-Attempted: TypeAlias = tuple[Outcome, CapturePlan, dict[sympy.Basic, Asking]]
 Decision: TypeAlias = CapturePlan | Capture | Failure
 
 
@@ -179,6 +212,7 @@ def capture_with_strategies(
     plan: CapturePlan,
     own_error: Callable[[CaptureError], CaptureError | None],
     confirm: Confirm,
+    fails: Fails,
 ) -> tuple[Capture, CapturePlan]:
     """Capture a model: one attempt after the other, until no strategy has a plan for the next one.
 
@@ -189,6 +223,7 @@ def capture_with_strategies(
         plan: The first plan.
         own_error: The error of the model itself, if that is the cause of the error of an attempt.
         confirm: Returns the assumed limits that a capture does not need.
+        fails: Whether the model itself fails at the sizes that limits exclude.
 
     Returns:
         The captured model, and the plan of the last attempt.
@@ -197,23 +232,31 @@ def capture_with_strategies(
         CaptureError: If no attempt captures the model.
     """
     attempts = partial(_attempts, attempt)
-    outcome, last, asked = attempts(plan)
+    outcome, last, seen = attempts(plan)
     if isinstance(outcome, Failure):
         return _plain_capture(attempt, plan, outcome.error, own_error)
-    if _may_be_limited_at(edge_places(asked), outcome, last):
-        again = partial(plan.with_answers, last.integers)
-        outcome, last = _with_fewer_limits(outcome, last, lambda kept: attempts(again(edges=kept)), confirm)
-    return _with_both_branches(
-        outcome, last, lambda sizes: attempts(plan.with_answers(last.integers, sizes=sizes)), confirm
-    )
+    if _may_be_limited_at(edge_places(seen.asked), outcome, last):
+        outcome, last, seen = _with_fewer_limits(outcome, last, seen, plan, attempts, confirm)
+    near = [item for item in _restricting(outcome) if not _is_far(item) and branches_at(_lines_of([item]))[0]]
+    if near and not last.specialized and fails(outcome, last, near):
+        # Limits are dropped where program and model return the same.
+        return outcome, last
+
+    def with_sizes(sizes: Rewriting, known: frozenset[sympy.Basic]) -> Attempted:
+        return attempts(replace(plan.with_answers(last.integers, sizes=sizes), known=known))
+
+    return _with_both_branches(outcome, last, seen, with_sizes, confirm)
 
 
 def _attempts(attempt: Callable[[CapturePlan], Outcome], plan: CapturePlan) -> Attempted:
-    """Make attempts until no strategy has a plan for the next one; with the conditions on sizes that it asks."""
-    asked: dict[sympy.Basic, Asking] = {}
+    """Make attempts until no strategy has a plan for the next one; with what they ask about sizes."""
+    seen = _Seen()
     while True:
         decision: Decision = attempt(plan)
-        asked |= plan.log.asked
+        seen.asked |= plan.log.asked
+        seen.guards |= {*plan.log.guards}
+        if isinstance(decision, Failure) and decision.has_known_limits:
+            return decision, plan, seen
         if isinstance(decision, Failure) and decision.has_long_loop:
             plan = replace(plan, has_long_loop=True)
         for strategy in reversed(STRATEGIES):
@@ -223,7 +266,7 @@ def _attempts(attempt: Callable[[CapturePlan], Outcome], plan: CapturePlan) -> A
                 plan = replace(decision, change=decision.change or strategy.name)
                 break
         if not isinstance(decision, CapturePlan):
-            return decision, plan, asked
+            return decision, plan, seen
 
 
 def _plain_capture(

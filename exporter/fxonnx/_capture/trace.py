@@ -64,6 +64,7 @@ __all__ = [
 
 
 _EDGE = "a branch for single sizes that depend on data"
+_KNOWN = "it has the limits of the capture before it"
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,9 @@ class CaptureTask:
         Raises:
             ExportError: For an error of fxonnx that no other plan avoids.
         """
-        end = EarlyEnds(plan.shapes.leaves, plan.unrolls_long_loops or plan.plain, self.request.strict_shapes)
+        end = EarlyEnds(
+            plan.shapes.leaves, plan.unrolls_long_loops or plan.plain, self.request.strict_shapes, {*plan.known}
+        )
         end.watch(plan.log)
         program: ExportedProgram | None = None
         error: Exception | None = None
@@ -160,6 +163,8 @@ class CaptureTask:
                 error = failure
         if error is not None:
             return replace(self._failure(error, plan, seen), has_long_loop=end.is_long_loop)
+        if end.has_known_limits:
+            return Failure(CaptureError(_KNOWN), has_known_limits=True)
         if end.found is not None or program is None:
             specialized = SpecializedDimsError([] if end.found is None else [end.found])
             return Failure(specialized, is_exported=True, has_long_loop=end.is_long_loop)
@@ -287,6 +292,8 @@ class EarlyEnds:
         leaves: The leaves of the inputs.
         unrolls_long_loops: Whether long loops end no capture.
         strict_shapes: Whether only long loops end one: the error is about all dims.
+        known: The guards of which the last one ends one.
+        has_known_limits: Whether it ended at the last of these.
         found: The dim at which the capture ended.
         is_long_loop: Whether it ended at a loop.
     """
@@ -294,6 +301,8 @@ class EarlyEnds:
     leaves: Sequence[Leaf]
     unrolls_long_loops: bool = False
     strict_shapes: bool = False
+    known: set[sympy.Basic] = field(default_factory=set)
+    has_known_limits: bool = False
     found: SpecializedDim | None = None
     is_long_loop: bool = False
     _evaluations: Counter[str] = field(default_factory=Counter)
@@ -308,6 +317,11 @@ class EarlyEnds:
         log.observer = self._observe
 
     def _observe(self, log: GuardLog, guard: Guard) -> None:
+        if guard.expression in self.known:
+            self.known.remove(guard.expression)
+            self.has_known_limits = not self.known
+            if self.has_known_limits:
+                raise EarlyEnd(_KNOWN)
         symbols = guard.expression.free_symbols
         if len(symbols) != 1:
             return

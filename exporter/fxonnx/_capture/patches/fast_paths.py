@@ -150,6 +150,14 @@ def record_value(original: Callable[..., Any], proxy: Any, value: Any) -> Any:
     return without_torch_functions(original, proxy, value)
 
 
+def extract_metadata(original: Callable[..., Any], result: torch.Tensor) -> Any:
+    """``_extract_tensor_metadata`` without the name of the memory format, which ``meta["val"]`` tells with its strides.
+
+    It asks three times for the layout of each symbolic result, and nothing reads the answer.
+    """
+    return original(result, include_contiguity=False)
+
+
 def free_unbacked_symbols_with_path(
     original: Callable[..., Any], value: Any, path: Any, *args: Any, **kwargs: Any
 ) -> dict[Any, Any]:
@@ -198,6 +206,11 @@ _PATCHES: tuple[Patch, ...] = (
         record_value,
         "every attribute of a tensor that is read passes through torch.export's modes for functions of torch",
         needs=(DisableTorchFunction,),
+    ),
+    Patch(
+        "torch.fx.experimental.proxy_tensor:_extract_tensor_metadata",
+        extract_metadata,
+        "torch compares the layout of each tensor with three memory formats, which nothing reads",
     ),
     Patch(
         "torch.fx.experimental.symbolic_shapes:_free_unbacked_symbols_with_path",

@@ -174,12 +174,20 @@ def _numbers(file: str, *, are_texts: bool) -> list[tuple[int, int]]:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:  # no file of Python
         return []
-    constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    nodes = list(ast.walk(tree))
+    # The capacity of a cache is compared with the number of its entries, and never with a size.
+    capacities = {id(one) for node in nodes if _makes_cache(node) for one in ast.walk(node)}
     found = [
         (int(number), node.lineno)
-        for node in constants
+        for node in nodes
+        if isinstance(node, ast.Constant) and id(node) not in capacities
         if (isinstance(node.value, str) if are_texts else type(node.value) is int)
         for number in re.findall(r"[0-9]+", str(node.value))
         if len(number) <= len(str(_LARGEST_SIZE))
     ]
     return [(number, line) for number, line in found if 1 <= number <= _LARGEST_SIZE]
+
+
+def _makes_cache(node: ast.AST) -> bool:
+    """Whether a node is the call ``functools.lru_cache(1024)``, without the function that gets the cache."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func) in ("lru_cache", "functools.lru_cache")

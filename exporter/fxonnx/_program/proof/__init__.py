@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .assumed_limits import confirm_assumed_limits, confirm_data_edges, confirmed_limits
+from .assumed_limits import confirm_assumed_limits, confirm_data_edges, confirmed_limits, fails_outside
 from .prove import prove
 from .record import PROOF_KEY, Proof, ProofRun, unproved_for_untested
 from .variations import repeated_inputs
@@ -14,6 +14,7 @@ __all__ = [
     "confirm_assumed_limits",
     "confirm_data_edges",
     "confirmed_limits",
+    "fails_outside",
     "prove",
     "repeated_inputs",
     "unproved_for_untested",

@@ -37,10 +37,10 @@ from ..call_binding import bind_call
 from ..verification_inputs import auto_sizes, may_index_on_gpu, resize_inputs
 from .coverage import FILLS, MOVES, CodePath
 from .prove import Prover, obstacle
-from .runs import ProgramInterpreter
+from .runs import Outcome, ProgramInterpreter
 from .variations import Variation, variations, with_other_values
 
-__all__ = ["confirm_assumed_limits", "confirm_data_edges", "confirmed_limits"]
+__all__ = ["confirm_assumed_limits", "confirm_data_edges", "confirmed_limits", "fails_outside"]
 
 _MOST_SIZES = 3
 
@@ -179,10 +179,10 @@ def _is_right(capture: Capture, prover: Prover, names: Sequence[str]) -> bool:
     others = [name for name, is_one in ones.items() if not is_one]
     for count, each in enumerate(_with_other_sizes(sizes, others)):
         variation = _resized(capture, prover, each)
-        status = _status_of_branches(capture, prover, variation)
+        _, outcome = prover.has_path(variation, path)
+        status = _status_of_branches(capture, prover, variation, expected=outcome)
         if status == "different" or (status != "equal" and not count):
             return False
-        prover.has_path(variation, path)
         if path.is_decided:
             return True
     return False
@@ -195,10 +195,10 @@ def _resized(capture: Capture, prover: Prover, sizes: Mapping[str, int]) -> Vari
     return Variation.of(label, args, kwargs, is_required=True)
 
 
-def _status(prover: Prover, variation: Variation) -> str:
-    """The result of a comparison."""
+def _status(prover: Prover, variation: Variation, expected: Outcome | BaseException | None = None) -> str:
+    """The result of a comparison, with the outcome of the model if it has run."""
     try:
-        done = prover.run(variation)
+        done = prover.run(variation, expected)
     except CaptureError:
         return "different"
     return "not valid" if done is None else done.status
@@ -366,6 +366,47 @@ def _many_sizes(given: Mapping[str, int], names: Collection[str]) -> Iterator[di
             }
 
 
+_LEAST_FAILURES = 8
+
+
+def fails_outside(capture: Capture, model: Any, excluded: Iterable[Constraint]) -> bool:
+    """Whether the model fails at many sizes that limits exclude, and at none of them returns a result.
+
+    No program for these sizes could be compared with it. Without runs, the answer is no.
+    """
+    capture = replace(capture, exported_program=unwrap_subclasses(capture.exported_program))
+    program, limits = capture.exported_program, capture.limits
+    runs = min(
+        _MOST_FURTHER_SIZES, int(_SHARE_OF_EXPORT * export_seconds(program) / max(forward_seconds(program), 1e-9))
+    )
+    if obstacle(capture, model) or runs < _LEAST_FAILURES:
+        return False
+    prover = Prover(capture, model)
+    if may_index_on_gpu(prover.example.inputs):
+        return False
+    for one in excluded:
+        outside = Constraint("", sympy.Not(one.expression), one.dims)
+        others = tuple(other for other in limits.constraints if other is not one)
+        found = [*_sizes_within(capture, prover, (*others, outside)), *_sizes_within(capture, prover, (outside,))]
+        failures = 0
+        for sizes in found[:runs]:
+            if not prover.fails(_resized(capture, prover, sizes)):
+                return False
+            failures += 1
+        if failures < _LEAST_FAILURES:
+            return False
+    return True
+
+
+def _sizes_within(capture: Capture, prover: Prover, constraints: tuple[Constraint, ...]) -> Iterator[dict[str, int]]:
+    """The sizes near the example that constraints allow: those of a verification first."""
+    limits, inputs = replace(capture.limits, constraints=constraints), prover.example.inputs
+    given = limits.sizes(inputs)
+    yield from auto_sizes(limits, inputs)
+    names = {name for one in constraints[-1:] for name in one.dims}
+    yield from (sizes for sizes in _many_sizes(given, names) if limits.violated(sizes) is None)
+
+
 _LARGEST_GROWTH = 16
 
 
@@ -383,18 +424,24 @@ def _is_decided(paths: Mapping[str, CodePath]) -> bool:
 
 
 def _status_of_branches(
-    capture: Capture, prover: Prover, variation: Variation, paths: Mapping[str, CodePath] | None = None
+    capture: Capture,
+    prover: Prover,
+    variation: Variation,
+    paths: Mapping[str, CodePath] | None = None,
+    expected: Outcome | BaseException | None = None,
 ) -> str:
     """The result of comparisons at sizes, with values for which each branch of the program runs.
 
-    What a branch asks about sizes is not seen at values that take the other one.
+    What a branch asks about sizes is not seen at values that take the other one. ``expected`` is the outcome of the
+    model at the first values, if it has run.
     """
     prover.coverage.begin()
     statuses = []
     for one in with_other_values(capture, variation):
-        path = None if paths is None else paths[one.label.removeprefix(variation.label)]
-        is_other = path is not None and not prover.has_path(one, path)
-        statuses.append("different" if is_other else _status(prover, one))
+        is_same, outcome = True, expected if one is variation else None
+        if paths is not None:
+            is_same, outcome = prover.has_path(one, paths[one.label.removeprefix(variation.label)])
+        statuses.append(_status(prover, one, outcome) if is_same else "different")
         if statuses[-1] == "different" or not prover.coverage.has_untaken:
             break
     else:

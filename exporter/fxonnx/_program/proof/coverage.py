@@ -8,12 +8,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import CodeType, FrameType
+from functools import lru_cache
+from types import CodeType, FrameType, MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
 
-from fxonnx_translations._torch_compat import OpOverload, TorchDispatchMode, pytree
+from fxonnx_translations._torch_compat import OpOverload, TorchDispatchMode
 
 from ..._capture import Assumption
 from ..._provenance import source_line
@@ -202,7 +203,7 @@ class _Recorder(TorchDispatchMode):
         self, func: OpOverload[Any, Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         name, kwargs = func._schema.name.partition("::")[2], kwargs or {}
-        operands = [self._constants.get(_memory(one)) for one in _tensors((args, kwargs))]
+        operands = [self._constants.get(_memory(one)) for one in _tensors((args, (*kwargs.values(),)))]
         result = func(*args, **kwargs)
         call = str(func), () if name in _RANGES else _numbers(func, args, kwargs)
         constants = [constant for _, constant in filter(None, operands)]
@@ -217,7 +218,10 @@ class _Recorder(TorchDispatchMode):
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    """The tensors among the operands or results of an operator, which are no deeper than in lists."""
+    if isinstance(values, torch.Tensor):
+        return [values]
+    return [one for each in values for one in _tensors(each)] if isinstance(values, list | tuple) else []
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -227,11 +231,17 @@ def _memory(tensor: torch.Tensor) -> int:
 
 def _numbers(func: OpOverload[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """The numbers, flags, texts and dtypes among the arguments of a call, without sizes and axes."""
-    given = {**dict(zip((one.name for one in func._schema.arguments), args, strict=False)), **kwargs}
-    kinds = {one.name: str(one.type) for one in func._schema.arguments}
+    kinds = _arguments(func)
+    given = {**dict(zip(kinds, args, strict=False)), **kwargs}
     return tuple(
         (name, str(value))
         for name, value in sorted(given.items())
         if isinstance(value, bool | float | str | torch.dtype)
         or (isinstance(value, int) and kinds.get(name) in ("number", "Scalar", "Tensor"))
     )
+
+
+@lru_cache(maxsize=512)
+def _arguments(func: OpOverload[Any, Any]) -> Mapping[str, str]:
+    """The names and types of the parameters of an operator, in their order; torch makes new objects at each access."""
+    return MappingProxyType({one.name: str(one.type) for one in func._schema.arguments})

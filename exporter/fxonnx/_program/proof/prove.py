@@ -211,8 +211,13 @@ class Prover:
         program, frozen = self._capture.exported_program, self._capture.inputs.frozen
         return bind_call(program, args, kwargs, self._forward, frozen)
 
-    def run(self, variation: Variation) -> ProofRun | None:
-        """Compare both at one set of inputs; None if the program is not valid for them."""
+    def run(self, variation: Variation, expected: Outcome | BaseException | None = None) -> ProofRun | None:
+        """Compare both at one set of inputs; None if the program is not valid for them.
+
+        Args:
+            variation: The inputs.
+            expected: The outcome of the model, if it has run.
+        """
         variation = self._with_repeated(variation)
         # First, because the model's own loops may not end for other values than the example's.
         limit = None if variation.label == "example" else _MAX_ITERATIONS
@@ -223,7 +228,8 @@ class Prover:
             self.endless += 1
             return ProofRun(variation.label, "skipped", message=str(actual))
         calls = variation.calls
-        expected = _outcome(lambda: self._model.run(calls, limit=limit and limit * _CALLS_PER_ITERATION))
+        if expected is None:
+            expected = _outcome(lambda: self._model.run(calls, limit=limit and limit * _CALLS_PER_ITERATION))
         if not isinstance(expected, Outcome):
             self.raised = expected if variation.label == "example" else self.raised
             return ProofRun(variation.label, "skipped", message=f"the model raises {type(expected).__name__}")
@@ -264,12 +270,18 @@ class Prover:
         program, model = (one.values if isinstance(one, Outcome) else {} for one in found)
         return model, program
 
-    def has_path(self, variation: Variation, path: CodePath) -> bool:
-        """Whether the model runs the operators of a code path; an error of the model is for ``run``."""
+    def has_path(self, variation: Variation, path: CodePath) -> tuple[bool, Outcome | BaseException]:
+        """Whether the model runs the operators of a code path, or fails, which is for ``run``; with its outcome."""
         calls = self._with_repeated(variation).calls
-        outcomes: list[object] = []
+        outcomes: list[Outcome | BaseException] = []
         is_same = path.is_same(lambda: outcomes.append(_outcome(lambda: self._model.run(calls))))
-        return is_same or not isinstance(outcomes[0], Outcome)
+        return is_same or not isinstance(outcomes[0], Outcome), outcomes[0]
+
+    def fails(self, variation: Variation) -> bool:
+        """Whether the model raises an error."""
+        calls = self._with_repeated(variation).calls
+        limit = _MAX_ITERATIONS * _CALLS_PER_ITERATION
+        return not isinstance(_outcome(lambda: self._model.run(calls, limit=limit)), Outcome)
 
     def _with_repeated(self, variation: Variation) -> Variation:
         """Inputs in which a tensor that the example has twice is one object again."""

@@ -210,10 +210,11 @@ class ModelRunner:
         """The buffers, the tensors that are plain attributes, and the parameters that forward writes."""
         if not isinstance(self._model, torch.nn.Module):
             return {}
-        parameters = self._model.named_parameters(remove_duplicate=False)
+        # Each of torch's iterators visits all modules.
+        parameters = self._model.named_parameters(remove_duplicate=False) if self._written else ()
         named: dict[str, Any] = {name: one for name, one in parameters if name in self._written}
-        named |= self._buffers(self._model)
-        buffers = {name for name, _ in self._model.named_buffers(remove_duplicate=False)}
+        buffers = dict(self._model.named_buffers(remove_duplicate=False))
+        named |= self._used_buffers(buffers)
         # Tensors in containers, or those that forward creates; the others are plain attributes.
         constants = {name: one for name, one in self._capture.exported_program.constants.items() if name not in buffers}
         named |= constants
@@ -222,12 +223,14 @@ class ModelRunner:
                 named[name] = operator.attrgetter(name)(self._model)
         return {name: one for name, one in named.items() if isinstance(one, torch.Tensor) and is_plain(one)}
 
-    def _buffers(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
-        """The buffers, those of modules with several names by the names that the captured program uses."""
-        first = dict(model.named_buffers())
-        known = {id(one): name for name, one in model.named_buffers(remove_duplicate=False) if name in self._targets}
-        found = {name: one for name, one in first.items() if name in self._targets or id(one) not in known}
-        return found | {name: one for name, one in model.named_buffers(remove_duplicate=False) if name in self._targets}
+    def _used_buffers(self, buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The buffers, those with several names by the names that the captured program uses."""
+        first: dict[int, str] = {}
+        for name, one in buffers.items():
+            first.setdefault(id(one), name)
+        used = {name: one for name, one in buffers.items() if name in self._targets}
+        known = set(map(id, used.values()))
+        return {name: buffers[name] for key, name in first.items() if name in used or key not in known} | used
 
 
 class CapturedRunner:

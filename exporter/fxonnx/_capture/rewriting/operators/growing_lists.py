@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from fxonnx_translations._torch_compat import FloorDiv, Max, Min, check, sym_max
 
 from ...._context_values import activated, active
 from ....errors import CaptureError
-from .sequences import Elements, StackedList, chunks
+from .sequences import JOINING, Elements, StackedList, chunks, join
 from .values import UNBOUND, as_condition, same_shape, shares
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Parts",
     "check_not_empty",
     "grows_in_a_loop",
+    "joining",
     "selected",
     "tried_lists",
 ]
@@ -404,3 +405,17 @@ class ChunkedList(StackedList):
         return ChunkedList(self.parts, self._dim, self._length, self._size)
 
     append = extend = insert = reverse = __add__ = __radd__ = __iadd__ = __setitem__ = _refuse
+
+
+def joining(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch.stack`` or ``torch.cat`` that accepts a list to which a loop has appended."""
+
+    def joined(*args: Any, **kwargs: Any) -> Any:
+        items = args[0] if args else kwargs.get("tensors")
+        if isinstance(items, GrowingList):
+            items.refuse()
+        if not isinstance(items, StackedList):
+            return function(*args, **kwargs)
+        return join(function, items, *args[1:], **{key: value for key, value in kwargs.items() if key != "tensors"})
+
+    return joined if function in JOINING else function

@@ -33,16 +33,14 @@ from ...edges import (
 from ...suspicions.eager_types import type_of
 from ..transformer import Site
 from .conditionals import SAME_TYPE, Branches, Fork, decided, symbolic_branch
-from .growing_lists import GrowingList
+from .growing_lists import joining
 from .loops import Counter, Counting, symbolic_loop
 from .sequences import (
-    JOINING,
     Elements,
     StackedList,
     as_elements,
     elements_of,
     hits_of,
-    join,
     pieces,
     repeated,
     replacement_of,
@@ -102,6 +100,7 @@ class Helpers:
     value = staticmethod(read_value)
     counting = staticmethod(Counting)
     repeated = staticmethod(repeated)
+    joining = staticmethod(joining)
 
     def __init__(
         self,
@@ -349,20 +348,6 @@ class Helpers:
     def iterated(function: Any) -> Any:
         """``x.unbind`` and ``x.split`` whose result is the iterable of a loop."""
         return pieces(function, is_iterated=True)
-
-    @staticmethod
-    def joining(function: Any) -> Any:
-        """``torch.stack`` or ``torch.cat`` that accepts a list to which a loop has appended."""
-
-        def joined(*args: Any, **kwargs: Any) -> Any:
-            items = args[0] if args else kwargs.get("tensors")
-            if isinstance(items, GrowingList):
-                items.refuse()
-            if not isinstance(items, StackedList):
-                return function(*args, **kwargs)
-            return join(function, items, *args[1:], **{key: value for key, value in kwargs.items() if key != "tensors"})
-
-        return joined if function in JOINING else function
 
     @staticmethod
     def contains(element: Any, container: Any) -> Any:
