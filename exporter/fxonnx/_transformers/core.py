@@ -15,6 +15,7 @@ from .._program.checkpoint_files import check_places, read_json, relative_place
 from .._program.checkpoints import StoredTensor, read_weight_sources
 from .._program.saving import may_reference
 from .._quantize_config import UsualName
+from .._targets import profile_of
 from .._turns import one_at_a_time
 from .._warnings import ignoring_warnings, warn_user
 from ..quantization.dequantized_weights import dequantized_weights
@@ -48,6 +49,7 @@ __all__ = [
     "not_written",
     "one_at_a_time",
     "parts_of",
+    "profile_of",
     "pytree",
     "read_json",
     "read_packed_format",
