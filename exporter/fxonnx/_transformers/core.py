@@ -7,7 +7,7 @@ from fxonnx_translations._builder.initializers import DerivedTensor
 from fxonnx_translations._torch_compat import pytree
 
 from .._capture.inputs.pytree_objects import COUNTERS, flatten_objects
-from .._capture.patches.libraries import attend_within_lengths, attention_function
+from .._capture.patches.libraries import attend_within_lengths, attend_within_segments, attention_function
 from .._paths import not_written
 from .._program.accuracy_level import UNROUNDED
 from .._program.atomic_file import lock_file
@@ -38,6 +38,7 @@ __all__ = [
     "StoredTensor",
     "UsualName",
     "attend_within_lengths",
+    "attend_within_segments",
     "attention_function",
     "check_places",
     "dequantized_weights",
