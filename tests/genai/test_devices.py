@@ -25,6 +25,12 @@ def operators(directory: Path) -> list[str]:
     return [node.op_type for node in onnx.load(directory / "model.onnx", load_external_data=False).graph.node]
 
 
+def element_type_of_embeddings(directory: Path) -> int:
+    graph = onnx.load(directory / "model.onnx", load_external_data=False).graph
+    types = {each.name: each.data_type for each in graph.initializer}
+    return next(types[node.input[0]] for node in graph.node if node.op_type == "Gather" and node.input[0] in types)
+
+
 @pytest.mark.parametrize("device", PROVIDERS)
 @pytest.mark.parametrize("precision", ["fp16", "int4"])
 def test_a_directory_for_a_device(device: Any, precision: Any, tmp_path: Path) -> None:
@@ -41,6 +47,8 @@ def test_a_directory_for_a_device(device: Any, precision: Any, tmp_path: Path) -
     assert ("MatMulNBits" in operators(tmp_path)) == has_blocks
     if device != "webgpu":
         assert not found
+    if device == "tensorrt-rtx":
+        assert element_type_of_embeddings(tmp_path) == onnx.TensorProto.FLOAT16  # it reads no rows of integers
     parsed = og.Config(str(tmp_path))
     if device == "directml" and not og.is_dml_available():
         with pytest.raises(RuntimeError, match="DML provider requested"):
@@ -77,6 +85,11 @@ def test_a_bias_is_not_a_part_of_the_product_for_directml() -> None:
 def test_what_a_device_cannot_run(tmp_path: Path) -> None:
     out, tokenizer = tmp_path / "out", make_tokenizer()
     model = make_model("llama", num_hidden_layers=1)
+    table = fxonnx.QuantizeConfig("int4", embeddings="int8")
+    with pytest.raises(ArgumentError, match="reads no rows of a table of integers: embeddings='int8'"):
+        fxonnx.genai.export(model, out, tokenizer=tokenizer, target="tensorrt-rtx", quantize=table)
+    with pytest.raises(ArgumentError, match=r"target: DequantizeLinear .* no kernel for DequantizeLinear of uint4"):
+        fxonnx.genai.export(model, out, tokenizer=tokenizer, target="tensorrt-rtx", recipe="fast", verify=False)
     with pytest.raises(ArgumentError, match="DirectML does not compute in bfloat16"):
         fxonnx.genai.export(model, out, tokenizer=tokenizer, target="directml", precision="bf16")
     with pytest.raises(ArgumentError, match=r"target: supported for decoder-only models only"):

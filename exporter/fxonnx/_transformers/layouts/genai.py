@@ -55,6 +55,7 @@ _TARGETS: Mapping[Device, Target] = MappingProxyType(
 )
 _PLAIN_TARGETS: Mapping[Device, Target] = MappingProxyType({"cpu": "onnxruntime", "cuda": "onnxruntime-cuda"})
 _INTEGERS = ("int4", "int8")
+_WITHOUT_INTEGER_TABLES: Device = "tensorrt-rtx"
 _WRITTEN = (LAST, "genai", "inference", "model.onnx", "encoder", "decoder", "embedding", "vision", "audio", "weights")
 """Beginnings of the names of files that replace others in the directory of the checkpoint."""
 
@@ -151,7 +152,7 @@ def export(
         quantize = RECIPES[recipe]
         precision = "fp32" if quantize is None else "int4"
     plan = read_precision(precision, quantize, target)
-    _check_dtype(plan.dtype, target)
+    _check_device(plan.dtype, quantize if recipe is None else None, target)
     if cache != "float":
         plan = with_quantization(plan, plan.quantize)
     announce = on_stage or (lambda _stage: None)
@@ -199,8 +200,15 @@ def export(
     return Path(out)
 
 
-def _check_dtype(dtype: torch.dtype, device: Device) -> None:
-    """Check that a device multiplies matrices of a dtype."""
+def _check_device(dtype: torch.dtype, quantize: Any, device: Device) -> None:
+    """Check that a device multiplies matrices of a dtype, and has a kernel for embeddings in integers."""
+    embeddings = getattr(quantize, "embeddings", None)
+    if device == _WITHOUT_INTEGER_TABLES and embeddings not in (None, "float"):
+        raise ArgumentError(
+            "quantize",
+            f"TensorRT reads no rows of a table of integers: embeddings={embeddings!r}",
+            hint='pass embeddings="float" (--embeddings float)',
+        )
     name = str(dtype).removeprefix("torch.")
     profile = profile_of(_TARGETS[device])
     if not profile.has_kernel("MatMul", from_torch(dtype), profile.default_opset) and device not in _PLAIN_TARGETS:
@@ -231,6 +239,8 @@ def _plan_of_model(
         plan = replace(plan, quantize=config_of_recipe(recipe, loaded.model, loaded.tokenizer))
     elif not loaded.is_packed and loaded.family == "decoder" and (precision in _INTEGERS or plan.quantize in _INTEGERS):
         plan = replace(plan, quantize=config_of_precision(plan.quantize, target))
+    if target == _WITHOUT_INTEGER_TABLES and isinstance(plan.quantize, QuantizeConfig):
+        plan = replace(plan, quantize=replace(plan.quantize, embeddings="float"))
     return plan if accuracy_level is None else with_accuracy_level(plan, accuracy_level)
 
 
