@@ -226,7 +226,7 @@ def test_an_incomplete_download(checkpoint: Path, tmp_path: Path) -> None:
         (
             "openai-gpt",
             {"n_embd": 64, "n_layer": 2, "n_head": 4},
-            r"\(model type 'openai-gpt'\) does not store keys and values in a cache\nhint: export it with fxonnx",
+            r"\(model type 'openai-gpt'\) does not store keys and values in a cache\nhint: export it without a cache, with fxonnx",
         ),
     ],
 )
@@ -251,7 +251,10 @@ class Scaled(torch.nn.Module):
             {"precision": "int3"},
             "precision: expected 'fp32', 'fp16', 'bf16', 'int4', 'int8', got 'int3'\nhint: did you mean 'int",
         ),
-        ({"target": "cdua"}, "target: expected 'cpu', 'cuda', got 'cdua'\nhint: did you mean 'cuda'"),
+        (
+            {"target": "cdua"},
+            "target: expected 'cpu', 'cuda', 'webgpu', 'directml', 'tensorrt-rtx', got 'cdua'\nhint: did you mean 'cuda'",
+        ),
         ({"target": "cuda", "precision": "bf16"}, "verify: without a GPU, models in bf16 for cuda cannot be run"),
         ({"quantize": "int5"}, "quantize: dtype: expected one of 'int4', 'int8', got 'int5'"),
         ({"opset_version": 6}, "opset_version: 6 is outside the supported opsets"),
