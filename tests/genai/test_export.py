@@ -204,6 +204,12 @@ def test_an_incomplete_download(checkpoint: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]
 
 
+HYBRID: dict[str, Any] = {
+    **{"layer_types": ["linear_attention", "full_attention"], "num_key_value_heads": 4, "head_dim": 8},
+    "first_k_dense_replace": 1,
+}
+
+
 @pytest.mark.parametrize(
     ("model_type", "sizes", "match"),
     [
@@ -218,6 +224,13 @@ def test_an_incomplete_download(checkpoint: Path, tmp_path: Path) -> None:
             {"head_dim": 16, "lru_width": 64},
             r"\(model type 'recurrent_gemma'\) has states other than keys and values(?s:.*)export a step of one token",
         ),
+        (
+            "kimi_linear",
+            {**HYBRID, "linear_head_dim": 16, "linear_num_heads": 4},
+            "'kimi_linear'.* has states other than",
+        ),
+        ("bailing_hybrid", HYBRID, r"'bailing_hybrid'.* has states other than keys and values"),
+        ("minimax", {}, r"'minimax'.* has states other than keys and values"),
         (
             "xlstm",
             {"num_heads": 4, "num_blocks": 2},
