@@ -40,7 +40,11 @@ _LINEAR: Options = {
 }
 _SCALAR: Options = {"mamba_d_state": 8, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2}
 _LATENT: Options = {"num_key_value_heads": 4, "head_dim": 8}
-_INDEXER: Options = {**_LATENT, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 8}
+# With few heads, many tokens have the score 0, and it is not defined which of equal ones are selected.
+_INDEXER: Options = {
+    **{**_LATENT, "index_n_heads": 16, "index_head_dim": 16, "index_topk": 8, "q_lora_rank": 16, "kv_lora_rank": 32},
+    **{"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16},
+}
 _NOTE: Options = {
     **{**_INDEXER, "shared_experts_intermediate_size": 32, "swa_num_attention_heads": 4, "swa_num_key_value_heads": 4},
     **{"swa_q_lora_rank": 16, "swa_kv_lora_rank": 16, "swa_head_dim": 16, "swa_qk_nope_head_dim": 8},
@@ -122,7 +126,7 @@ _OVERRIDES: Mapping[str, Options] = {
         },
     },
     "dots3_note_text": _NOTE,
-    **dict.fromkeys(("axk2", "deepseek_v32", "glm_moe_dsa"), _INDEXER),
+    **dict.fromkeys(("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4"), _INDEXER),
     "longcat_flash": {
         **_LATENT,
         **{"num_layers": 1, "ffn_hidden_size": 64, "expert_ffn_hidden_size": 32, "zero_expert_num": 2, "head_dim": 8},

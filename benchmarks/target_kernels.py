@@ -6,18 +6,21 @@
     python -m benchmarks.target_kernels openvino
     python -m benchmarks.target_kernels onnxruntime-web
     python -m benchmarks.target_kernels onnxruntime-web-webgpu
+    python -m benchmarks.target_kernels onnxruntime-directml --file OperatorKernels.md
 
 ``onnxruntime`` and ``onnxruntime-cuda`` ask the installed ONNX Runtime for the kernels of an execution provider; the
 latter needs onnxruntime-gpu and the libraries of CUDA, cuDNN and TensorRT, which it loads for this, and no GPU.
 ``openvino`` asks the installed OpenVINO to convert each operator in each type. Those of onnxruntime-web are asked from
 the package that ``make web`` installs, in Chromium (about a minute each). ``tensorrt`` asks the installed TensorRT for
 RTX to build each operator in each type, without a GPU (``tensorrt_rtx_cu13_bindings``, ``tensorrt_rtx_cu13_libs``).
+``onnxruntime-directml`` reads the page that ONNX Runtime generates from its kernels, of the release that is meant.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -32,7 +35,7 @@ from .web_kernels import web_kernels
 FOLDER = Path(__file__).parent.parent / "exporter/fxonnx/_targets"
 WEB_PROVIDERS = {"onnxruntime-web": "wasm", "onnxruntime-web-webgpu": "webgpu"}
 EXECUTION_PROVIDERS = {"onnxruntime": "CPU", "onnxruntime-cuda": "CUDA"}
-CHOICES = (*EXECUTION_PROVIDERS, "tensorrt", "openvino", *WEB_PROVIDERS)
+CHOICES = (*EXECUTION_PROVIDERS, "onnxruntime-directml", "tensorrt", "openvino", *WEB_PROVIDERS)
 _NO_LIMIT = 2**31 - 1
 
 Kernels: TypeAlias = "dict[str, dict[str, dict[tuple[int, int | None], dict[str, set[str]]]]]"
@@ -54,6 +57,32 @@ def onnxruntime_kernels(device: str) -> tuple[str, Kernels]:
         for variable, texts in definition.type_constraints.items():
             types.setdefault(variable, set()).update(tensor_types(texts))
     return f"ONNX Runtime {onnxruntime.__version__}, kernels registered by the {device} execution provider", kernels
+
+
+def documented_kernels(page: str, provider: str) -> tuple[str, Kernels]:
+    """The kernels of an execution provider, "Dml", by docs/OperatorKernels.md of ONNX Runtime.
+
+    A version of an operator that has a row is computed; the pages write `13+` for each of several versions.
+    """
+    section = page.partition(f"## Operators implemented by {provider}ExecutionProvider")[2].partition("\n## ")[0]
+    kernels: Kernels = {}
+    operators: dict[str, dict[tuple[int, int | None], dict[str, set[str]]]] = {}
+    name = ""
+    for line in section.splitlines():
+        cells = line.split("|")[1:-1]
+        domain = re.search(r"Operator Domain:\*\* \*(.+)\*", line)
+        if domain is not None:
+            operators = kernels.setdefault(domain[1].removeprefix("ai.onnx"), {})
+        elif len(cells) == 4 and re.fullmatch(r"\d+\+", cells[2]):
+            name = cells[0] or name
+            found = (each.partition(" = ") for each in cells[3].replace("**", "").split("<br/>"))
+            types = {key.strip(): set(tensor_types(texts.split(", "))) for key, _, texts in found}
+            # In the domain of ONNX, the page has an operator of another one.
+            if not is_internal("", name) and (name != "GroupNorm" or "com.microsoft" in kernels):
+                operators.setdefault(name, {})[int(cells[2][:-1]), None] = types
+    kernels.pop("com.microsoft.dml", None)
+    source = "ONNX Runtime, docs/OperatorKernels.md of the main branch in 2026"
+    return f"{source}, kernels of the {provider} execution provider", kernels
 
 
 def is_internal(domain: str, op_type: str) -> bool:
@@ -183,9 +212,12 @@ def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description="Write the kernel table of a target.")
     parser.add_argument("target", choices=CHOICES)
+    parser.add_argument("--file", type=Path, help="for onnxruntime-directml: the page")
     arguments = parser.parse_args()
     if arguments.target in EXECUTION_PROVIDERS:
         source, kernels = onnxruntime_kernels(EXECUTION_PROVIDERS[arguments.target])
+    elif arguments.target == "onnxruntime-directml":
+        source, kernels = documented_kernels(arguments.file.read_text(encoding="utf-8"), "Dml")
     elif arguments.target == "openvino":
         source, kernels = openvino_kernels()
     elif arguments.target in WEB_PROVIDERS:

@@ -21,6 +21,7 @@ from fxonnx._request import DataDependent, Functions, Numerics
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
+DEVICES = ("cuda", "webgpu", "directml", "tensorrt-rtx")
 COMPLETIONS = [
     ("an", ["analyze"]),
     ("check --tar", ["--target"]),
@@ -38,10 +39,10 @@ COMPLETIONS = [
     ("hf d --layout s", ["sentence-transformers"]),
     ("hf d --dtype q4", ["q4", "q4f16"]),
     ("hf d --dtype fp32,q", ["fp32,q8", "fp32,q4", "fp32,q4f16"]),
-    ("hf d --target onnxruntime-g", ["onnxruntime-genai", "onnxruntime-genai-cuda"]),
+    ("hf d --target onnxruntime-g", ["onnxruntime-genai", *(f"onnxruntime-genai-{each}" for each in DEVICES)]),
     ("genai d --precision b", ["bf16"]),
     ("genai d --precision int", ["int4", "int8"]),
-    ("genai d --target ", ["cpu", "cuda"]),
+    ("genai d --target ", ["cpu", *DEVICES]),
     ("genai d --recipe ", ["exact", "balanced", "fast", "prefill"]),
     ("genai d --pooling mean", ["mean", "mean_sqrt_len"]),
     ("verify m.onnx m:f --", ["--input", "--json", "--debug", "--help"]),

@@ -132,7 +132,8 @@ def export(
         adapters: Names of parameters, or a glob pattern or several for them, that become graph inputs whose default
             values are the exported ones (``"*.lora_*"``); ``program.save_adapter`` writes other values for them.
         target: The runtime, "onnxruntime" (on the CPU), "onnxruntime-cuda", "onnxruntime-genai",
-            "onnxruntime-genai-cuda", "onnxruntime-web" (WebAssembly), "onnxruntime-web-webgpu", "tensorrt" or
+            "onnxruntime-genai-cuda", "onnxruntime-genai-webgpu", "onnxruntime-genai-directml",
+            "onnxruntime-genai-tensorrt-rtx", "onnxruntime-web" (WebAssembly), "onnxruntime-web-webgpu", "tensorrt" or
             "openvino", whose profile selects the opset unless ``opset_version`` is given, patterns and Casts; by
             default a graph for any runtime.
         quantize: Store the weights of linear layers as integers, "int4" or "int8", rounded to nearest; see

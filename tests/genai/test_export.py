@@ -204,6 +204,12 @@ def test_an_incomplete_download(checkpoint: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]
 
 
+HYBRID: dict[str, Any] = {
+    **{"layer_types": ["linear_attention", "full_attention"], "num_key_value_heads": 4, "head_dim": 8},
+    "first_k_dense_replace": 1,
+}
+
+
 @pytest.mark.parametrize(
     ("model_type", "sizes", "match"),
     [
@@ -219,6 +225,13 @@ def test_an_incomplete_download(checkpoint: Path, tmp_path: Path) -> None:
             r"\(model type 'recurrent_gemma'\) has states other than keys and values(?s:.*)export a step of one token",
         ),
         (
+            "kimi_linear",
+            {**HYBRID, "linear_head_dim": 16, "linear_num_heads": 4},
+            "'kimi_linear'.* has states other than",
+        ),
+        ("bailing_hybrid", HYBRID, r"'bailing_hybrid'.* has states other than keys and values"),
+        ("minimax", {}, r"'minimax'.* has states other than keys and values"),
+        (
             "xlstm",
             {"num_heads": 4, "num_blocks": 2},
             r"\(model type 'xlstm'\) does not run with a DynamicCache(?s:.*)export a step of one token",
@@ -226,7 +239,7 @@ def test_an_incomplete_download(checkpoint: Path, tmp_path: Path) -> None:
         (
             "openai-gpt",
             {"n_embd": 64, "n_layer": 2, "n_head": 4},
-            r"\(model type 'openai-gpt'\) does not store keys and values in a cache\nhint: export it with fxonnx",
+            r"\(model type 'openai-gpt'\) does not store keys and values in a cache\nhint: export it without a cache, with fxonnx",
         ),
     ],
 )
@@ -251,7 +264,10 @@ class Scaled(torch.nn.Module):
             {"precision": "int3"},
             "precision: expected 'fp32', 'fp16', 'bf16', 'int4', 'int8', got 'int3'\nhint: did you mean 'int",
         ),
-        ({"target": "cdua"}, "target: expected 'cpu', 'cuda', got 'cdua'\nhint: did you mean 'cuda'"),
+        (
+            {"target": "cdua"},
+            "target: expected 'cpu', 'cuda', 'webgpu', 'directml', 'tensorrt-rtx', got 'cdua'\nhint: did you mean 'cuda'",
+        ),
         ({"target": "cuda", "precision": "bf16"}, "verify: without a GPU, models in bf16 for cuda cannot be run"),
         ({"quantize": "int5"}, "quantize: dtype: expected one of 'int4', 'int8', got 'int5'"),
         ({"opset_version": 6}, "opset_version: 6 is outside the supported opsets"),

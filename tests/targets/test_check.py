@@ -58,7 +58,13 @@ EXPECTED: dict[tuple[str, str], set[tuple[str, str]]] = {
     ("selection", "onnxruntime-genai-cuda"): {("slow", "Unique")},
     # Opset 22 redefines it.
     ("convolutions", "onnxruntime-genai-cuda"): {("slow", "MaxPool")},
-    ("selection", "onnxruntime-web-webgpu"): {("slow", name) for name in ("Unique", "NonZero", "Transpose", "Reshape")},
+    ("convolutions", "onnxruntime-genai-webgpu"): {("slow", "MaxPool")},
+    **{
+        ("selection", f"onnxruntime-{each}"): {("slow", name) for name in ("Unique", "NonZero", "Transpose", "Reshape")}
+        for each in ("web-webgpu", "genai-webgpu")
+    },
+    ("selection", "onnxruntime-genai-directml"): {("slow", "Unique")},
+    ("selection", "onnxruntime-genai-tensorrt-rtx"): {("fails", "Unique"), ("slow", "NonZero")},
     ("selection", "tensorrt"): {("fails", "Unique"), ("slow", "NonZero")},
 }
 
@@ -366,6 +372,8 @@ def test_bfloat16_is_cast_for_the_cpu_only() -> None:
     assert {target: casts(target) > 0 for target in (None, *get_args(fxonnx.Target))} == {
         **{None: True, "onnxruntime": True},
         **{"onnxruntime-genai": True, "onnxruntime-genai-cuda": False},
+        **{"onnxruntime-genai-webgpu": True, "onnxruntime-genai-directml": True},
+        **{"onnxruntime-genai-tensorrt-rtx": False},
         **{"onnxruntime-web": True, "onnxruntime-web-webgpu": True},
         **{"onnxruntime-cuda": False, "tensorrt": False, "openvino": False},
     }

@@ -18,9 +18,10 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "target": (
             *("onnxruntime", "onnxruntime-cuda", "onnxruntime-genai", "onnxruntime-genai-cuda"),
+            *("onnxruntime-genai-webgpu", "onnxruntime-genai-directml", "onnxruntime-genai-tensorrt-rtx"),
             *("onnxruntime-web", "onnxruntime-web-webgpu", "tensorrt", "openvino"),
         ),
-        "device": ("cpu", "cuda"),
+        "device": ("cpu", "cuda", "webgpu", "directml", "tensorrt-rtx"),
         "numerics": ("default", "exact"),
         "functions": ("none", "regions", "repeated"),
         "metadata": ("full", "names", "none"),

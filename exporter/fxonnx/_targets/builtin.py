@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import onnx_ir as ir
 
 from .kernel_table import KernelTable
-from .profile import CPU_KERNELS, QuantizedForm, Restriction, TargetProfile
+from .profile import ATTENTION_FORMS, CPU_KERNELS, QuantizedForm, Restriction, TargetProfile
 
 __all__ = ["DEFAULT_PROFILE", "PROFILES", "Target", "profile_of"]
 
@@ -19,6 +19,9 @@ Target: TypeAlias = Literal[
     "onnxruntime-cuda",
     "onnxruntime-genai",
     "onnxruntime-genai-cuda",
+    "onnxruntime-genai-webgpu",
+    "onnxruntime-genai-directml",
+    "onnxruntime-genai-tensorrt-rtx",
     "onnxruntime-web",
     "onnxruntime-web-webgpu",
     "tensorrt",
@@ -112,7 +115,7 @@ _ONNXRUNTIME_GENAI_CUDA = replace(
     older_operators=frozenset(),
     patterns=MappingProxyType({**_ONNXRUNTIME_GENAI.patterns, "mixture_of_experts": False}),
     # A bias disables flash attention.
-    masks_scores=False,
+    attention=ATTENTION_FORMS - {"bias"},
     has_matmul_nbits=True,
 )
 
@@ -151,6 +154,38 @@ _ONNXRUNTIME_WEB_WEBGPU = TargetProfile(
     ),
     layout_rules=frozenset({("DequantizeLinear", "Transpose")}),
     has_matmul_nbits=True,
+)
+
+_ONNXRUNTIME_GENAI_WEBGPU = replace(
+    _ONNXRUNTIME_WEB_WEBGPU,
+    name="onnxruntime-genai-webgpu",
+    runtime="onnxruntime-genai with WebGPU",
+    cpu_kernels=CPU_KERNELS,
+    # RMSNormalization and RotaryEmbedding have kernels, and decoders have no pooling.
+    default_opset=23,
+    avoided=frozenset({"Attention"}),
+    patterns=MappingProxyType({"group_query_attention": True, "skip_norms": True}),
+    # Its kernel reads no softcap. It adds a bias, which disables flash attention.
+    attention=ATTENTION_FORMS - {"bias", "softcap"},
+)
+
+_ONNXRUNTIME_GENAI_DIRECTML = TargetProfile(
+    name="onnxruntime-genai-directml",
+    runtime="onnxruntime-genai with DirectML",
+    kernels=KernelTable("onnxruntime-directml"),
+    # It has kernels up to opset 21: none of RMSNormalization and Attention.
+    default_opset=20,
+    newest_opset=21,
+    domains=_ONNXRUNTIME_DOMAINS,
+    # GroupQueryAttention has no kernel for windows, softcaps and sinks, or for several tokens after others.
+    patterns=MappingProxyType({"skip_norms": True}),
+    falls_back_to_cpu=True,
+    expands_functions=True,
+    computes_in=MappingProxyType({_FLOAT16: _FLOAT}),
+    layout_rules=frozenset({("DequantizeLinear", "Transpose")}),
+    restrictions=MappingProxyType({"com.microsoft::MatMulNBits": Restriction(absent=(4, 5))}),
+    has_matmul_nbits=True,
+    avoided=frozenset({"Gelu"}),
 )
 
 # Found with the models of one operator in the tests; the rest is the column "Restrictions" of docs/operators.md of
@@ -219,6 +254,13 @@ _TENSORRT = TargetProfile(
     quantized_form=QuantizedForm(frozenset({_INT8, ir.DataType.FLOAT8E4M3FN}), symmetric=True),
 )
 
+# Its parser knows GroupQueryAttention and MatMulNBits, but its packages do not have the plugins that run them.
+_ONNXRUNTIME_GENAI_TENSORRT_RTX = replace(
+    _TENSORRT,
+    name="onnxruntime-genai-tensorrt-rtx",
+    runtime="onnxruntime-genai with TensorRT for RTX",
+)
+
 _OPENVINO = TargetProfile(
     name="openvino",
     runtime="OpenVINO",
@@ -238,6 +280,9 @@ PROFILES: Mapping[Target, TargetProfile] = MappingProxyType(
         "onnxruntime-cuda": _ONNXRUNTIME_CUDA,
         "onnxruntime-genai": _ONNXRUNTIME_GENAI,
         "onnxruntime-genai-cuda": _ONNXRUNTIME_GENAI_CUDA,
+        "onnxruntime-genai-webgpu": _ONNXRUNTIME_GENAI_WEBGPU,
+        "onnxruntime-genai-directml": _ONNXRUNTIME_GENAI_DIRECTML,
+        "onnxruntime-genai-tensorrt-rtx": _ONNXRUNTIME_GENAI_TENSORRT_RTX,
         "onnxruntime-web": _ONNXRUNTIME_WEB,
         "onnxruntime-web-webgpu": _ONNXRUNTIME_WEB_WEBGPU,
         "tensorrt": _TENSORRT,

@@ -148,12 +148,13 @@ class _Checker:
             opset = min(opset, profile.newest_opset)
         if node.op_type not in _NO_KERNEL_NEEDED or node.domain:
             yield from self._kernel_problems(node, opset, opsets)
-        if node.domain:
-            return
-        restriction = profile.restrictions.get(node.op_type, Restriction())
-        names = tuple(formal.name for formal in formal_parameters(node.op_type, opset).inputs)
+        name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        restriction = profile.restrictions.get(name, Restriction())
+        names = tuple(formal.name for formal in formal_parameters(node.op_type, opset, node.domain).inputs)
         for problem, remedy in restriction.violations(node, names):
             yield "fails", f"{profile.runtime}: {problem}", remedy
+        if node.domain:
+            return
         if node.op_type in profile.data_dependent:
             problem = "the size of its output depends on data: buffers have the largest possible size"
             yield "slow", problem, "compute a mask of fixed size instead"

@@ -13,7 +13,10 @@ from fxonnx_translations._opsets.ort_kernels import MISSING_KERNELS, TYPES_WITHO
 
 from .kernel_table import KernelTable
 
-__all__ = ["CPU_KERNELS", "QuantizedForm", "Restriction", "TargetProfile", "constant_of"]
+__all__ = ["ATTENTION_FORMS", "CPU_KERNELS", "QuantizedForm", "Restriction", "TargetProfile", "constant_of"]
+
+ATTENTION_FORMS = frozenset({"bias", "sinks", "softcap", "window"})
+"""Forms of GroupQueryAttention that not all kernels have: a bias of scores, attention sinks, softcaps and windows."""
 
 CPU_KERNELS = KernelTable("onnxruntime")
 
@@ -73,14 +76,14 @@ class TargetProfile:
         definitions: Operators without any kernel, each with an element type, to the first opset whose definition runs
             in that type: Casts to a wider one would be of no use.
         computes_in: Element types without a kernel that the runtime converts by itself, and the types it computes in.
-        restrictions: Operator to the forms of it that are not supported.
+        restrictions: Operator, with its domain unless that is ONNX, to the forms of it that are not supported.
         data_dependent: Operators whose output sizes depend on data, if those end the optimization of a graph.
         layout_rules: Operators of a weight, producer and consumer, that run in every call: the weight should be stored
             in the layout that the consumer returns.
         has_matmul_nbits: Whether quantized weights become MatMulNBits and, if it has a kernel, GatherBlockQuantized,
             operators of ONNX Runtime, instead of DequantizeLinear.
         quantized_form: The preferred form of quantized models; None if there is none.
-        masks_scores: Whether GroupQueryAttention has a kernel that adds a bias to the scores.
+        attention: What GroupQueryAttention computes besides causal attention, of ``ATTENTION_FORMS``.
     """
 
     name: str
@@ -104,7 +107,7 @@ class TargetProfile:
     layout_rules: frozenset[tuple[str, str]] = frozenset()
     has_matmul_nbits: bool = False
     quantized_form: QuantizedForm | None = None
-    masks_scores: bool = True
+    attention: frozenset[str] = ATTENTION_FORMS
 
     def has_kernel(
         self, op_type: str, dtype: ir.DataType, opset: int, *, variable: str | None = None, domain: str = ""
@@ -150,6 +153,11 @@ class TargetProfile:
         return self.has_matmul_nbits and self.has_kernel(
             "GatherBlockQuantized", ir.DataType.UINT8, 1, variable="T1", domain="com.microsoft"
         )
+
+    @property
+    def adds_bias(self) -> bool:
+        """Whether MatMulNBits has a kernel that adds a bias."""
+        return 5 not in self.restrictions.get("com.microsoft::MatMulNBits", Restriction()).absent
 
     @property
     def has_byte_blocks(self) -> bool:

@@ -7,7 +7,7 @@ from fxonnx_translations._builder.initializers import DerivedTensor
 from fxonnx_translations._torch_compat import pytree
 
 from .._capture.inputs.pytree_objects import COUNTERS, flatten_objects
-from .._capture.patches.libraries import attend_within_lengths, attention_function
+from .._capture.patches.libraries import attend_within_lengths, attend_within_segments, attention_function
 from .._paths import not_written
 from .._program.accuracy_level import UNROUNDED
 from .._program.atomic_file import lock_file
@@ -15,6 +15,7 @@ from .._program.checkpoint_files import check_places, read_json, relative_place
 from .._program.checkpoints import StoredTensor, read_weight_sources
 from .._program.saving import may_reference
 from .._quantize_config import UsualName
+from .._targets import profile_of
 from .._turns import one_at_a_time
 from .._warnings import ignoring_warnings, warn_user
 from ..quantization.dequantized_weights import dequantized_weights
@@ -37,6 +38,7 @@ __all__ = [
     "StoredTensor",
     "UsualName",
     "attend_within_lengths",
+    "attend_within_segments",
     "attention_function",
     "check_places",
     "dequantized_weights",
@@ -48,6 +50,7 @@ __all__ = [
     "not_written",
     "one_at_a_time",
     "parts_of",
+    "profile_of",
     "pytree",
     "read_json",
     "read_packed_format",

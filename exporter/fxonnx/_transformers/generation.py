@@ -55,11 +55,11 @@ def check_can_verify(target: str, dtype: torch.dtype) -> None:
         )
 
 
-def open_exported(directory: Path, *, on_cpu: bool = False) -> Any:
-    """Load an exported directory in onnxruntime-genai."""
+def open_exported(directory: Path, device: str = "cpu") -> Any:
+    """Load an exported directory in onnxruntime-genai, on its device if that is there, or else on the CPU."""
     og = import_extra("onnxruntime_genai")
     config = og.Config(str(directory))
-    if on_cpu or not og.is_cuda_available():
+    if device != "cuda" or not og.is_cuda_available():
         config.clear_providers()
     # The model itself may have weights of torchao, by which transformers multiplies without rounding the activations.
     config.overlay(json.dumps({"model": {"decoder": {"session_options": dict([UNROUNDED])}}}))
@@ -225,7 +225,7 @@ def compare_generation(
     tensors["input_ids"] = prompt.to(torch.int32).cpu().numpy()
     for name, value in feeds.items():
         tensors[name] = value.cpu().numpy()
-    exported = open_exported(directory, on_cpu=True)
+    exported = open_exported(directory)
     found = _generated(exported, prompt, _NEW_AFTER_INPUTS, lambda generator: generator.set_inputs(tensors))
     # generate() of Whisper would choose the prompt, and suppress tokens.
     generate = partial(import_extra("transformers").GenerationMixin.generate, model)

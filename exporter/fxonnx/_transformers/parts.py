@@ -73,7 +73,7 @@ class Request:
 
     Attributes:
         directory: The directory to write to.
-        device: "cpu" or "cuda".
+        device: The device that onnxruntime-genai runs the model on.
         options: Arguments of ``fxonnx.export``.
         last_logits: Compute the logits of the last position only.
         adapters: Name to directory of LoRA adapters.

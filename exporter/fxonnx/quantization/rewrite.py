@@ -70,6 +70,7 @@ class WeightQuantizer:
         self.parameter_names = parameter_names
         self.has_matmul_nbits = self.writes_matmul_nbits = profile.has_matmul_nbits
         self.has_gather_nbits = profile.has_gather_nbits
+        self.adds_bias = profile.adds_bias
         self.int8_block_size = 128 if has_blocks(profile, builder.opset_version) else 0
         self.initializers: dict[Any, ir.Value] = {}
         self.known: dict[str, None] = {}
@@ -401,8 +402,13 @@ class WeightQuantizer:
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         initializers = self._initializers(weight, scheme, "matmul_nbits")
         self._record(node, [weight], initializers, scheme.bits)
-        inputs = [node.inputs[0], *initializers, None, bias]
-        self._become(node, "MatMulNBits", inputs, attributes)
+        inputs = [node.inputs[0], *initializers]
+        if bias is None or self.adds_bias:
+            self._become(node, "MatMulNBits", [*inputs, None, bias], attributes)
+            return
+        dtype, shape = weight.tensor.dtype, node.outputs[0].shape
+        product = self._insert(node, "MatMulNBits", inputs, attributes, dtype, shape, MICROSOFT)
+        self._become(node, "Add", [product, bias], {}, "")
 
     def _quantize_experts(self, node: ir.Node, weights: Sequence[Weight]) -> None:
         dtype = weights[0].tensor.dtype

@@ -34,6 +34,7 @@ __all__ = [
     "TRANSFORMERS_VISION_PATCHES",
     "FullMasks",
     "attend_within_lengths",
+    "attend_within_segments",
     "attention_function",
     "recorded_full_masks",
 ]
@@ -323,6 +324,14 @@ def encode(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def attend_within_lengths(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *, cu_seq_lens_q: Tensor, **options: Any
+) -> tuple[Tensor, None]:
+    """Attention within segments, given by their cumulative lengths."""
+    segments = (arange(query.shape[2], device=query.device)[:, None] >= cu_seq_lens_q).sum(1)
+    return attend_within_segments(module, query, key, value, cu_seq_lens_q=segments, **options)
+
+
+def attend_within_segments(
     _module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -332,9 +341,8 @@ def attend_within_lengths(
     cu_seq_lens_q: Tensor,
     **_unused: Any,
 ) -> tuple[Tensor, None]:
-    """Attention within segments, given by their cumulative lengths."""
-    segment = (arange(query.shape[2], device=query.device)[:, None] >= cu_seq_lens_q).sum(1)
-    mask = segment[:, None] == segment
+    """Attention within segments, whose numbers for all positions are given in place of cumulative lengths."""
+    mask = cu_seq_lens_q[:, None] == cu_seq_lens_q
     output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
     return output.transpose(1, 2), None
 

@@ -25,14 +25,15 @@ class PatternContext:
         max_positions: The number of positions that the model supports; None if it is not known.
         cached_attention: Dtypes for which the target has kernels of attention over buffers of fixed length.
         skip_norms: Dtypes for which it has kernels of a residual connection with its norm.
-        masks_scores: Whether those kernels add a bias to the scores, which masks padding before a sequence.
+        attention: What those kernels compute besides causal attention, see ``TargetProfile``; a bias of the scores
+            masks padding before a sequence.
         experts: Dtypes for which the target has kernels of mixtures of experts.
     """
 
     max_positions: int | None = None
     cached_attention: frozenset[torch.dtype] = frozenset()
     skip_norms: frozenset[torch.dtype] = frozenset()
-    masks_scores: bool = True
+    attention: frozenset[str] = frozenset()
     experts: frozenset[torch.dtype] = frozenset()
 
 
@@ -48,7 +49,7 @@ def pattern_context(model: Any, profile: TargetProfile) -> PatternContext:
         for name in ("GroupQueryAttention", "SkipSimplifiedLayerNormalization", "MoE")
     )
     limits = _position_limits(model) if isinstance(model, torch.nn.Module) else ()
-    return PatternContext(max(limits, default=None), attention, skip_norms, profile.masks_scores, experts)
+    return PatternContext(max(limits, default=None), attention, skip_norms, profile.attention, experts)
 
 
 def _has_kernel(profile: TargetProfile, name: str, dtype: torch.dtype) -> bool:

@@ -78,6 +78,12 @@ class _CachedAttention:
     softcap: float = 0.0
     sinks: torch.fx.Node | None = None
 
+    @property
+    def forms(self) -> set[str]:
+        """What it needs of the kernel besides causal attention."""
+        needed = {"softcap": self.softcap, "window": self.mask.window is not None, "sinks": self.sinks is not None}
+        return {form for form, is_needed in needed.items() if is_needed}
+
 
 def _fused(query: Tensor, key: Tensor, value: Tensor, mask: Value, scale: Value) -> Term:
     return op.scaled_dot_product_attention(query, key, value, mask, 0.0, False, scale=scale).loose()
@@ -336,9 +342,12 @@ def fuse_group_query_attention(graph: torch.fx.Graph, context: PatternContext) -
             positions = _position_limit(attention, context)
             matches.append(_Match(attention, _stored_rotary(attention, positions), positions))
     padding = {match.attention.mask.padding for match in matches}
-    if len(padding) != 1 or _reads_past(graph, matches):
+    lacking = {form for match in matches for form in match.attention.forms} - context.attention
+    if lacking or len(padding) != 1 or _reads_past(graph, matches):
         reason = "an operator outside of the attentions depends on the length of the past"
-        if len(padding) > 1:
+        if lacking:
+            reason = f"the target's kernel has no {' or '.join(sorted(lacking))}"
+        elif len(padding) > 1:
             reason = "the attentions have different padding masks"
         found.missed = {match.attention.end: reason for match in matches}
         return found
@@ -456,7 +465,7 @@ def _rewrite(match: _Match, shared: _Shared, context: PatternContext) -> None:
         operands = [whole, None, None]
     batch, heads, length, size = query.meta["val"].shape
     inputs = [*operands, *attention.pasts, shared.lengths, shared.total, *tables, None]
-    inputs += [_bias(attention, shared) if context.masks_scores else None, _sinks(attention)]
+    inputs += [_bias(attention, shared) if "bias" in context.attention else None, _sinks(attention)]
     while inputs[-1] is None:
         inputs.pop()
     attributes: dict[str, int | float | str] = {

@@ -20,8 +20,10 @@ __all__ = [
     "attention_over_latents",
     "dynamic_factor",
     "equal_head_sizes",
+    "indexed_cache",
     "traceable_rotary_embeddings",
     "warn_about_long_sequences",
+    "with_indexer_keys",
 ]
 
 _IMPLEMENTATION = "sdpa"
@@ -246,6 +248,7 @@ def equal_head_sizes(model: Any) -> Iterator[None]:
     """In the body, the cache keeps the smaller one of keys and values with zeros up to the size of the other.
 
     Latent attention keeps the latent vector as the key, and the rotated part of the key, for all heads, as the value.
+    The keys by which sparse attention selects tokens are a part of these zeros.
     """
     hook = model.get_decoder().register_forward_pre_hook(_change_layers, with_kwargs=True)
     try:
@@ -259,15 +262,42 @@ def _change_layers(_model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
     for value in (*args, *kwargs.values()):
         for layer in value.layers if isinstance(value, cache_class) else ():
             if hasattr(layer, "update"):  # recurrent states have none
-                layer.update = partial(_update, layer.update)
+                layer.update = partial(_update, layer, layer.update)
 
 
-def _update(update: Any, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+def _update(layer: Any, update: Any, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
     """Pad the new keys and values, and return the joined ones in their own sizes."""
     sizes = key.shape[-1], value.shape[-1]
-    if sizes[0] == sizes[1]:
+    past = layer.values
+    cached = past.shape[-1] if isinstance(past, Tensor) and past.dim() == key.dim() else 0
+    width = max(*sizes, cached)
+    if sizes == (width, width):
         joined: tuple[Tensor, Tensor] = update(key, value, *args, **kwargs)
         return joined
-    padded = (nn.functional.pad(new, (0, max(sizes) - size)) for new, size in zip((key, value), sizes, strict=True))
+    padded = (nn.functional.pad(new, (0, width - size)) for new, size in zip((key, value), sizes, strict=True))
     keys, values = update(*padded, *args, **kwargs)
+    layer.update_indexer = partial(_update_indexer, layer, past, sizes[1])
     return keys[..., : sizes[0]], values[..., : sizes[1]]
+
+
+def _update_indexer(layer: Any, past: Tensor, start: int, new: Tensor) -> Tensor:
+    """Store keys of an indexer, [batch, tokens, size], after the values of their tokens, and return those of all."""
+    end = start + new.shape[-1]
+    joined = torch.cat((past[:, 0, :, start:end], new), 1)
+    layer.values = torch.cat((layer.values[..., :start], joined[:, None], layer.values[..., end:]), -1)
+    return joined
+
+
+def indexed_cache(model: Any) -> Any:
+    """A cache with keys of indexers, if a model selects tokens by them; None for others."""
+    transformers = import_extra("transformers")
+    kind = getattr(transformers.cache_utils, "DynamicIndexedLayer", None)
+    cache = transformers.DynamicCache(config=model.config.get_text_config(decoder=True))
+    return cache if kind is not None and any(isinstance(layer, kind) for layer in cache.layers) else None
+
+
+def with_indexer_keys(layer: Any) -> Tensor:
+    """The values of a layer as the exported cache has them, with the keys of an indexer after them."""
+    keys = getattr(layer, "indexer_keys", None)
+    values: Tensor = layer.values
+    return values if keys is None else torch.cat((values, keys[:, None]), -1)

@@ -18,7 +18,13 @@ from ..language_models import LanguageModel
 from ..meta import input_device, runnable
 from ..parts import Part, Request
 from ..sessions import Session
-from .attention import attention_over_latents, equal_head_sizes, traceable_rotary_embeddings
+from .attention import (
+    attention_over_latents,
+    equal_head_sizes,
+    indexed_cache,
+    traceable_rotary_embeddings,
+    with_indexer_keys,
+)
 from .recurrent import cache_parameter, has_recurrent_states, state_inputs, states_as_tensors
 
 __all__ = [
@@ -100,7 +106,7 @@ def example_inputs(model: Any, batch: int = _BATCH) -> dict[str, Any]:
     if has_recurrent_states(model):
         return _step(model, state_inputs(model, batch, _PAST), batch)
     _check_cache(transformers, model)
-    pairs = cached_states(model, "export it without a cache, with fxonnx.export")
+    pairs = cached_states(model, "export it without a cache, with fxonnx.export", indexed_cache(model))
     device = input_device(model)
     past = [
         tuple(
@@ -112,12 +118,12 @@ def example_inputs(model: Any, batch: int = _BATCH) -> dict[str, Any]:
     return _step(model, transformers.DynamicCache(past), batch)
 
 
-def cached_states(model: Any, hint: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def cached_states(model: Any, hint: str, cache: Any = None) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Keys and values of each layer after one token, [1, heads, 1, size]; the hint is for models with other states."""
     transformers = import_extra("transformers")
     called = runnable(model)
     ids = torch.ones(1, 1, dtype=torch.int64, device=called.device)
-    cache = transformers.DynamicCache()
+    cache = transformers.DynamicCache() if cache is None else cache
     try:
         with torch.no_grad():
             output = called(input_ids=ids, past_key_values=cache, use_cache=True)
@@ -136,7 +142,7 @@ def cached_states(model: Any, hint: str) -> list[tuple[torch.Tensor, torch.Tenso
             f"{_name(model)} does not store keys and values in a cache",
             hint=hint,
         )
-    return [(layer.keys, layer.values) for layer in cache.layers]
+    return [(layer.keys, with_indexer_keys(layer)) for layer in cache.layers]
 
 
 def _step(model: Any, cache: Any, batch: int) -> dict[str, Any]:

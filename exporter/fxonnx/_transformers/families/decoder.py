@@ -7,8 +7,8 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from ... import ONNXProgram
-from ...errors import VerificationError
+from ... import ONNXProgram, check
+from ...errors import ArgumentError, VerificationError
 from ..core import warn_user
 from ..decoders.adapters import ADAPTER_PATTERN, Adapters, load_adapters, save_adapters
 from ..decoders.attention import warn_about_long_sequences
@@ -74,6 +74,7 @@ def export_decoder(loaded: LanguageModel, request: Request) -> None:
 def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, *, has_batches: bool = True) -> bool:
     """Export and save a decoder, and compare it on request."""
     program = _program(loaded, adapters, request, has_batches=has_batches)
+    _check_kernels(program, request)
     if has_batches and not ignores_padding(program, loaded.config):
         return False
     if request.cache != "float":
@@ -96,7 +97,7 @@ def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, 
         with rounded_weights(loaded.model, program):
             compare_logits(loaded, request.directory, request.tolerance)
         return True
-    model = open_exported(request.directory)
+    model = open_exported(request.directory, request.device)
     with adapters.active(None):
         reference = reference_of(loaded)
     # The weights of a quantized checkpoint are not rounded again.
@@ -116,6 +117,16 @@ def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, 
         if request.on_quality is not None:
             request.on_quality(quality)
     return is_right
+
+
+def _check_kernels(program: ONNXProgram, request: Request) -> None:
+    """Check that a device on which the file is not compared, since no machine has them all, runs every node."""
+    if request.device in ("cpu", "cuda"):
+        return
+    failing = [each for each in check(program.model, request.options["target"]) if each.severity == "fails"]
+    if failing:
+        hint = failing[0].remedy
+        raise ArgumentError("target", f"{failing[0].op_type} {failing[0].node}: {failing[0].problem}", hint=hint)
 
 
 def _program(loaded: LanguageModel, adapters: Adapters, request: Request, *, has_batches: bool) -> ONNXProgram:

@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
+
+import torch
 
 from ... import QuantizeConfig, Target
 from ...errors import ArgumentError
+from ..core import from_torch, profile_of
 from ..decoders.caches import CacheType, check_cache_type
 from ..directory import LAST, keep_checkpoint_files, staged_directory, write_json
 from ..extras import check_choice
@@ -39,9 +42,20 @@ from ..tasks import FAMILIES, Family, check_modalities
 
 __all__ = ["export"]
 
-_TARGETS: Mapping[str, Target] = MappingProxyType({"cpu": "onnxruntime-genai", "cuda": "onnxruntime-genai-cuda"})
-_PLAIN_TARGETS: Mapping[str, Target] = MappingProxyType({"cpu": "onnxruntime", "cuda": "onnxruntime-cuda"})
+Device: TypeAlias = Literal["cpu", "cuda", "webgpu", "directml", "tensorrt-rtx"]
+
+_TARGETS: Mapping[Device, Target] = MappingProxyType(
+    {
+        "cpu": "onnxruntime-genai",
+        "cuda": "onnxruntime-genai-cuda",
+        "webgpu": "onnxruntime-genai-webgpu",
+        "directml": "onnxruntime-genai-directml",
+        "tensorrt-rtx": "onnxruntime-genai-tensorrt-rtx",
+    }
+)
+_PLAIN_TARGETS: Mapping[Device, Target] = MappingProxyType({"cpu": "onnxruntime", "cuda": "onnxruntime-cuda"})
 _INTEGERS = ("int4", "int8")
+_WITHOUT_INTEGER_TABLES: Device = "tensorrt-rtx"
 _WRITTEN = (LAST, "genai", "inference", "model.onnx", "encoder", "decoder", "embedding", "vision", "audio", "weights")
 """Beginnings of the names of files that replace others in the directory of the checkpoint."""
 
@@ -53,7 +67,7 @@ def export(
     tokenizer: Any = None,
     chat_template: ChatTemplate = None,
     precision: Precision = "fp32",
-    target: Literal["cpu", "cuda"] = "cpu",
+    target: Device = "cpu",
     quantize: QuantizeConfig | Literal["int4", "int8"] | None = None,
     recipe: Recipe | None = None,
     accuracy_level: int | None = None,
@@ -86,8 +100,9 @@ def export(
         chat_template: A Jinja template, or a file with one, in place of the tokenizer's; False for a decoder-only
             model that does not chat, whose tokenizer has none.
         precision: "fp32", "fp16" or "bf16": the dtype of weights and activations; "int4" or "int8": weights of linear
-            layers in 4 or 8 bits, computed in float32 on the CPU and in float16 with CUDA.
-        target: The device that onnxruntime-genai runs the model on.
+            layers in 4 or 8 bits, computed in float32 on the CPU and in float16 on other devices.
+        target: The device that onnxruntime-genai runs the model on: "cpu", "cuda", or for decoder-only models "webgpu",
+            "directml" or "tensorrt-rtx".
         quantize: Quantization of the weights in more detail, as for ``fxonnx.export``. By default, a checkpoint of
             GPTQ, AWQ or compressed-tensors and a GGUF file keep their integers.
         recipe: In place of ``precision`` and ``quantize``, for decoder-only models: "exact", float32; "balanced", 4-bit
@@ -137,6 +152,7 @@ def export(
         quantize = RECIPES[recipe]
         precision = "fp32" if quantize is None else "int4"
     plan = read_precision(precision, quantize, target)
+    _check_device(plan.dtype, quantize if recipe is None else None, target)
     if cache != "float":
         plan = with_quantization(plan, plan.quantize)
     announce = on_stage or (lambda _stage: None)
@@ -161,11 +177,11 @@ def export(
         if loaded.is_packed:
             plan, name = _plan_of_checkpoint(loaded, plan, bool(adapters)), ""
         given = {"adapters": adapters, "recipe": recipe, "hidden_states": hidden_states, "inputs_embeds": inputs_embeds}
-        _check_family(loaded, {**given, "cache": cache != "float"})
+        _check_family(loaded, {**given, "cache": cache != "float", "target": target not in _PLAIN_TARGETS})
         plan = _plan_of_model(loaded, plan, recipe, precision, target, accuracy_level)
         _write_tokenizer(loaded, staging, Path(out).absolute().name)
         options = {
-            "target": (_TARGETS if FAMILIES[loaded.family].in_genai else _PLAIN_TARGETS)[target],
+            "target": _TARGETS[target] if FAMILIES[loaded.family].in_genai else _PLAIN_TARGETS[target],
             "quantize": plan.quantize,
             "opset_version": opset_version,
         }
@@ -182,6 +198,21 @@ def export(
         if request.checkpoint is not None:
             keep_checkpoint_files(staging, request.checkpoint, _WRITTEN)
     return Path(out)
+
+
+def _check_device(dtype: torch.dtype, quantize: Any, device: Device) -> None:
+    """Check that a device multiplies matrices of a dtype, and has a kernel for embeddings in integers."""
+    embeddings = getattr(quantize, "embeddings", None)
+    if device == _WITHOUT_INTEGER_TABLES and embeddings not in (None, "float"):
+        raise ArgumentError(
+            "quantize",
+            f"TensorRT reads no rows of a table of integers: embeddings={embeddings!r}",
+            hint='pass embeddings="float" (--embeddings float)',
+        )
+    name = str(dtype).removeprefix("torch.")
+    profile = profile_of(_TARGETS[device])
+    if not profile.has_kernel("MatMul", from_torch(dtype), profile.default_opset) and device not in _PLAIN_TARGETS:
+        raise ArgumentError("precision", f"{profile.runtime} does not compute in {name}", hint='pass precision="fp16"')
 
 
 def _check_family(loaded: LanguageModel, given: Mapping[str, Any]) -> None:
@@ -208,6 +239,8 @@ def _plan_of_model(
         plan = replace(plan, quantize=config_of_recipe(recipe, loaded.model, loaded.tokenizer))
     elif not loaded.is_packed and loaded.family == "decoder" and (precision in _INTEGERS or plan.quantize in _INTEGERS):
         plan = replace(plan, quantize=config_of_precision(plan.quantize, target))
+    if target == _WITHOUT_INTEGER_TABLES and isinstance(plan.quantize, QuantizeConfig):
+        plan = replace(plan, quantize=replace(plan.quantize, embeddings="float"))
     return plan if accuracy_level is None else with_accuracy_level(plan, accuracy_level)
 
 

@@ -73,7 +73,10 @@ OUTPUT_KEYS: Mapping[str, str] = MappingProxyType(
 
 _CACHED = re.compile(r"(past_key_values|present)\.\d+\.(key|value)")
 
-_PROVIDERS: Mapping[str, Sequence[Mapping[str, Any]]] = MappingProxyType({"cpu": (), "cuda": ({"cuda": {}},)})
+_PROVIDERS: Mapping[str, str] = MappingProxyType(
+    {"cuda": "cuda", "webgpu": "webgpu", "directml": "dml", "tensorrt-rtx": "NvTensorRtRtx"}
+)
+"""Device to the name of its execution provider in genai_config.json."""
 
 
 def genai_config(model: Any, tokenizer: Any, graph: ir.Graph, target: str, filename: str) -> dict[str, Any]:
@@ -184,7 +187,8 @@ def search_settings(model: Any, max_length: int, *, shares_buffers: bool = False
 
 def session_options(target: str) -> dict[str, Any]:
     """The session options of one model file."""
-    return {"log_id": "onnxruntime-genai", "provider_options": [*_PROVIDERS[target]]}
+    providers: list[Any] = [{_PROVIDERS[target]: {}}] if target in _PROVIDERS else []
+    return {"log_id": "onnxruntime-genai", "provider_options": providers}
 
 
 _KNOWN = frozenset(

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ArgumentError
-from ..core import attention_function
+from ..core import attend_within_segments, attention_function
 from ..parts import Part
 from ..samples import cast
-from .vision_towers import TOWER_OPTIONS, EmbeddingDecoder, Qwen, VisionTower, attend_within_segments
+from .vision_towers import TOWER_OPTIONS, EmbeddingDecoder, Qwen, VisionTower
 
 __all__ = [
     "AudioClips",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ArgumentError
-from ..core import attention_function
+from ..core import attend_within_segments, attention_function
 from ..families.image_text import image_token
 from ..parts import Call, Part, input_dtype
 
@@ -27,7 +27,6 @@ __all__ = [
     "Qwen2_5",
     "Qwen3",
     "VisionTower",
-    "attend_within_segments",
 ]
 
 TOWER_OPTIONS: Mapping[str, Any] = MappingProxyType({"quantize": None})
@@ -559,19 +558,3 @@ class Gemma3Decoder(EmbeddingDecoder):
         past = attention_mask.shape[1] - inputs_embeds.shape[1]
         kinds = nn.functional.pad(kinds, (past, 0))
         return self.step(inputs_embeds[..., :-1], attention_mask, position_ids, past_key_values, token_type_ids=kinds)
-
-
-def attend_within_segments(
-    _module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    scaling: float,
-    cu_seq_lens_q: Tensor,
-    **_unused: Any,
-) -> tuple[Tensor, None]:
-    """Attention within segments, whose numbers for all positions are given in place of cumulative lengths."""
-    mask = cu_seq_lens_q[:, None] == cu_seq_lens_q
-    output = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
-    return output.transpose(1, 2), None
