@@ -143,9 +143,7 @@ def export(
         SaveError: If ``out`` cannot be written.
         ExportError: If transformers or onnxruntime-genai is not installed, or the export fails.
     """
-    check_choice("target", target, _TARGETS)
-    check_choice("pooling", pooling, (None, *POOLINGS))
-    check_cache_type(cache, target)
+    _check_choices(target, pooling, cache)
     name = recipe or ("" if quantize is not None else precision)
     if recipe is not None:
         check_recipe(recipe, precision, quantize)
@@ -198,6 +196,13 @@ def export(
         if request.checkpoint is not None:
             keep_checkpoint_files(staging, request.checkpoint, _WRITTEN)
     return Path(out)
+
+
+def _check_choices(target: str, pooling: str | None, cache: str) -> None:
+    """Check arguments that are one of some names."""
+    check_choice("target", target, _TARGETS)
+    check_choice("pooling", pooling, (None, *POOLINGS))
+    check_cache_type(cache, target)
 
 
 def _check_device(dtype: torch.dtype, quantize: Any, device: Device) -> None:
