@@ -16,7 +16,7 @@ from .._request import Request
 from ..errors import CaptureError
 from .attempts import Attempt
 from .constraints.constraint import SizeLimits
-from .constraints.guard_recorder import DataEdge, GuardLog
+from .constraints.guard_recorder import DataEdge, Guard, GuardLog
 from .constraints.specialized_dims import SpecializedDim
 from .data_dependence.assumption import Assumption
 from .data_dependence.weight_reads import WeightReads
@@ -201,7 +201,7 @@ class CapturePlan:
     sizes: Rewriting | None
     shapes: DynamicShapes
     specialized: tuple[SpecializedDim, ...] = ()
-    known: frozenset[sympy.Basic] = frozenset()
+    known: frozenset[Guard] = frozenset()
     unrolls_long_loops: bool = False
     has_long_loop: bool = False
     loops: LoopRewriting | None = None

@@ -67,10 +67,9 @@ class _Seen:
     asked: dict[sympy.Basic, Asking] = field(default_factory=dict)
     guards: set[Guard] = field(default_factory=set)
 
-    def guards_at(self, places: Collection[str]) -> frozenset[sympy.Basic]:
+    def guards_at(self, places: Collection[str]) -> frozenset[Guard]:
         """The guards at lines (``file.py:12``): an attempt that has all of them again has no fewer limits."""
-        lines = ((guard.expression, f"{guard.line}") for guard in self.guards if guard.line is not None)
-        return frozenset(one for one, line in lines if line.partition(" in ")[0] in places)
+        return frozenset(one for one in self.guards if f"{one.line}".partition(" in ")[0] in places)
 
 
 Attempted: TypeAlias = tuple[Outcome, CapturePlan, _Seen]
@@ -110,7 +109,7 @@ def _with_both_branches(
     found: Capture,
     last: CapturePlan,
     asked: _Seen,
-    attempts: Callable[[Rewriting, frozenset[sympy.Basic]], Attempted],
+    attempts: Callable[[Rewriting, frozenset[Guard]], Attempted],
     confirm: Confirm,
 ) -> tuple[Capture, CapturePlan]:
     """Capture a model again with both branches of the conditions on sizes that limit it."""
@@ -242,7 +241,7 @@ def capture_with_strategies(
         # Limits are dropped where program and model return the same.
         return outcome, last
 
-    def with_sizes(sizes: Rewriting, known: frozenset[sympy.Basic]) -> Attempted:
+    def with_sizes(sizes: Rewriting, known: frozenset[Guard]) -> Attempted:
         return attempts(replace(plan.with_answers(last.integers, sizes=sizes), known=known))
 
     return _with_both_branches(outcome, last, seen, with_sizes, confirm)

@@ -301,7 +301,7 @@ class EarlyEnds:
     leaves: Sequence[Leaf]
     unrolls_long_loops: bool = False
     strict_shapes: bool = False
-    known: set[sympy.Basic] = field(default_factory=set)
+    known: set[Guard] = field(default_factory=set)
     has_known_limits: bool = False
     found: SpecializedDim | None = None
     is_long_loop: bool = False
@@ -317,8 +317,9 @@ class EarlyEnds:
         log.observer = self._observe
 
     def _observe(self, log: GuardLog, guard: Guard) -> None:
-        if guard.expression in self.known:
-            self.known.remove(guard.expression)
+        if guard in self.known:
+            # At another line, it may be one of a condition that a further attempt changes.
+            self.known.remove(guard)
             self.has_known_limits = not self.known
             if self.has_known_limits:
                 raise EarlyEnd(_KNOWN)
