@@ -70,6 +70,24 @@ def test_functions_of_math(function: Any, tmp_path: Path) -> None:
         torch.testing.assert_close(torch.from_numpy(run(*call)), model(*call))
 
 
+class _Scaled(torch.nn.Module):
+    """The number is a weight, which Python knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.tensor(9))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, : math.floor(self.count / 4)] * math.sqrt(self.count)
+
+
+def test_a_number_in_a_weight_is_a_constant() -> None:
+    x = torch.rand(2, 5)
+    program = fxonnx.export(_Scaled().eval(), (x,))
+    assert program.model.graph.outputs[0].shape == (2, 2)
+    torch.testing.assert_close(program(x)[0], _Scaled()(x))
+
+
 RESHAPES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "of a slice": lambda x, a: x[:, :a].reshape(-1, a),
     "to three axes": lambda x, a: x[:, :a].reshape(4, a, -1),

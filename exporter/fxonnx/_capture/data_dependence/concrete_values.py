@@ -390,8 +390,9 @@ def is_open(value: Any) -> bool:
 
 
 def number_of(value: Any) -> Any:
-    """The symbolic number in a tensor whose value differs between inputs; other values as they are."""
-    return value.item() if isinstance(value, Tensor) and is_open(value) else value
+    """The symbolic number in a tensor that is known to differ between inputs; other values as they are."""
+    is_known = isinstance(value, Tensor) and active(ConcreteValues) is not None
+    return value.item() if is_known and is_open(value) else value
 
 
 def dispatch(
