@@ -36,6 +36,8 @@ The result is None if the capture is wrong at the example.
 """
 
 _MOST_ATTEMPTS = 3
+_MOST_ENDS = 2
+"""Conditions whose branches go on to the end of a function."""
 _SIZES = range(1, 129)
 _LEAST_SHARE = 1 / 1024
 """Of a constraint that excludes larger sizes only."""
@@ -61,7 +63,13 @@ def _with_fewer_limits(
     for _ in range(_MOST_ATTEMPTS):
         capture, plan, _asked = attempts(kept)
         edges = plan.log.edges
-        if isinstance(capture, Failure) or not edges or _count(capture, plan) >= _count(found, last):
+        rare = {str(line) for relation, line in edges.items() if _is_rare(relation)} - kept
+        if isinstance(capture, Failure) and rare:
+            kept |= rare
+            continue
+        if isinstance(capture, Failure):
+            break
+        if not edges or _count(capture, plan) >= _count(found, last):
             break
         confirmed = confirm(capture, plan)
         if confirmed is None:
@@ -70,9 +78,9 @@ def _with_fewer_limits(
         wrong = {str(one.line) for one in capture.limits.assumed - confirmed} & lines
         if not wrong:
             return _without(capture, confirmed, sorted(lines)), plan
-        if wrong == lines:
+        if wrong == lines and rare in (set(), wrong):
             break
-        kept |= wrong
+        kept |= rare if wrong == lines else wrong
     return found, last
 
 
@@ -97,6 +105,12 @@ def _with_both_branches(
             # Functions without the source code that runs keep their limits.
             break
         outcome, plan, _asked = attempts(rewriting)
+        while isinstance(outcome, Failure) and len(rewriting.ends) < _MOST_ENDS:
+            try:
+                rewriting = rewriting.with_end(outcome.error)
+            except CaptureError:
+                break
+            outcome, plan, _asked = attempts(rewriting)
         if isinstance(outcome, Failure):
             break
         confirmed = confirm(outcome, plan) if plan.log.edges else frozenset()
@@ -138,6 +152,14 @@ def _excluded(constraint: Constraint) -> float:
         for at in range(count)
     )
     return sum(not constraint.holds(sizes) for sizes in each) / count
+
+
+_MOST_RARE = 0.25
+
+
+def _is_rare(relation: sympy.Basic) -> bool:
+    """Whether the answer beside an edge is that of few sizes, as that of ``max(0, 5 - n) > 0`` is."""
+    return _excluded(Constraint("", relation, tuple(map(str, relation.free_symbols)))) > 1 - _MOST_RARE
 
 
 def _without(capture: Capture, confirmed: frozenset[Constraint], lines: Iterable[str]) -> Capture:

@@ -324,6 +324,10 @@ class Rewriting:
         added = tuple((each, _transformed(each, self.log)) for each in functions if id(each) not in known)
         return replace(self, functions=(*self.functions, *added), sizes=self.sizes | places)
 
+    def with_end(self, failure: CaptureError) -> Rewriting:
+        """Let the branches of a condition on sizes go on to the end of its function, after an error; see ``after``."""
+        return replace(self, last=failure)._with_end()[0]
+
     def _with_end(self) -> tuple[Rewriting, str]:
         """Let the branches of a condition that cannot be an operator go on to the end of its function.
 

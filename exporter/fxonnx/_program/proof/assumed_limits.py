@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -214,7 +215,7 @@ def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint] | No
 
     # A program with both branches runs other operators at other sizes.
     has_both = any(one.construct == SIZE_BRANCH for one in capture.rewrites)
-    paths: defaultdict[str, CodePath] | None = None if has_both else defaultdict(CodePath)
+    paths: defaultdict[str, CodePath] | None = None if has_both else defaultdict(partial(CodePath, at_edges=False))
 
     def is_right(violated: Collection[Constraint], **further: bool) -> bool:
         relations = [sympy.Not(one.expression) if one in violated else one.expression for one in edges]
@@ -227,6 +228,7 @@ def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint] | No
 
     if not is_right(()):
         return frozenset()
+    _set_at_edges(paths)
     confirmed: set[Constraint] = set()
     for one in edges:
         if is_right((one,)):
@@ -235,6 +237,12 @@ def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint] | No
             return frozenset()
     if len(confirmed) > 1 and not is_right(confirmed):
         confirmed = set()
+    if paths is not None and not _is_decided(paths):
+        # A cache of a library may have left out code at the sizes before.
+        _set_at_edges(paths, at_edges=False)
+        if not is_right((), has_other_sizes=True):
+            return frozenset()
+        _set_at_edges(paths)
     if paths is not None and not _is_decided(paths):
         confirmed = {one for one in confirmed if is_right((one,), has_other_sizes=True)}
         confirmed = confirmed if _is_decided(paths) else set()
@@ -247,6 +255,11 @@ def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint] | No
         return frozenset()
     certain = _without(capture, [*edges, *plain])
     return frozenset(confirmed | _confirmed(certain, Prover(certain, model), plain))
+
+
+def _set_at_edges(paths: Mapping[str, CodePath] | None, *, at_edges: bool = True) -> None:
+    for path in () if paths is None else paths.values():
+        path.at_edges = at_edges
 
 
 def _without(capture: Capture, constraints: Iterable[Constraint]) -> Capture:
@@ -357,7 +370,8 @@ def _with_other_sizes(sizes: Mapping[str, int], names: Collection[str]) -> Itera
     """Sizes, then those with one small or divisible by many numbers, for which conditions have other answers."""
     yield dict(sizes)
     for name in sorted(names):
-        for size in (2, *(-(-sizes[name] // divisor) * divisor for divisor in (64, 84))):
+        # The second one is hardly in a cache of the model.
+        for size in (2, sizes[name] + 10, *(-(-sizes[name] // divisor) * divisor for divisor in (64, 84))):
             if size <= sizes[name] * _LARGEST_GROWTH:
                 yield {**sizes, name: size}
 

@@ -258,7 +258,10 @@ class Prover:
         """Whether the model runs the operators of a code path; an error of the model is for ``run``."""
         calls = self._with_repeated(variation).calls
         outcomes: list[object] = []
-        is_same = path.is_same(lambda: outcomes.append(_outcome(lambda: self._model.run(calls))))
+        is_same = path.is_same(
+            lambda: outcomes.append(_outcome(lambda: self._model.run(calls))),
+            lambda: _outcome(lambda: self._program.run(calls)),
+        )
         return is_same or not isinstance(outcomes[0], Outcome)
 
     def _with_repeated(self, variation: Variation) -> Variation:

@@ -153,9 +153,8 @@ SAME_TYPE = "assign values of the same type"
 class _Asked(BaseException):
     """Leaves a function at a condition that nothing has answered; no ``except Exception`` of the model handles it."""
 
-    def __init__(self, condition: Any, refuse: Refuse) -> None:
-        super().__init__()
-        self.condition, self.refuse = condition, refuse
+    def __init__(self, capture: Callable[..., Any], refuse: Refuse, is_sized: bool) -> None:
+        self.capture, self.refuse, self.is_sized = capture, refuse, is_sized
 
 
 _MOST_ANSWERS = 5
@@ -177,10 +176,10 @@ class Fork:
     taken: int = 0
 
 
-def decided(condition: Any, refuse: Refuse) -> bool | None:
+def decided(condition: Any, refuse: Refuse, capture: Callable[..., Any], *, is_sized: bool) -> bool | None:
     """The answer to a condition whose branches go on to the end of a function; None if it has to be an operator.
 
-    Without an answer, the function is left, and run to its end once for each.
+    Without an answer, the function is left, and run to its end once for each, by ``capture``.
     """
     fork = active(Fork)
     if fork is None or fork.answers is None:
@@ -191,7 +190,7 @@ def decided(condition: Any, refuse: Refuse) -> bool | None:
     if fork.taken == _MOST_ANSWERS:
         return None
     if fork.taken == len(fork.answers):
-        raise _Asked(condition, refuse)
+        raise _Asked(capture, refuse, is_sized)
     answer = fork.answers[fork.taken]
     fork.taken += 1
     if expression is not None:
@@ -213,8 +212,8 @@ def run_to_end(
     try:
         with activated(Fork(answers)), watched() as uses:
             return function()
-    except _Asked as asked:
-        condition, refuse = asked.condition, asked.refuse
+    except _Asked as caught:
+        asked, refuse = caught, caught.refuse
     if mode is not None and modules is not None:
         # torch leaves the modules on it that the error has left.
         mode.tracer.module_stack.clear()
@@ -230,10 +229,11 @@ def run_to_end(
     if values is not None and values.random_operators != randoms:
         refuse("random numbers are drawn before it", "call model.eval(), or draw them after the condition")
 
-    def branch(answer: bool) -> Callable[[], Any]:
-        return lambda: run_to_end(function, state, before, (*answers, answer))
+    def branch(*answer: bool) -> Callable[[], Any]:
+        # The sizes for which a branch is traced answer conditions on them.
+        return lambda: run_to_end(function, state, before, (*answers, *answer[asked.is_sized :]))
 
-    return symbolic_branch(condition, (branch(True), branch(False)), state, refuse)
+    return asked.capture((branch(True), branch(False)), state)
 
 
 def symbolic_branch(

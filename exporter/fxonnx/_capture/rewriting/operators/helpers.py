@@ -47,7 +47,7 @@ from .sequences import (
     truth,
 )
 from .state import State, read_value, unchanged_objects
-from .values import UNBOUND, as_condition, is_dynamic_size, is_symbolic, is_undecided, observed
+from .values import UNBOUND, Refuse, as_condition, is_dynamic_size, is_symbolic, is_undecided, observed
 
 __all__ = ["SIZE_BRANCH", "Helpers", "Rewrite"]
 
@@ -131,17 +131,27 @@ class Helpers:
             return then() if test else otherwise()
         self.rewritten(at, "" if sides is None else SIZE_BRANCH)
         line, refuse = self.sites[at].line, self.refuse(at, is_branch=True)
-        answer = decided(test, refuse) if sides is None and line in self._forked else None
+        capture = partial(self._captured, at, test, refuse)
+        is_sized = sides is not None
+        answer = decided(test, refuse, capture, is_sized=is_sized) if line in self._forked else None
         if answer is not None:
             return then() if answer else otherwise()
         state = None if get is None or put is None else State(self.sites[at], get, put)
-        choose = None if sides is None else partial(chosen, test)
         try:
-            with graphs_run_at_sides():
-                return symbolic_branch(test, sides or (then, otherwise), state, refuse, choose)
+            return capture((then, otherwise), state, sides)
         except CaptureError:
             self._refused(line, is_inner=False)
             raise
+
+    def _captured(
+        self, at: int, test: Any, refuse: Refuse, branches: Any, state: State | None, sides: Any = None
+    ) -> Any:
+        """The branches of a condition as an operator."""
+        sides = sides or self._sides(at, test, *branches)
+        with graphs_run_at_sides():
+            return symbolic_branch(
+                test, sides or branches, state, refuse, None if sides is None else partial(chosen, test)
+            )
 
     def _sides(self, at: int, test: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
         """The branches of a condition on sizes of which both are captured."""
