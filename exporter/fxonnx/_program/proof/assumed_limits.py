@@ -370,8 +370,7 @@ def _with_other_sizes(sizes: Mapping[str, int], names: Collection[str]) -> Itera
     """Sizes, then those with one small or divisible by many numbers, for which conditions have other answers."""
     yield dict(sizes)
     for name in sorted(names):
-        # The second one is hardly in a cache of the model.
-        for size in (2, sizes[name] + 10, *(-(-sizes[name] // divisor) * divisor for divisor in (64, 84))):
+        for size in (2, *(-(-sizes[name] // divisor) * divisor for divisor in (64, 84))):
             if size <= sizes[name] * _LARGEST_GROWTH:
                 yield {**sizes, name: size}
 
