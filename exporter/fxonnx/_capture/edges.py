@@ -16,10 +16,7 @@ guards are limits there.
 from __future__ import annotations
 
 import ast
-import dis
-import linecache
 import operator
-import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -53,7 +50,7 @@ from .constraints.constraint_solver import are_equal, holds_where
 from .constraints.guard_recorder import DataEdge, GuardLog, SourceLine, recorded_guards, user_line
 from .constraints.relation_forms import edge_of, indicator_of, without_floats
 from .constraints.size_forms import OtherSizes
-from .data_dependence.checks import answer_at
+from .data_dependence.checks import answer_at, asks_several, compared_values
 from .data_dependence.concrete_values import active_values
 from .evaluating_code import Asking, compares_strides, distinguishes_zero_or_one, evaluating_frame, is_shortcut, relaxed
 from .patches.patch import Patch, applied
@@ -128,8 +125,13 @@ def _guard_bool(
     symbols = condition.free_symbols
     if environment is None or not symbols or not symbols <= environment.backed_var_to_val.keys():
         return original(self, file, line)
-    if _asks_several(frame):
-        return original(self, file, line)
+    if asks_several(frame):
+        whole = _same_sizes(*(compared_values(frame) or ((), ())))
+        if whole is None:
+            return original(self, file, line)
+        # Shapes that differ in the first size need not be compared further.
+        condition = whole.node.expr
+        symbols = condition.free_symbols
     edge = edge_of(condition, {symbol: environment.var_to_range[symbol] for symbol in symbols})
     if edge is None or environment._maybe_evaluate_static(condition) is not None:
         return original(self, file, line)
@@ -150,19 +152,6 @@ class AskedEdges:
     """The number of conditions that have been answered as for the sizes beside their edges."""
 
     count: int = 0
-
-
-_SEVERAL = re.compile(r"\b(all|any|sorted|index|count)\(")
-
-
-def _asks_several(frame: FrameType) -> bool:
-    """Whether an instruction asks for further conditions at the edge: a comparison of tuples, or ``all(...)``."""
-    operation = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-    if not operation.startswith(("CALL", "PRECALL")):
-        return operation.startswith(("COMPARE", "CONTAINS"))
-    first, last, *_ = list(cast(Any, frame.f_code).co_positions())[frame.f_lasti // 2]
-    lines = (linecache.getline(frame.f_code.co_filename, line) for line in range(first or 0, (last or -1) + 1))
-    return _SEVERAL.search("".join(lines)) is not None
 
 
 def _rest_of_block(log: GuardLog, original: Callable[..., Any], self: torch.SymInt, other: Any) -> Any:
@@ -307,9 +296,11 @@ class _ComparedShape(Shape):
     __hash__ = Shape.__hash__
 
 
-def _same_sizes(one: tuple[Any, ...], other: object) -> torch.SymBool | None:
+def _same_sizes(one: object, other: object) -> torch.SymBool | None:
     """Whether shapes are equal, if Python does not know; sizes that it knows are equal or decide."""
-    if not isinstance(other, tuple) or not all(isinstance(size, int | torch.SymInt) for size in other):
+    if not isinstance(one, tuple) or not isinstance(other, tuple):
+        return None
+    if not all(isinstance(size, int | torch.SymInt) for size in other):
         return None
     same = [size == length for size, length in zip(one, other, strict=False)]
     unknown = [each for each in same if isinstance(each, torch.SymBool)]
@@ -334,12 +325,17 @@ def traced_size_branches(places: Collection[str], log: GuardLog) -> Iterator[Non
         Patch(target, _equal, "sizes that differ in the example are equal elsewhere")
         for target in ("torch:equal", "torch:Tensor.equal")
     )
+    assertions = Patch(
+        "torch.fx.experimental.symbolic_shapes:ShapeEnv.guard_or_defer_runtime_assert",
+        _assert_at_side,
+        "an assertion of a branch would hold for all sizes",
+    )
     guesses = Patch(
         "torch.fx.experimental.symbolic_shapes:_guard_or",
         _guard_or_at_side,
         "the condition of a branch decides others there",
     )
-    patches = (evaluation, guesses, graphs, *comparisons, *shape_patches(_ComparedShape))
+    patches = (evaluation, assertions, guesses, graphs, *comparisons, *shape_patches(_ComparedShape))
     with applied(patches), activated(SizeBranches(places, log)):
         yield
 
@@ -527,6 +523,14 @@ def _evaluate_at_side(
     elif not distinguishes_zero_or_one(guard) and compares_strides(evaluating):
         side.log.layouts.setdefault(sympy.Or(sympy.Not(side.log.side), guard), user_line(caller))
     return value
+
+
+def _assert_at_side(original: Callable[..., bool], self: Any, orig_expr: Any, *args: Any, **kwargs: Any) -> bool:
+    """``guard_or_defer_runtime_assert``: an assertion on the sizes of a branch is a guard of it."""
+    side = active(SizeBranches)
+    if side is None or not side.sizes or not self.replace(orig_expr).free_symbols <= side.sizes.keys():
+        return original(self, orig_expr, *args, **kwargs)
+    return bool(self.evaluate_expr(orig_expr))
 
 
 def _guard_or_at_side(original: Callable[[Any, bool], bool], condition: Any, default: bool) -> bool:

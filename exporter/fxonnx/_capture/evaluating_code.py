@@ -13,6 +13,8 @@ import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from fxonnx_translations._torch_compat import Max
+
 from .._extensions import active_extensions
 from .._user_files import OWN, SYMPY, TORCH, is_user_file, is_user_frame
 from .user_code import function_source
@@ -187,6 +189,13 @@ def distinguishes_zero_or_one(guard: sympy.Basic) -> bool:
     """Whether a guard only distinguishes sizes of 0 or 1 from other sizes."""
     if not isinstance(guard, sympy.Rel):
         return False
+    if guard.has(Max):
+        # The strides of contiguous tensors have factors of at least 1.
+        guard = guard.replace(
+            lambda part: isinstance(part, Max) and len(part.args) == 2 and 1 in part.args, _without_one
+        )
+        if not isinstance(guard, sympy.Rel):
+            return True
     if isinstance(guard, sympy.Eq | sympy.Ne):
         return any(side in (0, 1) for side in guard.args) or any(
             _is_product(one / other, 1) for one, other in (guard.args, guard.args[::-1]) if other != 0
@@ -194,6 +203,11 @@ def distinguishes_zero_or_one(guard: sympy.Basic) -> bool:
     if (guard.lts.is_number and guard.lts in (0, 1, 2)) or (guard.gts.is_number and guard.gts in (0, 1)):
         return True
     return isinstance(guard, sympy.Lt | sympy.Gt) and guard.lts != 0 and _is_product(guard.gts / guard.lts, None)
+
+
+def _without_one(extreme: sympy.Expr) -> sympy.Expr:
+    """``n`` from ``max(1, n)``."""
+    return next(one for one in extreme.args if one != 1)
 
 
 def _is_product(ratio: sympy.Expr, factor: int | None) -> bool:

@@ -90,7 +90,13 @@ def _with_fewer_limits(
         answered = first.with_answers(last.integers, edges=kept)
         capture, plan, seen = attempts(replace(answered, known=asked.guards_at(places)))
         edges = plan.log.edges
-        if isinstance(capture, Failure) or not edges or _count(capture, plan) >= _count(found, last):
+        rare = {str(line) for relation, line in edges.items() if _is_rare(relation)} - kept
+        if isinstance(capture, Failure) and rare:
+            kept |= rare
+            continue
+        if isinstance(capture, Failure):
+            break
+        if not edges or _count(capture, plan) >= _count(found, last):
             break
         confirmed = confirm(capture, plan)
         if confirmed is None:
@@ -99,9 +105,9 @@ def _with_fewer_limits(
         wrong = {str(one.line) for one in capture.limits.assumed - confirmed} & lines
         if not wrong:
             return _without(capture, confirmed, sorted(lines)), plan, seen
-        if wrong == lines:
+        if wrong == lines and rare in (set(), wrong):
             break
-        kept |= wrong
+        kept |= rare if wrong == lines else wrong
     return found, last, asked
 
 
@@ -172,6 +178,14 @@ def _excluded(constraint: Constraint) -> float:
         for at in range(count)
     )
     return sum(not constraint.holds(sizes) for sizes in each) / count
+
+
+_MOST_RARE = 0.25
+
+
+def _is_rare(relation: sympy.Basic) -> bool:
+    """Whether the answer beside an edge is that of few sizes, as that of ``max(0, 5 - n) > 0`` is."""
+    return _excluded(Constraint("", relation, tuple(map(str, relation.free_symbols)))) > 1 - _MOST_RARE
 
 
 def _without(capture: Capture, confirmed: frozenset[Constraint], lines: Iterable[str]) -> Capture:

@@ -6,6 +6,7 @@ grid: both sides are polynomials for the sizes of each remainder, so that a few 
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections import Counter
@@ -72,10 +73,9 @@ def normal_forms(expression: sympy.Basic) -> Iterator[sympy.Basic]:
 
 
 def _limits(expression: sympy.Basic) -> Iterator[sympy.Basic]:
-    if isinstance(expression, sympy.Eq):
-        expression = cancelled(expression)
-    expression = _without_positive_factors(expression)
-    if expression in (sympy.true, True):
+    parts = [cancelled(part) if isinstance(part, sympy.Eq) else part for part in sympy.Or.make_args(expression)]
+    expression = sympy.Or(*map(_without_positive_factors, parts))
+    if expression in (sympy.true, True) or _holds_in_all_cases(expression):
         return
     if len(expression.free_symbols) == 1:
         (symbol,) = expression.free_symbols
@@ -104,6 +104,19 @@ def _limits(expression: sympy.Basic) -> Iterator[sympy.Basic]:
         if smaller == 0 and _is_remainder(larger):
             return
     yield _solved(expression)
+
+
+_MOST_INDICATORS = 4
+
+
+def _holds_in_all_cases(relation: sympy.Basic) -> bool:
+    """Whether a relation of a size that conditions choose, ``m + max(0, min(1, m - n))*(n - m)``, holds for each."""
+    indicators = [one for one in relation.atoms(Max) if one.args[0] == 0 and isinstance(one.args[-1], Min)]
+    indicators = [one for one in indicators if len(one.args) == 2 and 1 in one.args[1].args]
+    if not 0 < len(indicators) <= _MOST_INDICATORS:
+        return False
+    answers = itertools.product((sympy.S.Zero, sympy.S.One), repeat=len(indicators))
+    return all(relation.xreplace(dict(zip(indicators, each, strict=True))) is sympy.true for each in answers)
 
 
 def _is_remainder(expression: sympy.Expr) -> bool:

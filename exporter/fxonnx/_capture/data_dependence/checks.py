@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import ast
 import dis
+import inspect
+import linecache
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
 
+import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, PendingUnbackedSymbolNotFound
 
 from fxonnx_translations._torch_compat import DataDependentOutputException, DynamicOutputShapeException
@@ -31,6 +34,8 @@ __all__ = [
     "answer_at",
     "answer_of_check",
     "answer_without_raise",
+    "asks_several",
+    "compared_values",
     "guard_bool",
     "inputs_of_guard",
     "is_data_dependent",
@@ -94,6 +99,64 @@ def answer_at(frame: FrameType | Asking) -> bool | None:
     statement, wanted = found
     asked = _asked_expression(frame, statement.test, position)
     return None if asked is None else _wanted_of_operand(statement.test, asked, wanted=wanted)
+
+
+_SEVERAL = re.compile(r"\b(all|any|sorted|index|count)\(")
+
+
+def asks_several(frame: FrameType) -> bool:
+    """Whether an instruction asks for further conditions at the edge: a comparison of tuples, or ``all(...)``."""
+    operation = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    if not operation.startswith(("CALL", "PRECALL")):
+        return operation.startswith(("COMPARE", "CONTAINS"))
+    first, last, *_ = _position(frame) or (0, -1)
+    lines = (linecache.getline(frame.f_code.co_filename, line) for line in range(first, last + 1))
+    return _SEVERAL.search("".join(lines)) is not None
+
+
+def compared_values(frame: FrameType) -> tuple[Any, Any] | None:
+    """The two values whose equality a frame evaluates, if reading them again has no effect."""
+    position, tree = _position(frame), function_source(frame.f_code)
+    if position is None or tree is None or position[2] < 0:
+        return None
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Compare) and _is_at(node, position)]
+    match found:
+        case [ast.Compare(left, [ast.Eq() | ast.NotEq()], [right])]:
+            try:
+                return _read(left, frame), _read(right, frame)
+            except (LookupError, TypeError, ValueError):
+                return None
+    return None
+
+
+def _read(node: ast.expr, frame: FrameType) -> Any:
+    """The value of a variable, of an attribute that is no property, or of sizes.
+
+    Raises:
+        LookupError: If other code may compute it; others if it is not known.
+    """
+    match node:
+        case ast.Name(name):
+            return (frame.f_locals if name in frame.f_locals else frame.f_globals)[name]
+        case ast.Attribute(owner, name):
+            value = _read(owner, frame)
+            is_shape = name == "shape" and isinstance(value, torch.Tensor)
+            if is_shape or inspect.getattr_static(value, name, None) is vars(value)[name]:
+                return getattr(value, name)
+        case ast.Subscript(owner, index):
+            value = _read(owner, frame)
+            if isinstance(value, tuple | list):
+                ends = (index.lower, index.upper, index.step) if isinstance(index, ast.Slice) else (index,)
+                numbers = [None if end is None else ast.literal_eval(end) for end in ends]
+                part: Any = slice(*numbers) if isinstance(index, ast.Slice) else numbers[0]
+                return value[part]
+        case ast.Tuple(elements):
+            return tuple(_read(element, frame) for element in elements)
+        case ast.Call(ast.Name("tuple"), [sizes], []) if "tuple" not in frame.f_globals:
+            return tuple(_read(sizes, frame))
+        case ast.Constant(value):
+            return value
+    raise LookupError
 
 
 def raises_otherwise(frame: FrameType) -> bool:

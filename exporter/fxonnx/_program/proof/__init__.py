@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .assumed_limits import confirm_assumed_limits, confirm_data_edges, confirmed_limits, fails_outside
+from .assumed_limits import confirm_assumed_limits, confirmed_limits, fails_outside
+from .data_edges import confirm_data_edges
 from .prove import prove
 from .record import PROOF_KEY, Proof, ProofRun, unproved_for_untested
 from .variations import repeated_inputs

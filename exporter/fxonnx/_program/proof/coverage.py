@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from fxonnx_translations._torch_compat import OpOverload, TorchDispatchMode
+from fxonnx_translations._torch_compat import OpOverload, TorchDispatchMode, pytree
 
 from ..._capture import Assumption
 from ..._provenance import source_line
@@ -87,6 +87,7 @@ def _control_flow(module: torch.fx.GraphModule) -> Iterator[tuple[str, torch.fx.
 MOVES = frozenset(
     {
         *("view", "_unsafe_view", "_reshape_alias", "alias", "detach", "clone", "contiguous", "as_strided", "copy_"),
+        *("lift_fresh", "lift_fresh_copy"),
         *(
             "slice",
             "select",
@@ -113,6 +114,7 @@ FILLS = frozenset(
         *("zeros_like", "ones_like", "full_like"),
     }
 )
+_RANDOM = torch.Tag.nondeterministic_seeded
 _RANGES = frozenset({"arange", "linspace"})
 """Operators whose numbers are sizes."""
 
@@ -124,23 +126,36 @@ class CodePath:
     inputs. A branch that only pads, slices or repeats does so for none if it does not for random ones.
     """
 
-    def __init__(self) -> None:
-        self._first: Sequence[Any] | None = None
+    def __init__(self, *, at_edges: bool = True) -> None:
+        self.at_edges = at_edges
+        """Whether the runs after the first one are at edges, which may ask further conditions."""
+        self._first: _Recorder | None = None
         self._steps: set[_Step] = set()
         self._further: set[_Step] = set()
 
-    def is_same(self, run: Callable[[], object]) -> bool:
-        """Whether a run calls the operators of the first one, with the same numbers and types."""
+    def is_same(self, run: Callable[[], object], program: Callable[[], object]) -> bool:
+        """Whether a run calls the operators of the first one, with the same numbers and types.
+
+        What is computed from sizes alone, such as the center of an image, or what an attribute keeps of another call
+        with these sizes, is another value at other sizes, and then one that the program computes there as well.
+        """
         with _Recorder() as recorder, _recorded_steps() as steps:
             run()
-        if self._first is None:
-            self._first, self._steps = recorder.calls, steps
-        self._further |= steps
-        return bool(self._first == recorder.calls)
+        is_edge = self._first is not None and self.at_edges
+        (self._further if is_edge else self._steps).update(steps)
+        self._first = self._first or recorder
+        if self._first.calls == recorder.calls:
+            return True
+        numbers = _other_numbers(self._first.on_inputs, recorder.on_inputs)
+        if numbers is None:
+            return False
+        with _Known(recorder.others) as known:
+            program()
+        return known.has_others and all(map(known.has, numbers))
 
     @property
     def is_decided(self) -> bool:
-        """Whether the runs have taken both ways at each condition that the first one does not ask.
+        """Whether the runs at edges have taken both ways at each condition that no run before them asks.
 
         A condition that only the edge asks may have another answer at further sizes.
         """
@@ -192,29 +207,119 @@ class _Recorder(TorchDispatchMode):
     """Records the calls of operators that compute, with the constants among their operands.
 
     A constant that only becomes a part of another tensor, as the padding of a sequence does, is not recorded.
+
+    Attributes:
+        calls: The calls.
+        on_inputs: Those with an operand that is not computed from sizes alone.
+        others: Their operands that are, or that no operator of the run has computed.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[Any, ...]] = []
+        self.on_inputs: list[tuple[Any, ...]] = []
+        self.others: list[torch.Tensor] = []
         self._constants: dict[int, tuple[torch.Tensor, Any]] = {}
+        self._of_sizes: dict[int, torch.Tensor] = {}
+        self._of_inputs: set[int] = set()
 
     def __torch_dispatch__(
         self, func: OpOverload[Any, Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         name, kwargs = func._schema.name.partition("::")[2], kwargs or {}
-        operands = [self._constants.get(_memory(one)) for one in _tensors((args, (*kwargs.values(),)))]
+        tensors = _tensors((args, (*kwargs.values(),)))
+        if name.startswith("lift_fresh"):  # of torch.tensor: the memory may be that of an earlier tensor
+            self._of_inputs -= set(map(_memory, tensors))
+        operands = [self._constants.get(_memory(one)) for one in tensors]
+        others = [one for one in tensors if _memory(one) not in self._of_inputs]
+        if func._schema.is_mutable:
+            written = set(map(_memory, tensors))
+            others = [one.clone() for one in others]
+            self.others = [one.clone() if _memory(one) in written else one for one in self.others]
+        is_of_sizes = all(_memory(one) in self._of_sizes for one in tensors) and _RANDOM not in func.tags
         result = func(*args, **kwargs)
         call = str(func), () if name in _RANGES else _numbers(func, args, kwargs)
         constants = [constant for _, constant in filter(None, operands)]
         for tensor in _tensors(result):
-            self._constants.pop(_memory(tensor), None)
+            memory = _memory(tensor)
+            self._constants.pop(memory, None)
             if name in FILLS or (name in MOVES and constants and len(constants) == len(operands)):
                 # The tensor is kept, so that no other one has its memory.
-                self._constants[_memory(tensor)] = tensor, call if name in FILLS else constants
+                self._constants[memory] = tensor, call if name in FILLS else constants
+            if is_of_sizes:
+                self._of_sizes[memory] = tensor
+            elif name not in MOVES or len(others) < len(tensors):
+                self._of_sizes.pop(memory, None)
+                self._of_inputs.add(memory)
         if name not in MOVES and name not in FILLS:
             self.calls.append((*call, constants))
+        if not is_of_sizes and (name not in MOVES or len(others) < len(tensors)):
+            self.others += others
+            self.on_inputs += [(*call, constants)] if name not in MOVES and name not in FILLS else []
         return result
+
+
+def _other_numbers(one: Any, other: Any) -> list[float] | None:
+    """The numbers of one record in the place of other numbers of another; None if the records differ in more."""
+    if one == other:
+        return []
+    if isinstance(one, str) and isinstance(other, str):
+        try:
+            return [float(number) for number in (one, other)][1:]
+        except ValueError:
+            return None
+    if not isinstance(one, list | tuple) or type(one) is not type(other) or len(one) != len(other):
+        return None
+    parts = [_other_numbers(*pair) for pair in zip(one, other, strict=True)]
+    return None if None in parts else [number for part in parts for number in part or ()]
+
+
+class _Known(TorchDispatchMode):
+    """Compares numbers and tensors with those among the operands of operators, and those that they compute.
+
+    Args:
+        others: Tensors to find.
+    """
+
+    _MOST_ELEMENTS = 64
+
+    def __init__(self, others: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self._others = [one.clone() for one in others]
+        self._numbers = [torch.zeros(0, dtype=torch.float64)]
+
+    def __torch_dispatch__(
+        self, func: OpOverload[Any, Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **kwargs or {})
+        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, int | float)]
+        self._numbers.append(torch.tensor(given, dtype=torch.float64))
+        for tensor in _tensors((args, (*(kwargs or {}).values(),), result)):
+            if tensor.numel() <= self._MOST_ELEMENTS and not tensor.is_complex():
+                self._numbers.append(tensor.double().flatten())
+            self._others = [one for one in self._others if not _are_close(one, tensor)]
+        return result
+
+    def has(self, number: float) -> bool:
+        """Whether a number is one of these, but for the rounding of float32."""
+        known = torch.cat(self._numbers)
+        return bool(torch.isclose(known, torch.tensor(number, dtype=torch.float64), rtol=1e-6, atol=0.0).any())
+
+    @property
+    def has_others(self) -> bool:
+        """Whether all tensors have been found, those of few elements number by number."""
+        return all(
+            one.numel() <= self._MOST_ELEMENTS and not one.is_complex() and all(map(self.has, one.flatten().tolist()))
+            for one in self._others
+        )
+
+
+def _are_close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether tensors have the same elements in the same order, apart from rounding."""
+    if one.numel() != other.numel() or one.dtype != other.dtype:
+        return False
+    rounding = 1e-6 * float(one.abs().nan_to_num(0.0, 0.0, 0.0).amax()) if one.numel() else 0.0
+    return torch.allclose(one.flatten(), other.flatten(), rtol=1e-6, atol=rounding, equal_nan=True)
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

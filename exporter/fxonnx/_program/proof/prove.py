@@ -274,7 +274,10 @@ class Prover:
         """Whether the model runs the operators of a code path, or fails, which is for ``run``; with its outcome."""
         calls = self._with_repeated(variation).calls
         outcomes: list[Outcome | BaseException] = []
-        is_same = path.is_same(lambda: outcomes.append(_outcome(lambda: self._model.run(calls))))
+        is_same = path.is_same(
+            lambda: outcomes.append(_outcome(lambda: self._model.run(calls))),
+            lambda: _outcome(lambda: self._program.run(calls)),
+        )
         return is_same or not isinstance(outcomes[0], Outcome), outcomes[0]
 
     def fails(self, variation: Variation) -> bool:

@@ -55,6 +55,7 @@ __all__ = [
 ]
 
 Branches = Sequence[Callable[[], Any]]
+CaptureBranches = Callable[[Branches, "State | None"], Any]
 Choose = Callable[[Any, Any], Any]
 """Returns one of two sizes, by a condition on sizes."""
 
@@ -151,11 +152,7 @@ SAME_TYPE = "assign values of the same type"
 
 
 class _Asked(BaseException):
-    """Leaves a function at a condition that nothing has answered; no ``except Exception`` of the model handles it."""
-
-    def __init__(self, capture: Callable[[Branches, State | None], Any], refuse: Refuse) -> None:
-        super().__init__()
-        self.capture, self.refuse = capture, refuse
+    """Leaves a function, with the arguments of ``decided``; no ``except Exception`` of the model handles it."""
 
 
 _MOST_ANSWERS = 5
@@ -177,7 +174,7 @@ class Fork:
     taken: int = 0
 
 
-def decided(condition: Any, capture: Callable[[Branches, State | None], Any], refuse: Refuse) -> bool | None:
+def decided(condition: Any, capture: CaptureBranches, refuse: Refuse, *, is_sized: bool) -> bool | None:
     """The answer to a condition whose branches go on to the end of a function; None if it has to be an operator.
 
     Without an answer, the function is left, and run to its end once for each; ``capture`` makes both an operator.
@@ -191,7 +188,7 @@ def decided(condition: Any, capture: Callable[[Branches, State | None], Any], re
     if fork.taken == _MOST_ANSWERS:
         return None
     if fork.taken == len(fork.answers):
-        raise _Asked(capture, refuse)
+        raise _Asked(capture, refuse, is_sized)
     answer = fork.answers[fork.taken]
     fork.taken += 1
     if expression is not None:
@@ -214,7 +211,7 @@ def run_to_end(
         with activated(Fork(answers)), watched() as uses:
             return function()
     except _Asked as asked:
-        capture, refuse = asked.capture, asked.refuse
+        capture, refuse, is_sized = asked.args
     if mode is not None and modules is not None:
         # torch leaves the modules on it that the error has left.
         mode.tracer.module_stack.clear()
@@ -230,8 +227,9 @@ def run_to_end(
     if values is not None and values.random_operators != randoms:
         refuse("random numbers are drawn before it", "call model.eval(), or draw them after the condition")
 
-    def branch(answer: bool) -> Callable[[], Any]:
-        return lambda: run_to_end(function, state, before, (*answers, answer))
+    def branch(*answer: bool) -> Callable[[], Any]:
+        # The sizes for which a branch is traced answer conditions on them.
+        return lambda: run_to_end(function, state, before, (*answers, *answer[is_sized:]))
 
     return capture((branch(True), branch(False)), state)
 

@@ -132,12 +132,12 @@ class Helpers:
             return then() if test else otherwise()
         self.rewritten(at, "" if sides is None else SIZE_BRANCH)
         state = None if get is None or put is None else State(self.sites[at], get, put)
-        return self._taken(at, test, (then, otherwise), state)
+        return self._taken(at, test, (then, otherwise), state, is_sized=sides is not None)
 
-    def _taken(self, at: int, test: Any, branches: Branches, state: State | None) -> Any:
+    def _taken(self, at: int, test: Any, branches: Branches, state: State | None, *, is_sized: bool = False) -> Any:
         """Both branches of a condition as an operator; one of them where both go on to the end of a function."""
-        line, capture = self.sites[at].line, partial(self._captured, at, test)
-        answer = decided(test, capture, self.refuse(at, is_branch=True)) if line in self._forked else None
+        line, capture, refuse = self.sites[at].line, partial(self._captured, at, test), self.refuse(at, is_branch=True)
+        answer = decided(test, capture, refuse, is_sized=is_sized) if line in self._forked else None
         if answer is not None:
             return branches[not answer]()
         try:
