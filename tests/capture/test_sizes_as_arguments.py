@@ -445,3 +445,30 @@ def test_a_function_compiled_for_a_sum_of_sizes_keeps_its_limit(compiled: Callab
     model = Function(lambda x, y: compiled(_cut, x, y)).eval()
     with pytest.raises(CaptureError, match="'n', is always 3"):
         fxonnx.export(model, (torch.randn(3, 5), torch.randn(5, 8)), dynamic_shapes=({0: "n", 1: "m"}, {0: "m"}))
+
+
+def _middle(x: Tensor) -> slice:
+    return slice(x.shape[1] // 2 - 4, x.shape[1] // 2 + 4)
+
+
+def _written_in_the_middle(x: Tensor) -> Tensor:
+    y = torch.zeros(x.shape)
+    y[:, _middle(x)] = x[:, _middle(x)] * 2
+    return y
+
+
+def _spectrum_in_the_middle(x: Tensor) -> Tensor:
+    z, y = torch.complex(x, x * 2), torch.zeros(x.shape, dtype=torch.cfloat)
+    y[:, _middle(x)] = z[:, _middle(x)] * 2
+    return torch.view_as_real(torch.fft.fftshift(y, dim=1))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("function", [_written_in_the_middle, _spectrum_in_the_middle])
+def test_writes_between_sizes_of_either_sign(function: Callable[[Tensor], Tensor], rows: int) -> None:
+    """The slices of value and target have sizes that torch does not know to be equal."""
+    program = fxonnx.export(Function(function).eval(), (torch.randn(rows, 32),), dynamic_shapes=({0: "b", 1: "h"},))
+    assert not [one for one in program.record.constraints if one.narrows]
+    for size in ((1, 32), (2, 48), (3, 9), (1, 10), (2, 7), (1, 3), (2, 1)):
+        x = torch.randn(size)
+        torch.testing.assert_close(program(x)[0], function(x))

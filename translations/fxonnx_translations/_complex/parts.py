@@ -103,7 +103,8 @@ def on_parts(
         if not _makes_complex(op):
             # The result is real: only the shape or the real part of the complex operand matters.
             return translation(part, **rest, **{name: pair[0] for name, pair in parts.items()})
-        if has_parts_axis and op.is_zero(parts["self"][1]) and not parts.get("value", (0, 0))[1]:
+        is_known = not op.builder.symbols.lacks(op.result.shape)
+        if has_parts_axis and is_known and op.is_zero(parts["self"][1]) and not parts.get("value", (0, 0))[1]:
             # Slices and paddings of zeros are zeros.
             zeros = op.expand(op.const(0.0, op.dtype_of(parts["self"][1])), op.result.shape)
             return op.join(translation(part, **rest, **{name: pair[0] for name, pair in parts.items()}), zeros)
@@ -111,7 +112,8 @@ def on_parts(
             translation(part, **rest, **{name: pair[which] for name, pair in parts.items()}) for which in (0, 1)
         )
         if isinstance(reals, ir.Value):
-            return op.join(reals, imaginaries)
+            # Shape inference would invent symbols for sizes that it does not know.
+            return op.join(*(op.builder.with_dims(each, op.result.shape) for each in (reals, imaginaries)))
         # Results that are not complex, such as indices, are the same for both parts.
         return [
             op.join(real, imaginary) if result.torch_dtype.is_complex else real

@@ -61,7 +61,34 @@ def override_indexing(
         is_batched = not value and functorch.peek_interpreter_stack() is not None
         if any(map(_is_number, parts)) and (is_batched or value or any(map(_is_advanced, parts))):
             return _index_selected, (func, tensor, parts, *value), {}
+        if (
+            value
+            and isinstance(value[0], Tensor)
+            and all(map(_is_basic, parts))
+            and any(map(_is_slice_of_sizes, parts))
+        ):
+            return _copied_to_view, (tensor, parts, value[0]), {}
     return original(self, func, args, kwargs)
+
+
+def _is_basic(part: Any) -> bool:
+    return part is None or part is Ellipsis or type(part) in (int, slice)
+
+
+def _is_slice_of_sizes(part: Any) -> bool:
+    return type(part) is slice and any(isinstance(bound, SymInt) for bound in _bounds(part))
+
+
+def _copied_to_view(tensor: Tensor, index: tuple[Any, ...], value: Tensor) -> None:
+    """``tensor[index] = value`` for slices by symbolic numbers.
+
+    torch drops first axes of one element of the value, in the example, unless its sizes are the symbols of the slice.
+    """
+    target = tensor[index]
+    if value.dim() <= target.dim():
+        target.copy_(value)
+    else:
+        tensor[index] = value
 
 
 def _with_condition_of_bools(func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Any]:
