@@ -488,6 +488,11 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "tests/program/test_guards.py::test_verification_expects_a_failure_outside_of_the_limits": (
         "the file has to fail outside of its limits: please report this",
     ),
+    # Other devices run what is written so.
+    "tests/genai/test_devices.py::test_what_a_device_cannot_run": (
+        'pass embeddings="float" (--embeddings float)',
+        'pass precision="fp16"',
+    ),
     # A server stands for the Hub.
     "tests/huggingface/test_hub.py::test_the_next_steps": (
         "pass the id of the model in the format of transformers",

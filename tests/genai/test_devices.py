@@ -86,12 +86,14 @@ def test_what_a_device_cannot_run(tmp_path: Path) -> None:
     out, tokenizer = tmp_path / "out", make_tokenizer()
     model = make_model("llama", num_hidden_layers=1)
     table = fxonnx.QuantizeConfig("int4", embeddings="int8")
-    with pytest.raises(ArgumentError, match="reads no rows of a table of integers: embeddings='int8'"):
+    with pytest.raises(ArgumentError, match="reads no rows of a table of integers: embeddings='int8'") as caught:
         fxonnx.genai.export(model, out, tokenizer=tokenizer, target="tensorrt-rtx", quantize=table)
+    assert caught.value.hint == 'pass embeddings="float" (--embeddings float)'
     with pytest.raises(ArgumentError, match=r"target: DequantizeLinear .* no kernel for DequantizeLinear of uint4"):
         fxonnx.genai.export(model, out, tokenizer=tokenizer, target="tensorrt-rtx", recipe="fast", verify=False)
-    with pytest.raises(ArgumentError, match="DirectML does not compute in bfloat16"):
+    with pytest.raises(ArgumentError, match="DirectML does not compute in bfloat16") as caught:
         fxonnx.genai.export(model, out, tokenizer=tokenizer, target="directml", precision="bf16")
+    assert caught.value.hint == 'pass precision="fp16"'
     with pytest.raises(ArgumentError, match=r"target: supported for decoder-only models only"):
         fxonnx.genai.export(model, out, tokenizer=tokenizer, target="webgpu", pooling="mean")
     states = make_model("mamba", num_hidden_layers=1, state_size=16)

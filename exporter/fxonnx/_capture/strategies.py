@@ -57,7 +57,7 @@ def _may_be_limited_at(places: Collection[str], capture: Capture, plan: CaptureP
 
 @dataclass
 class _Seen:
-    """What a series of attempts has asked about sizes.
+    """The conditions and guards on sizes of a series of attempts.
 
     Attributes:
         asked: The conditions of the model.
@@ -184,7 +184,7 @@ _MOST_RARE = 0.25
 
 
 def _is_rare(relation: sympy.Basic) -> bool:
-    """Whether the answer beside an edge is that of few sizes, as that of ``max(0, 5 - n) > 0`` is."""
+    """Whether few sizes have the answer beside an edge, as for ``max(0, 5 - n) > 0``."""
     return _excluded(Constraint("", relation, tuple(map(str, relation.free_symbols)))) > 1 - _MOST_RARE
 
 
@@ -262,7 +262,7 @@ def capture_with_strategies(
 
 
 def _attempts(attempt: Callable[[CapturePlan], Outcome], plan: CapturePlan) -> Attempted:
-    """Make attempts until no strategy has a plan for the next one; with what they ask about sizes."""
+    """Make attempts until no strategy has a plan for the next one; with the conditions on sizes that they ask."""
     seen = _Seen()
     while True:
         decision: Decision = attempt(plan)

@@ -18,6 +18,7 @@ __all__ = [
     "Rerun",
     "as_runtime_outputs",
     "can_perturb",
+    "copied_weights",
     "is_smaller",
     "perturbed",
     "perturbed_weights",
@@ -161,17 +162,25 @@ def can_perturb(weights: Mapping[str, torch.Tensor]) -> bool:
 
 
 def perturbed_weights(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies of weights with changes of 1e-6; names that share a tensor share its copy.
-
-    Those of parameters are parameters, since a model may ask for the class.
-    """
-    changed = {id(value): _perturbed_weight(value) for value in weights.values()}
-    return {name: changed[id(value)] for name, value in weights.items()}
+    """Copies of weights with changes of 1e-6; names that share a tensor share its copy."""
+    return _copied(weights, lambda value: perturbed(value, zeros=True))
 
 
-def _perturbed_weight(value: torch.Tensor) -> torch.Tensor:
-    made = perturbed(value.detach(), zeros=True)
-    return torch.nn.Parameter(made, value.requires_grad) if type(value) is torch.nn.Parameter else made
+def copied_weights(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies of weights; names that share a tensor share its copy."""
+    return _copied(weights, torch.Tensor.clone)
+
+
+def _copied(
+    weights: Mapping[str, torch.Tensor], copy: Callable[[torch.Tensor], torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Copies of parameters are parameters, since a model may ask for their class."""
+    made: dict[int, torch.Tensor] = {}
+    for value in {id(each): each for each in weights.values()}.values():
+        made[id(value)] = copy(value.detach())
+        if type(value) is torch.nn.Parameter:
+            made[id(value)] = torch.nn.Parameter(made[id(value)], value.requires_grad)
+    return {name: made[id(value)] for name, value in weights.items()}
 
 
 def _is_exact(tensor: torch.Tensor) -> bool:

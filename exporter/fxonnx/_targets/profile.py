@@ -83,7 +83,7 @@ class TargetProfile:
         has_matmul_nbits: Whether quantized weights become MatMulNBits and, if it has a kernel, GatherBlockQuantized,
             operators of ONNX Runtime, instead of DequantizeLinear.
         quantized_form: The preferred form of quantized models; None if there is none.
-        attention: What GroupQueryAttention computes besides causal attention, of ``ATTENTION_FORMS``.
+        attention: The forms of GroupQueryAttention besides causal attention, of ``ATTENTION_FORMS``.
     """
 
     name: str

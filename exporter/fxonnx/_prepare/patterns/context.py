@@ -25,7 +25,7 @@ class PatternContext:
         max_positions: The number of positions that the model supports; None if it is not known.
         cached_attention: Dtypes for which the target has kernels of attention over buffers of fixed length.
         skip_norms: Dtypes for which it has kernels of a residual connection with its norm.
-        attention: What those kernels compute besides causal attention, see ``TargetProfile``; a bias of the scores
+        attention: The forms of those kernels besides causal attention, see ``TargetProfile``; a bias of the scores
             masks padding before a sequence.
         experts: Dtypes for which the target has kernels of mixtures of experts.
     """

@@ -80,7 +80,7 @@ class _CachedAttention:
 
     @property
     def forms(self) -> set[str]:
-        """What it needs of the kernel besides causal attention."""
+        """The forms of the kernel that it needs besides causal attention."""
         needed = {"softcap": self.softcap, "window": self.mask.window is not None, "sinks": self.sinks is not None}
         return {form for form, is_needed in needed.items() if is_needed}
 

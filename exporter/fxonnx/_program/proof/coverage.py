@@ -228,7 +228,7 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         name, kwargs = func._schema.name.partition("::")[2], kwargs or {}
         tensors = _tensors((args, (*kwargs.values(),)))
-        if name.startswith("lift_fresh"):  # of torch.tensor: the memory may be that of an earlier tensor
+        if name.startswith("lift_fresh"):  # of torch.tensor: an earlier tensor may have had the memory
             self._of_inputs -= set(map(_memory, tensors))
         operands = [self._constants.get(_memory(one)) for one in tensors]
         others = [one for one in tensors if _memory(one) not in self._of_inputs]

@@ -22,7 +22,7 @@ from ..._cost import export_seconds, forward_seconds
 from ..._written_parameters import written_parameters
 from ...errors import ArgumentError, CaptureError
 from ..call_binding import BoundCall, bind_call
-from ..random_outputs import can_perturb, is_smaller, perturbed, perturbed_weights
+from ..random_outputs import can_perturb, copied_weights, is_smaller, perturbed, perturbed_weights
 from .coverage import CodePath, Coverage
 from .record import CANNOT_RUN, Proof, ProofRun, unproved
 from .runs import CapturedRunner, ModelRunner, Outcome, TooManyCalls
@@ -308,7 +308,7 @@ class Prover:
         unexplained = set(expected.values)
         if unexplained != set(actual.values):
             return False
-        for again in self._perturbed_runs(variation):
+        for again in self._perturbed_runs(variation, expected):
             if not isinstance(again, Outcome) or expected.values.keys() != again.values.keys():
                 continue
             unexplained = {
@@ -320,13 +320,18 @@ class Prover:
                 return True
         return False
 
-    def _perturbed_runs(self, variation: Variation) -> Iterator[Outcome | BaseException]:
+    def _perturbed_runs(self, variation: Variation, expected: Outcome) -> Iterator[Outcome | BaseException]:
         """Runs of the model with slightly changed inputs, and then weights, through which scores may tie as well."""
         changed = replace(variation, calls=pytree.tree_map_only(torch.Tensor, perturbed, variation.calls))
         calls = self._with_repeated(changed).calls
         yield _outcome(lambda: self._model.run(calls))
         weights = self._model.weights
-        if can_perturb(weights):
+        if not can_perturb(weights):
+            return
+        copies = copied_weights(weights)
+        unchanged = _outcome(lambda: self._model.run(variation.calls, weights=copies))
+        # A model that keeps its gradients, or asks for its weights by identity, differs with copies as such.
+        if isinstance(unchanged, Outcome) and not self._compared(expected, unchanged)[1]:
             others = perturbed_weights(weights)
             yield _outcome(lambda: self._model.run(variation.calls, weights=others))
 

@@ -281,7 +281,7 @@ def _update(layer: Any, update: Any, key: Tensor, value: Tensor, *args: Any, **k
 
 
 def _update_indexer(layer: Any, past: Tensor, start: int, new: Tensor) -> Tensor:
-    """Store keys of an indexer, [batch, tokens, size], after the values of their tokens, and return those of all."""
+    """Store keys of an indexer, [batch, tokens, size], after the values of their tokens, and return the keys of all."""
     end = start + new.shape[-1]
     joined = torch.cat((past[:, 0, :, start:end], new), 1)
     layer.values = torch.cat((layer.values[..., :start], joined[:, None], layer.values[..., end:]), -1)

@@ -535,7 +535,7 @@ def _check_tensors(tensors: Sequence[torch.Tensor], name: str, refuse: Refuse) -
     if left.dtype != right.dtype or left.dim() != right.dim():
         refuse(
             f"{name} is {describe(left)} in one branch and {describe(right)} in the other",
-            f"{SAME_TYPE} in both branches: tensors of the same dtype and number of dims",
+            "assign values of the same type in both branches: tensors of the same dtype and number of dims",
         )
 
 
