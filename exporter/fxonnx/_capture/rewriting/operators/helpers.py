@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, free_unbacked_symbols
 
 from fxonnx_translations._torch_compat import sym_max, sym_not
 
@@ -132,7 +132,8 @@ class Helpers:
             return then() if test else otherwise()
         self.rewritten(at, "" if sides is None else SIZE_BRANCH)
         state = None if get is None or put is None else State(self.sites[at], get, put)
-        return self._taken(at, test, (then, otherwise), state, is_sized=sides is not None)
+        is_sized = sides is not None and not free_unbacked_symbols(test)
+        return self._taken(at, test, (then, otherwise), state, is_sized=is_sized)
 
     def _taken(self, at: int, test: Any, branches: Branches, state: State | None, *, is_sized: bool = False) -> Any:
         """Both branches of a condition as an operator; one of them where both go on to the end of a function."""
