@@ -157,3 +157,25 @@ def test_branches_beside_numbers_of_sizes(
         for size in SIZES:
             x = torch.randn(2, 3, *size) * 1000
             torch.testing.assert_close(run(x), function(x), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "clamped",
+    [
+        lambda x, n: x.clamp(max=8.0 if n % 4 == 0 else 6.0) * 8.0,
+        lambda x, n: x.clamp(max=torch.tensor(8.0 if n % 4 == 0 else 6.0)) * 8.0,
+        lambda x, n: torch.minimum(x, torch.full((n,), 8.0 if n % 4 == 0 else 6.0)) + 8.0,
+        lambda x, n: x.clamp(max=n / 2 if n % 4 == 0 else float(n)) + n / 2,
+    ],
+    ids=["number", "tensor", "full", "of the size"],
+)
+def test_a_bound_at_an_edge_is_not_that_of_another_operator(
+    clamped: Callable[[Tensor, int], Tensor], tmp_path: Path
+) -> None:
+    """Inputs that are no larger than the bounds do not tell them apart."""
+    model = Function(lambda x: clamped(x, x.shape[-1])).eval()
+    with exported(model, (9, 13), tmp_path / "m.onnx") as run:
+        for size in ((9, 13), (8, 12), (9, 16), (3, 4), (7, 5)):
+            x = torch.full((2, 3, *size), 7.0)
+            found = run(x)
+            assert found is None or torch.equal(found, model(x))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import CodeType, FrameType, MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -114,6 +115,8 @@ FILLS = frozenset(
         *("zeros_like", "ones_like", "full_like"),
     }
 )
+_MOST_ELEMENTS = 64
+"""Of tensors whose numbers are compared one by one."""
 _RANDOM = torch.Tag.nondeterministic_seeded
 _RANGES = frozenset({"arange", "linspace"})
 """Operators whose numbers are sizes."""
@@ -130,6 +133,7 @@ class CodePath:
         self.at_edges = at_edges
         """Whether the runs after the first one are at edges, which may ask further conditions."""
         self._first: _Recorder | None = None
+        self._first_program: Callable[[], object] = object
         self._steps: set[_Step] = set()
         self._further: set[_Step] = set()
 
@@ -143,15 +147,23 @@ class CodePath:
             run()
         is_edge = self._first is not None and self.at_edges
         (self._further if is_edge else self._steps).update(steps)
-        self._first = self._first or recorder
+        if self._first is None:
+            self._first, self._first_program = recorder, program
         if self._first.calls == recorder.calls:
             return True
-        numbers = _other_numbers(self._first.on_inputs, recorder.on_inputs)
-        if numbers is None:
+        differing = _differing(self._first.on_inputs, recorder.on_inputs)
+        if differing is None:
             return False
-        with _Known(recorder.others) as known:
+        kept = self._first.others
+        others = [one for one in recorder.others if not any(_are_close(one, other) for other in kept)]
+        with _Known(others) as known:
             program()
-        return known.has_others and all(map(known.has, numbers))
+        # A number that the program has at all sizes may be the model's by accident: another operator has it.
+        with _Known() as before:
+            self._first_program()
+        numbers = [known.numbers_of(one) for one in others] + [differing.constants] * bool(differing.constants)
+        are_new = all(all(map(known.has, each)) and not all(map(before.has, each)) for each in numbers if each)
+        return are_new and not known.missing and all(map(known.has_call, differing.calls))
 
     @property
     def is_decided(self) -> bool:
@@ -243,9 +255,11 @@ class _Recorder(TorchDispatchMode):
         for tensor in _tensors(result):
             memory = _memory(tensor)
             self._constants.pop(memory, None)
-            if name in FILLS or (name in MOVES and constants and len(constants) == len(operands)):
+            is_literal = name.startswith("lift_fresh") and tensor.numel() <= _MOST_ELEMENTS
+            if name in FILLS or is_literal or (name in MOVES and constants and len(constants) == len(operands)):
+                content = [str(number) for number in tensor.flatten().tolist()] if is_literal else constants
                 # The tensor is kept, so that no other one has its memory.
-                self._constants[memory] = tensor, call if name in FILLS else constants
+                self._constants[memory] = tensor, call if name in FILLS else content
             if is_of_sizes:
                 self._of_sizes[memory] = tensor
             elif name not in MOVES or len(others) < len(tensors):
@@ -259,8 +273,34 @@ class _Recorder(TorchDispatchMode):
         return result
 
 
+_Call: TypeAlias = tuple[Any, ...]
+"""An operator, its numbers and its constants."""
+
+
+class _Differing(NamedTuple):
+    """The calls with other numbers in a second run, and the numbers of its other constants."""
+
+    calls: list[_Call]
+    constants: list[float]
+
+
+def _differing(one: Sequence[_Call], other: Sequence[_Call]) -> _Differing | None:
+    """The differences of the calls of two runs; None if they differ in more than numbers."""
+    if len(one) != len(other):
+        return None
+    found = _Differing([], [])
+    for mine, theirs in zip(one, other, strict=True):
+        numbers = _other_numbers(mine[2], theirs[2])
+        if mine[0] != theirs[0] or numbers is None:
+            return None
+        found.constants.extend(numbers)
+        if mine[1] != theirs[1]:
+            found.calls.append(theirs)
+    return found
+
+
 def _other_numbers(one: Any, other: Any) -> list[float] | None:
-    """The numbers of one record in the place of other numbers of another; None if the records differ in more."""
+    """The numbers of constants in the place of other numbers of others; None if they differ in more."""
     if one == other:
         return []
     if isinstance(one, str) and isinstance(other, str):
@@ -274,44 +314,62 @@ def _other_numbers(one: Any, other: Any) -> list[float] | None:
     return None if None in parts else [number for part in parts for number in part or ()]
 
 
+def _have_same_numbers(one: _Call, other: _Call) -> bool:
+    """Whether two calls have the same numbers, but for the rounding of float32."""
+    if one[0] != other[0] or len(one[1]) != len(other[1]):
+        return False
+    return all(
+        name == key and (value == text or _is_close(value, text))
+        for (name, value), (key, text) in zip(one[1], other[1], strict=True)
+    )
+
+
+def _is_close(one: str, other: str) -> bool:
+    try:
+        return math.isclose(float(one), float(other), rel_tol=1e-6)
+    except ValueError:
+        return False
+
+
 class _Known(TorchDispatchMode):
-    """Compares numbers and tensors with those among the operands of operators, and those that they compute.
+    """Records the calls of operators with their numbers, and the numbers in small operands and results.
 
     Args:
-        others: Tensors to find.
+        others: Tensors to find, of which the large ones that are not found remain in ``missing``.
     """
 
-    _MOST_ELEMENTS = 64
-
-    def __init__(self, others: Sequence[torch.Tensor]) -> None:
+    def __init__(self, others: Sequence[torch.Tensor] = ()) -> None:
         super().__init__()
-        self._others = [one.clone() for one in others]
+        self.missing = [one.clone() for one in others if not self.numbers_of(one)]
+        self._calls: list[_Call] = []
         self._numbers = [torch.zeros(0, dtype=torch.float64)]
 
     def __torch_dispatch__(
         self, func: OpOverload[Any, Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        result = func(*args, **kwargs or {})
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        self._calls.append((str(func), _numbers(func, args, kwargs)))
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, int | float)]
         self._numbers.append(torch.tensor(given, dtype=torch.float64))
-        for tensor in _tensors((args, (*(kwargs or {}).values(),), result)):
-            if tensor.numel() <= self._MOST_ELEMENTS and not tensor.is_complex():
-                self._numbers.append(tensor.double().flatten())
-            self._others = [one for one in self._others if not _are_close(one, tensor)]
+        for tensor in _tensors((args, (*kwargs.values(),), result)):
+            self._numbers.append(torch.tensor(self.numbers_of(tensor), dtype=torch.float64))
+            self.missing = [one for one in self.missing if not _are_close(one, tensor)]
         return result
 
+    def numbers_of(self, tensor: torch.Tensor) -> list[float]:
+        """The elements of a small tensor, by which it is found; none of others."""
+        is_small = tensor.numel() <= _MOST_ELEMENTS and not tensor.is_complex()
+        return tensor.double().flatten().tolist() if is_small else []
+
+    def has_call(self, call: _Call) -> bool:
+        """Whether an operator has been called with these numbers."""
+        return any(_have_same_numbers(one, call) for one in self._calls)
+
     def has(self, number: float) -> bool:
-        """Whether a number is one of these, but for the rounding of float32."""
+        """Whether a number is one of an operand or a result, but for the rounding of float32."""
         known = torch.cat(self._numbers)
         return bool(torch.isclose(known, torch.tensor(number, dtype=torch.float64), rtol=1e-6, atol=0.0).any())
-
-    @property
-    def has_others(self) -> bool:
-        """Whether all tensors have been found, those of few elements number by number."""
-        return all(
-            one.numel() <= self._MOST_ELEMENTS and not one.is_complex() and all(map(self.has, one.flatten().tolist()))
-            for one in self._others
-        )
 
 
 def _are_close(one: torch.Tensor, other: torch.Tensor) -> bool:
