@@ -104,7 +104,7 @@ def pads_by_a_chosen_number(x: torch.Tensor) -> torch.Tensor:
 
 
 def adds_one_or_another_size(x: torch.Tensor) -> torch.Tensor:
-    """A choice between sizes that is no test: both are in the file."""
+    """``or`` and ``and`` that choose one of two sizes: the file has both."""
     rest = x.shape[-1] % 8 or x.shape[-2]
     return x * rest + (x.shape[-2] % 2 and x.shape[-1])
 

@@ -173,7 +173,8 @@ class CapturePlan:
         sizes: The functions with conditions on sizes that limit the inputs, of which both branches are captured.
         shapes: The dynamic dims.
         specialized: The dims that are static because the model specializes them.
-        known: The guards that limit a capture before it: an attempt with all of them ends, since it is no better.
+        known: The guards that limited an earlier capture; an attempt that records all of them again ends early,
+            since it would be limited in the same way.
         unrolls_long_loops: Whether long loops over dynamic dims are unrolled; otherwise they end an attempt.
         has_long_loop: Whether one has ended an attempt.
         loops: The loops that are rewritten since they limit the inputs.

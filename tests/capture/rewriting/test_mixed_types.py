@@ -77,7 +77,7 @@ def test_the_truth_of_mixed_operands_decides_in_tests(function: Any) -> None:
 
 
 def test_a_factor_of_different_types() -> None:
-    """torch refuses a factor of type bool: there is no result to compare for other values."""
+    """torch raises an error for a factor of type bool: the model has no result at the other values."""
 
     def function(x: torch.Tensor, a: torch.Tensor, s: torch.Tensor) -> Any:
         return x.sub(x * 2, alpha=(a > 2 and s))  # type: ignore[arg-type]

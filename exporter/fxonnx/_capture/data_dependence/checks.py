@@ -130,10 +130,12 @@ def compared_values(frame: FrameType) -> tuple[Any, Any] | None:
 
 
 def _read(node: ast.expr, frame: FrameType) -> Any:
-    """The value of a variable, of an attribute that is no property, or of sizes.
+    """The value of an expression that runs no code: a variable, an attribute that is not a property, or sizes.
 
     Raises:
-        LookupError: If other code may compute it; others if it is not known.
+        LookupError: If evaluating it may run code, or a name or item does not exist.
+        TypeError: If an object has no attributes of its own.
+        ValueError: If an index is not a literal.
     """
     match node:
         case ast.Name(name):
