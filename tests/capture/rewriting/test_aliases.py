@@ -514,3 +514,34 @@ def other_list_in_loop(x: torch.Tensor) -> Any:
 def test_a_change_of_a_list_that_an_operator_copies_is_refused(function: Any, problem: str) -> None:
     with pytest.raises(CaptureError, match=rf"{problem}\n  at: test_aliases.py:\d+"):
         fxonnx.export(Function(function).eval(), (signs(4)[0],))
+
+
+def written_in_a_loop(x: torch.Tensor, y: torch.Tensor) -> Any:
+    view, z = y.T.T, x
+    total = x.sum()
+    if total > 2:
+        if x.shape[0] > 1:
+            z = view.roll(1, 0)
+        while total < 160:
+            view[:1] += total
+            total = total * 2
+    return view.T, z
+
+
+def written_in_a_branch(x: torch.Tensor, y: torch.Tensor) -> Any:
+    view = y.T
+    if y.sum() > 2:
+        z = x * 2 if x.shape[0] > 1 else x
+        view[:, 0] = z[0]
+    return view, y.amax(0)
+
+
+@pytest.mark.parametrize("function", [written_in_a_loop, written_in_a_branch])
+def test_a_view_of_an_input_is_written_in_a_branch_that_asks_a_size(function: Any) -> None:
+    """The example, whose size the capture reads at the question, is no tensor of the branch."""
+
+    def pairs(rows: int) -> list[tuple[torch.Tensor, ...]]:
+        return [(x / 4, y) for x in signs(rows) for y in signs(rows)]
+
+    program = check(function, pairs, {"x": {0: "n"}, "y": {0: "n"}}, (3, 9))
+    assert not program.exported_program.constants

@@ -21,7 +21,15 @@ from sympy.logic.boolalg import BooleanAtom
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fxonnx_translations._builder.size_values import EVALUATION_ERRORS
-from fxonnx_translations._torch_compat import FloorDiv, Mod, TracingContext, ValueRanges, bound_sympy, int_oo
+from fxonnx_translations._torch_compat import (
+    DisableTorchFunction,
+    FloorDiv,
+    Mod,
+    TracingContext,
+    ValueRanges,
+    bound_sympy,
+    int_oo,
+)
 
 from ..._context_values import activated, active
 from ..._user_files import OWN, TORCH, is_user_file, is_user_frame
@@ -169,7 +177,10 @@ class GuardLog:
         guard = Guard(expression, user_line(frame))
         self.guards.append(guard)
         if self.observer is not None:
-            self.observer(self, guard)
+            # A mode that records the operands of a branch would take the example, whose size the observer reads, for
+            # a tensor of the branch.
+            with DisableTorchFunction():
+                self.observer(self, guard)
 
     def clear(self) -> None:
         """Forget the guards of an attempt that is repeated."""
