@@ -166,8 +166,9 @@ def test_branches_beside_numbers_of_sizes(
         lambda x, n: x.clamp(max=torch.tensor(8.0 if n % 4 == 0 else 6.0)) * 8.0,
         lambda x, n: torch.minimum(x, torch.full((n,), 8.0 if n % 4 == 0 else 6.0)) + 8.0,
         lambda x, n: x.clamp(max=n / 2 if n % 4 == 0 else float(n)) + n / 2,
+        lambda x, n: x.masked_fill(torch.tensor([True]), 8.0 if n % 4 == 0 else 6.0) * 8.0,
     ],
-    ids=["number", "tensor", "full", "of the size"],
+    ids=["number", "tensor", "full", "of the size", "mask"],
 )
 def test_a_bound_at_an_edge_is_not_that_of_another_operator(
     clamped: Callable[[Tensor, int], Tensor], tmp_path: Path
