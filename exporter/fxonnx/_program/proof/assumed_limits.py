@@ -393,12 +393,9 @@ def fails_outside(capture: Capture, model: Any, excluded: Iterable[Constraint]) 
         outside = Constraint("", sympy.Not(one.expression), one.dims)
         others = tuple(other for other in limits.constraints if other is not one)
         found = [*_sizes_within(capture, prover, (*others, outside)), *_sizes_within(capture, prover, (outside,))]
-        failures = 0
-        for sizes in found[:runs]:
-            if not prover.fails(_resized(capture, prover, sizes)):
-                return False
-            failures += 1
-        if failures < _LEAST_FAILURES:
+        if len(found) < _LEAST_FAILURES:
+            return False
+        if not all(prover.fails(_resized(capture, prover, sizes)) for sizes in found[:runs]):
             return False
     return True
 
