@@ -137,7 +137,7 @@ def _with_both_branches(
         if confirmed is None:
             break
         capture = _without(outcome, confirmed, ())
-        if not capture.limits.assumed and _count(capture, plan) < _count(*best):
+        if not capture.limits.assumed and _costs(capture, plan) < _costs(*best):
             best = capture, plan
     return best
 
@@ -163,6 +163,11 @@ def _count(capture: Capture, plan: CapturePlan) -> float:
     """The number of specialized dims and the share of sizes that is excluded by more than an assumption."""
     limits = capture.limits
     return len(plan.specialized) + _excluded_share(one for one in limits.constraints if one not in limits.assumed)
+
+
+def _costs(capture: Capture, plan: CapturePlan) -> tuple[float, float]:
+    """The count, then the share of sizes that the limits exclude: ``m != n or n > 3`` is less than ``m != n``."""
+    return _count(capture, plan), _excluded_shares(capture)[1]
 
 
 def _excluded_share(constraints: Iterable[Constraint]) -> float:

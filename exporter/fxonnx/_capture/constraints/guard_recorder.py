@@ -164,9 +164,10 @@ class GuardLog:
 
     def add(self, shape_env: ShapeEnv, expression: sympy.Basic, frame: FrameType | None) -> None:
         """Record a guard, unless it is recorded already."""
+        is_known = expression in sympy.And.make_args(self.side)
         if self.side is not sympy.true:
             expression = sympy.Or(sympy.Not(self.side), expression)
-        if expression in self._recorded or expression is sympy.true:
+        if is_known or expression in self._recorded or expression is sympy.true:
             return
         self._recorded.add(expression)
         for symbol in sorted(expression.free_symbols, key=str):
