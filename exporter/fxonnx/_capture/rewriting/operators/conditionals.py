@@ -502,12 +502,12 @@ def _chosen_shape(tensors: Sequence[torch.Tensor], choose: Choose | None) -> tup
 
 
 def _returned_shape(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...] | None:
-    """The shape of tensors whose strides depend on data, with None for the sizes that differ; None for other tensors.
+    """The shape of tensors if strides, or those of a copy, depend on data, with None for the sizes that differ.
 
     torch does not find the strides of the operator's result by those of its branches.
     """
     if len(tensors) < 2 or all(
-        _is_dense(tensor) or not any(map(free_unbacked_symbols, tensor.stride())) for tensor in tensors
+        _is_dense(tensor) or not free_unbacked_symbols([*tensor.stride(), *tensor.shape[1:]]) for tensor in tensors
     ):
         return None
     pairs = zip(tensors[0].shape, tensors[1].shape, strict=True)
