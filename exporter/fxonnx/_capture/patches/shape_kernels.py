@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, has_guarding_hint, statically_known_true
 
-from fxonnx_translations._torch_compat import DispatchKey, check, prims_common
+from fxonnx_translations._torch_compat import DispatchKey, check, prims_common, sym_max, sym_min
 
 from ..._own_operators import define_operator
 from ..._user_files import is_user_code
@@ -73,7 +73,7 @@ def signed_slices(log: GuardLog, *, is_applied: bool) -> AbstractContextManager[
                 if isinstance(asked, torch.SymBool):
                     relation = asked.node.expr if is_from_start else sympy.Not(asked.node.expr)
                     log.add(asked.node.shape_env, relation, sys._getframe(1))
-                return torch.sym_min(index, size) if is_from_start else torch.sym_max(index + size, 0)
+                return sym_min(index, size) if is_from_start else sym_max(index + size, 0)
         return found
 
     target = "torch._subclasses.fake_impls:_compute_slice_index"
