@@ -7,11 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+import fxonnx
+
+from ..functions import Function
 from .test_edges import SIZES, statuses
 
 
@@ -161,3 +165,142 @@ def test_a_copy_in_windows_has_no_limit(tmp_path: Path) -> None:
     program, letters = statuses(windows, (16, 24), tmp_path / "m.onnx")
     assert letters == "r" * len(SIZES)
     assert not [one for one in program.record.constraints if one.narrows]
+
+
+def kept(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep the result of a method in its object."""
+
+    def get(self: Any) -> Any:
+        if not hasattr(self, "_kept"):
+            self._kept = {}
+        if method.__name__ not in self._kept:
+            self._kept[method.__name__] = method(self)
+        return self._kept[method.__name__]
+
+    return get
+
+
+class Gram:
+    def __init__(self, root: torch.Tensor) -> None:
+        self.root = root
+
+    @kept
+    def dense(self) -> torch.Tensor:
+        return self.root @ self.root.mT
+
+
+class Product(Gram):
+    def __init__(self, root: torch.Tensor, other: torch.Tensor) -> None:
+        super().__init__(root)
+        self.other = other
+
+    @kept
+    def dense(self) -> torch.Tensor:
+        return self.root @ self.other.mT
+
+
+class OfTwo:
+    def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        self.x, self.y = x, y
+
+    @kept
+    def made(self) -> Gram:
+        if self.x.shape == self.y.shape and torch.equal(self.x, self.y):
+            return Gram(self.x)
+        return Product(self.x, self.y)
+
+    @kept
+    def dense(self) -> Any:
+        return self.made().dense()
+
+
+class OfOne(OfTwo):
+    @kept
+    def made(self) -> Gram:
+        return Gram(self.x) if self.x.sum() > 0 else Product(self.x, 2 - self.x)
+
+
+def keeps_a_product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    product = OfTwo(x, y)
+    return product.dense() + product.dense()
+
+
+def keeps_one_of_data(x: torch.Tensor, y: torch.Tensor) -> Any:
+    return OfOne(x, y).dense() + y.sum()
+
+
+def asks_for_more_where_sizes_are_equal(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    if x.shape[0] == y.shape[0]:
+        return (x * y).sum(0) if x.shape[0] < 4 else (x - y).sum(0)
+    return x.sum(0) * y.sum(0)
+
+
+@pytest.mark.parametrize("function", [keeps_a_product, keeps_one_of_data, asks_for_more_where_sizes_are_equal])
+def test_branches_that_keep_values_and_conditions_among_equal_sizes(
+    function: Callable[..., Any], tmp_path: Path
+) -> None:
+    module, path = Function(function), tmp_path / "m.onnx"
+    example = (torch.rand(4, 3), torch.rand(6, 3))
+    program = fxonnx.export(module, example, path, dynamic_shapes=({0: "n"}, {0: "m"}))
+    assert not [one for one in program.record.constraints if one.narrows]
+    session = onnxruntime.InferenceSession(path)
+    for n, m in ((4, 6), (1, 1), (2, 2), (3, 3), (4, 4), (7, 7), (3, 5), (9, 1)):
+        for x in (torch.randn(n, 3), torch.rand(n, 3)):
+            for y in (torch.randn(m, 3), x if n == m else torch.rand(m, 3)):
+                (found,) = session.run(None, {"x": x.numpy(), "y": y.numpy()})
+                torch.testing.assert_close(torch.from_numpy(found), module(x, y), atol=1e-4, rtol=1e-4)
+
+
+class Box:
+    value: Any
+
+
+def put(box: Box, value: torch.Tensor) -> torch.Tensor:
+    box.value = value
+    return value
+
+
+def asks_what_a_branch_keeps(x: torch.Tensor) -> torch.Tensor:
+    box = Box()
+    y = put(box, x * 2) if x.sum() > 0 else x
+    return y + getattr(box, "value", x * 0)
+
+
+class OfModel(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.box = Box()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return put_by_data(self.box, x)
+
+
+def put_by_data(box: Box, x: torch.Tensor) -> torch.Tensor:
+    return put(box, x * 2) if x.sum() > 0 else x
+
+
+def test_what_a_branch_keeps_and_the_model_asks_for_is_refused() -> None:
+    with pytest.raises(fxonnx.CaptureError, match="a value that a branch keeps in an object"):
+        fxonnx.export(Function(asks_what_a_branch_keeps), (torch.rand(4, 3),), dynamic_shapes=({0: "n"},))
+
+
+BOX = Box()
+
+
+@pytest.mark.parametrize("model", [OfModel(), Function(lambda x: put_by_data(BOX, x))], ids=["module", "variable"])
+def test_what_a_branch_keeps_beyond_the_call_is_refused(model: nn.Module) -> None:
+    with pytest.raises(fxonnx.CaptureError, match="it changes the attribute 'value' of Box in a call"):
+        fxonnx.export(model, (torch.rand(4, 3),), dynamic_shapes=({0: "n"},))
+
+
+def counts_in_an_object(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    box = Box()
+    box.value = x * 0
+    z = put(box, x * 2) if x.shape[0] == y.shape[0] else x - 1
+    return z + box.value
+
+
+def test_a_branch_on_sizes_that_changes_an_object_is_a_limit() -> None:
+    module, example = Function(counts_in_an_object), (torch.rand(4, 3), torch.rand(6, 3))
+    program = fxonnx.export(module, example, dynamic_shapes=({0: "n"}, {0: "m"}))
+    assert [one.text for one in program.record.constraints if one.narrows] == ["m != n"]

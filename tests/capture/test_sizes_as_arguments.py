@@ -8,13 +8,16 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from pathlib import Path
 from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from torch import Tensor, nn, tensor
 
 import fxonnx
@@ -461,6 +464,60 @@ def _spectrum_in_the_middle(x: Tensor) -> Tensor:
     z, y = torch.complex(x, x * 2), torch.zeros(x.shape, dtype=torch.cfloat)
     y[:, _middle(x)] = z[:, _middle(x)] * 2
     return torch.view_as_real(torch.fft.fftshift(y, dim=1))
+
+
+def _counted_in_the_middle(x: Tensor) -> Tensor:
+    y = x[:, _middle(x)]
+    return y.cumsum(1) * sorted((y.shape[1], 5))[0]
+
+
+def _counted_before_the_end(x: Tensor) -> Tensor:
+    y = x[:, : x.shape[1] - 9 : 2]
+    return y.cumsum(1) * sorted((y.shape[1], 2))[1]
+
+
+@pytest.mark.parametrize(
+    ("function", "example", "limits"),
+    [
+        (_counted_in_the_middle, 12, ["n >= 8"]),
+        (_counted_in_the_middle, 5, ["n <= 7"]),
+        (_counted_before_the_end, 16, ["n >= 14"]),
+        (_counted_before_the_end, 5, ["n <= 6"]),
+    ],
+)
+def test_parts_whose_size_python_needs_have_the_signs_of_the_example(
+    function: Callable[[Tensor], Tensor], example: int, limits: list[str], tmp_path: Path
+) -> None:
+    path, module = tmp_path / "m.onnx", Function(function).eval()
+    program = fxonnx.export(module, (torch.randn(3, example),), path, dynamic_shapes=({0: "b", 1: "n"},))
+    constraints = [one for one in program.record.constraints if one.narrows]
+    assert [one.text for one in constraints] == limits
+    session = onnxruntime.InferenceSession(path)
+    for n in range(1, 24):
+        for b in (1, 5):
+            x = torch.randn(b, n)
+            if all(one.holds({"b": b, "n": n}) for one in constraints):
+                (found,) = session.run(None, {"x": x.numpy()})
+                torch.testing.assert_close(torch.from_numpy(found), function(x))
+            else:
+                with pytest.raises(Fail):
+                    session.run(None, {"x": x.numpy()})
+
+
+def _compares_many(x: Tensor) -> Tensor:
+    y, count = _counted_in_the_middle(x), 0
+    for number in range(2, 90):
+        count += sorted((x.shape[0] * number, x.shape[1] * (number * number - 1)))[0] == 0
+    return y + count
+
+
+def test_a_search_that_compares_many_sizes_ends_the_attempt(tmp_path: Path) -> None:
+    report = fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path)
+    shapes = ({0: "b", 1: "n"},)
+    with pytest.raises(fxonnx.CaptureError, match="asks for the value of a tensor"):
+        fxonnx.export(Function(_compares_many).eval(), (torch.randn(3, 12),), dynamic_shapes=shapes, diagnostics=report)
+    (page,) = tmp_path.glob("*.html")
+    assert "it has many limits" in page.read_text()
 
 
 @pytest.mark.parametrize("rows", [1, 3])

@@ -397,7 +397,8 @@ def sides_of(
         made.append(_Side(side, sympy.And(log.side, relation), branch))
     # The proof runs the program where each of these does not hold; an equation would specialize a dim until then.
     assumed = sympy.Not(asked) if asked.atoms(sympy.Eq) else asked
-    for relation in (assumed,) if log.side is sympy.true else (asked, sympy.Not(asked)):
+    is_known = {*on_sizes} <= {*sympy.And.make_args(log.side)}
+    for relation in (assumed,) if log.side is sympy.true else () if is_known else (asked, sympy.Not(asked)):
         log.edges.setdefault(sympy.Or(sympy.Not(log.side), relation), line)
     return made
 
@@ -469,7 +470,7 @@ def _sizes_where(
     example |= known.sizes
     required = [known.log.side, *(environment.replace(guard.expression) for guard in known.log.guards)]
     required = [one for one in required if one.free_symbols <= example.keys()]
-    for sizes in _sizes_near(example, relation, environment.var_to_range):
+    for sizes in _sizes_near(example, relation, known.log.side, environment.var_to_range):
         if _holds(relation, sizes) and all(_holds(one, sizes) for one in required):
             return sizes
     return None
@@ -479,16 +480,16 @@ _STEPS = 64
 
 
 def _sizes_near(
-    example: dict[sympy.Symbol, sympy.Integer], relation: sympy.Basic, ranges: Mapping[sympy.Symbol, Any]
+    example: dict[sympy.Symbol, sympy.Integer], relation: sympy.Basic, side: Any, ranges: Mapping[sympy.Symbol, Any]
 ) -> Iterator[dict[sympy.Symbol, sympy.Integer]]:
     yield example
     # The shape of one tensor is that of another.
     equal = [one for one in relation.atoms(sympy.Eq) if one.lhs.is_Symbol and one.rhs in example]
     yield example | {one.lhs: example[one.rhs] for one in equal}
-    ordered = sorted(relation.free_symbols, key=str)
+    ordered, tied = (sorted(one & example.keys(), key=str) for one in (relation.free_symbols, side.free_symbols))
     for step in range(1, _STEPS + 1):
         for factor, added in ((1, step), (1, -step), (1 << step, 0)):
-            for changed in (*([one] for one in ordered), ordered):
+            for changed in (*([one] for one in ordered), ordered, *([*{*ordered, *tied}] for _ in tied[:1])):
                 sizes = example | {one: example[one] * factor + added for one in changed}
                 if all(max(2, ranges[one].lower) <= sizes[one] <= ranges[one].upper for one in changed):
                     yield sizes

@@ -179,6 +179,7 @@ class CapturePlan:
         has_long_loop: Whether one has ended an attempt.
         loops: The loops that are rewritten since they limit the inputs.
         integers: The files in which ``int``, ``float`` and ``len`` keep sizes symbolic.
+        unsigned: The failure before slices between sizes of unknown sign had the signs of the example.
         resolves_guards: Whether data-dependent guards are resolved by concrete values and by checks that only raise.
         beside: The failure before those on single sizes were answered as for all other sizes.
         follows_example: Whether they are resolved by the example.
@@ -207,6 +208,7 @@ class CapturePlan:
     has_long_loop: bool = False
     loops: LoopRewriting | None = None
     integers: SymbolicIntegers = SymbolicIntegers()
+    unsigned: Failure | None = None
     resolves_guards: bool = False
     beside: Failure | None = None
     follows_example: bool = False

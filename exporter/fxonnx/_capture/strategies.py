@@ -137,7 +137,7 @@ def _with_both_branches(
         if confirmed is None:
             break
         capture = _without(outcome, confirmed, ())
-        if not capture.limits.assumed and _count(capture, plan) < _count(*best):
+        if not capture.limits.assumed and _costs(capture, plan) < _costs(*best):
             best = capture, plan
     return best
 
@@ -163,6 +163,11 @@ def _count(capture: Capture, plan: CapturePlan) -> float:
     """The number of specialized dims and the share of sizes that is excluded by more than an assumption."""
     limits = capture.limits
     return len(plan.specialized) + _excluded_share(one for one in limits.constraints if one not in limits.assumed)
+
+
+def _costs(capture: Capture, plan: CapturePlan) -> tuple[float, float]:
+    """The count, then the share of sizes that the limits exclude: ``m != n or n > 3`` is less than ``m != n``."""
+    return _count(capture, plan), _excluded_shares(capture)[1]
 
 
 def _excluded_share(constraints: Iterable[Constraint]) -> float:
@@ -439,6 +444,21 @@ def _symbolic_integers(outcome: Outcome, plan: CapturePlan) -> Decision:
     return plan.changed(change, integers=replace(known, files=known.files | added))
 
 
+def _has_unsigned_slices(outcome: Outcome, plan: CapturePlan) -> bool:
+    is_new = plan.unsigned is not None or plan.log.has_unsigned_slices
+    return isinstance(outcome, Failure) and plan.loops is None and is_new
+
+
+def _with_signed_slices(failure: Failure, plan: CapturePlan) -> Decision:
+    """Begin and end slices as at the example; report the failure before it, or dims of one size."""
+    return plan.changed(unsigned=failure) if plan.unsigned is None else _reported_beside(plan.unsigned, failure)
+
+
+def _reported_beside(before: Failure, last: Failure) -> Failure:
+    is_new = isinstance(last.error, SpecializedDimsError) and not isinstance(before.error, SpecializedDimsError)
+    return last if is_new else before
+
+
 def _is_at_guard(outcome: Outcome, plan: CapturePlan) -> bool:
     return isinstance(outcome, Failure) and not plan.has_concrete_values and may_be_data_dependent(outcome.error)
 
@@ -451,10 +471,7 @@ def _may_have_data_edges(outcome: Outcome, plan: CapturePlan) -> bool:
 
 def _beside_data_edges(failure: Failure, plan: CapturePlan) -> Decision:
     """Answer conditions on single sizes as for the other ones; report the failure before it, or dims of one size."""
-    if plan.beside is None:
-        return plan.changed(beside=failure)
-    is_new = isinstance(failure.error, SpecializedDimsError) and not isinstance(plan.beside.error, SpecializedDimsError)
-    return failure if is_new else plan.beside
+    return plan.changed(beside=failure) if plan.beside is None else _reported_beside(plan.beside, failure)
 
 
 def _is_unresolved(outcome: Outcome, plan: CapturePlan) -> bool:
@@ -537,6 +554,9 @@ STRATEGIES = (
     ),
     Strategy("control flow is rewritten, of loops that limit the inputs", _may_have_loop, _rewritten_loops),
     Strategy("int, float and len keep sizes symbolic", lambda outcome, plan: True, _symbolic_integers),
+    Strategy(
+        "slices between sizes of unknown sign have the signs of the example", _has_unsigned_slices, _with_signed_slices
+    ),
     Strategy(
         "values that depend on no input are known, and checks that only raise are assumed to pass",
         _is_at_guard,

@@ -45,6 +45,7 @@ from .inputs.pytree_objects import flatten_objects, unflatten_objects
 from .inputs.tensor_memory import as_one_tensor, meta_as_cpu
 from .operand_types import conversion_of_inputs
 from .patches import capture_patches, is_tracing, value_patches
+from .patches.shape_kernels import signed_slices
 from .plan import CapturePlan
 from .shapes.dim_names import add_equality_guards
 from .shapes.dynamic_shapes import DimHint, DimSpec, DynamicShapes, Leaf
@@ -261,6 +262,7 @@ def _run_torch_export(
         capture_patches(strict=strict, plain=plan.plain),
         answered_beside_edges(plan.edges, plan.log),
         answered_beside_data_edges(plan.log, is_applied=plan.beside is not None),
+        signed_slices(plan.log, is_applied=plan.unsigned is not None),
         hooks_for_model_only(model),
         nullcontext() if strict or plan.plain else held_weights(model),
         value_patches(model, dict(zip(labels, inputs.leaves, strict=True)), plan.states.names),

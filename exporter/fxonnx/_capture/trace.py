@@ -5,6 +5,7 @@ An attempt ends early where it is certain that a dynamic dim has one size. Modul
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections import Counter
@@ -65,6 +66,9 @@ __all__ = [
 
 _EDGE = "a branch for single sizes that depend on data"
 _KNOWN = "it has the limits of the capture before it"
+_MANY = "it has many limits"
+_MOST_GUARDS = 64
+"""Of a capture with the signs of the example: a search that compares costs of sizes is the example's."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,7 @@ class CaptureTask:
         end = EarlyEnds(
             plan.shapes.leaves, plan.unrolls_long_loops or plan.plain, self.request.strict_shapes, {*plan.known}
         )
+        end.most_guards = end.most_guards if plan.unsigned is None else _MOST_GUARDS
         end.watch(plan.log)
         program: ExportedProgram | None = None
         error: Exception | None = None
@@ -165,6 +170,8 @@ class CaptureTask:
             return replace(self._failure(error, plan, seen), has_long_loop=end.is_long_loop)
         if end.has_known_limits:
             return Failure(CaptureError(_KNOWN), has_known_limits=True)
+        if len(plan.log.guards) > end.most_guards:
+            return Failure(CaptureError(_MANY))
         if end.found is not None or program is None:
             specialized = SpecializedDimsError([] if end.found is None else [end.found])
             return Failure(specialized, is_exported=True, has_long_loop=end.is_long_loop)
@@ -294,6 +301,7 @@ class EarlyEnds:
         strict_shapes: Whether only long loops end one: the error is about all dims.
         known: The guards of which the last one ends one.
         has_known_limits: Whether it ended at the last of these.
+        most_guards: The number of guards after which it ends.
         found: The dim at which the capture ended.
         is_long_loop: Whether it ended at a loop.
     """
@@ -303,6 +311,7 @@ class EarlyEnds:
     strict_shapes: bool = False
     known: set[Guard] = field(default_factory=set)
     has_known_limits: bool = False
+    most_guards: float = math.inf
     found: SpecializedDim | None = None
     is_long_loop: bool = False
     _evaluations: Counter[str] = field(default_factory=Counter)
@@ -317,6 +326,8 @@ class EarlyEnds:
         log.observer = self._observe
 
     def _observe(self, log: GuardLog, guard: Guard) -> None:
+        if len(log.guards) > self.most_guards:
+            raise EarlyEnd(_MANY)
         if guard in self.known:
             # At another line, it may be one of a condition that a further attempt changes.
             self.known.remove(guard)

@@ -131,6 +131,13 @@ def cut_or_padded(x: torch.Tensor, number: torch.Tensor) -> Any:
     return z, z.sum(1), z.T
 
 
+def cut_or_padded_part(x: torch.Tensor, number: torch.Tensor) -> Any:
+    """A part of rows whose layout has no size that is a value."""
+    z = x[:, None].expand(-1, 6).cumsum(1)[:, : int(number)]
+    z = z[:, :3] if z.shape[1] > 3 else torch.cat([z, z.new_full((x.shape[0], 1), 0.5)], 1)
+    return z, z.sum(1)
+
+
 def longer_or_wider(x: torch.Tensor, number: torch.Tensor) -> Any:
     n = int(number)
     z = matrix(x, n)
@@ -153,7 +160,7 @@ def transposed(x: torch.Tensor, number: torch.Tensor) -> Any:
 
 
 @pytest.mark.parametrize(
-    "function", [cut_or_padded, longer_or_wider, of_one_shape, transposed], ids=lambda f: f.__name__
+    "function", [cut_or_padded, cut_or_padded_part, longer_or_wider, of_one_shape, transposed], ids=lambda f: f.__name__
 )
 def test_branches_with_several_axes_whose_sizes_are_values(function: Callable[..., Any]) -> None:
     check(function, above_zero, {"x": {0: "n"}}, (4, 7))

@@ -166,7 +166,8 @@ RECURRENT = models(
 
 def _mamba(*, parallel: bool) -> Model:
     config = _make("mambapy.mamba.MambaConfig", d_model=16, n_layers=2, pscan=parallel)
-    return Model(_make("mambapy.mamba.Mamba", config), _vectors(16, 8, 13, 3), (_TOKENS,))
+    # The scan is a small part of the result, beside the tokens that skip it: a file without it is near.
+    return Model(_make("mambapy.mamba.Mamba", config), _vectors(16, 8, 13, 3), (_TOKENS,), tolerance=1e-5)
 
 
 MAMBA = models("mambapy", {"parallel": partial(_mamba, parallel=True), "sequential": partial(_mamba, parallel=False)})

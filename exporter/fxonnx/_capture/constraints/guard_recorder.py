@@ -144,6 +144,7 @@ class GuardLog:
         asked: Conditions on sizes that the model's code asks for, with the place of the last one.
         edges: Conditions that the capture assumes, with the lines that ask; see ``answered_beside_edges``.
         data_edges: Conditions on sizes that depend on data; see ``answered_beside_data_edges``.
+        has_unsigned_slices: Whether a slice has begun or ended at a size of unknown sign.
         side: The condition of the branch on sizes that is traced: guards are required where it holds.
         observer: Called with each new guard.
     """
@@ -156,6 +157,7 @@ class GuardLog:
     asked: dict[sympy.Basic, Asking] = field(default_factory=dict)
     edges: dict[sympy.Basic, SourceLine | None] = field(default_factory=dict)
     data_edges: list[DataEdge] = field(default_factory=list)
+    has_unsigned_slices: bool = False
     side: sympy.Basic = sympy.true
     observer: Callable[[GuardLog, Guard], None] | None = None
     _recorded: set[sympy.Basic] = field(default_factory=set)
@@ -164,9 +166,10 @@ class GuardLog:
 
     def add(self, shape_env: ShapeEnv, expression: sympy.Basic, frame: FrameType | None) -> None:
         """Record a guard, unless it is recorded already."""
+        is_known = expression in sympy.And.make_args(self.side)
         if self.side is not sympy.true:
             expression = sympy.Or(sympy.Not(self.side), expression)
-        if expression in self._recorded or expression is sympy.true:
+        if is_known or expression in self._recorded or expression is sympy.true:
             return
         self._recorded.add(expression)
         for symbol in sorted(expression.free_symbols, key=str):
@@ -196,7 +199,7 @@ class GuardLog:
             recorded.clear()
         for noted in (self.converted, self._recorded):
             noted.clear()
-        self._divisors, self._divisors_of = {}, 0
+        self._divisors, self._divisors_of, self.has_unsigned_slices = {}, 0, False
 
     def divisors(self) -> Mapping[sympy.Expr, int]:
         """The sizes that the guards require to be multiples of a number, with the number."""

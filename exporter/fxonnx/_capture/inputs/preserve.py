@@ -26,6 +26,7 @@ from fxonnx_translations._torch_compat import (
     set_version_counters,
 )
 
+from ..._context_values import activated
 from ..._inner_tensors import is_wrapper
 from ..._turns import undone_in_forks
 from ..suspicions.process_state import (
@@ -540,7 +541,7 @@ def preserve_model(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> I
     marks = [(tensor, dict(vars(tensor))) for tensor in tensors]
     grad_mode, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     try:
-        with _own_parametrizations(), undone_in_forks(snapshot.restore):
+        with _own_parametrizations(), undone_in_forks(snapshot.restore), activated(snapshot):
             yield snapshot
     finally:
         torch.set_grad_enabled(grad_mode)

@@ -12,23 +12,25 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import sympy
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import has_guarding_hint, statically_known_true
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, has_guarding_hint, statically_known_true
 
-from fxonnx_translations._torch_compat import DispatchKey, check, prims_common
+from fxonnx_translations._torch_compat import DispatchKey, check, prims_common, sym_max, sym_min
 
 from ..._own_operators import define_operator
 from ..._user_files import is_user_code
+from ..constraints.guard_recorder import GuardLog
 from ..function_transforms import computes_gradients
 from ..suspicions.departures import DepartureKind, record_departure
-from .patch import DecompositionPatch, KernelPatch, Patch, PatchKind, ShapePatch, TorchFunctionPatch
+from .patch import DecompositionPatch, KernelPatch, Patch, PatchKind, ShapePatch, TorchFunctionPatch, applied
 
-__all__ = ["KERNEL_PATCHES"]
+__all__ = ["KERNEL_PATCHES", "signed_slices"]
 
 
 # Functions of torch without type annotations.
@@ -53,6 +55,29 @@ def _batch_norm(original: Callable[..., Any], input: Tensor, *arguments: Any) ->
     # The last axis, or the channels of channels_last.
     dense = (strides[-1], strides[1]) if len(strides) >= 4 else (strides[-1],)
     return result if any(statically_known_true(step == 1) for step in dense) else result.new_empty(result.shape)
+
+
+def signed_slices(log: GuardLog, *, is_applied: bool) -> AbstractContextManager[None]:
+    """Give the bounds of slices by sizes the signs of the example, as guards, or only note those of unknown sign.
+
+    ``x[:, n // 2 - 4 : n // 2 + 4]`` begins at the end of a small ``x``: torch makes its size one that depends on data.
+    """
+
+    def index_of(original: Callable[..., Any], size: Any, index: Any) -> Any:
+        found = original(size, index)
+        if found is None and not free_unbacked_symbols([size, index]):
+            log.has_unsigned_slices = True
+            if is_applied:
+                asked = index >= 0
+                is_from_start = bool(asked)
+                if isinstance(asked, torch.SymBool):
+                    relation = asked.node.expr if is_from_start else sympy.Not(asked.node.expr)
+                    log.add(asked.node.shape_env, relation, sys._getframe(1))
+                return sym_min(index, size) if is_from_start else sym_max(index + size, 0)
+        return found
+
+    target = "torch._subclasses.fake_impls:_compute_slice_index"
+    return applied([Patch(target, index_of, "the sign of a bound decides about the size")])
 
 
 def _log_of_sum(original: Callable[..., Tensor], self: Tensor, dim: Any, keepdim: bool = False) -> Tensor:

@@ -413,10 +413,13 @@ _LARGEST_GROWTH = 16
 
 
 def _with_other_sizes(sizes: Mapping[str, int], names: Collection[str]) -> Iterator[dict[str, int]]:
-    """Sizes, then those with one small or divisible by many numbers, for which conditions have other answers."""
+    """Sizes, then those with one small or divisible by many numbers, for which conditions have other answers.
+
+    Caches of libraries are unlikely to have an entry for a larger prime number.
+    """
     yield dict(sizes)
     for name in sorted(names):
-        for size in (2, *(-(-sizes[name] // divisor) * divisor for divisor in (64, 84))):
+        for size in (2, 11, *(-(-sizes[name] // divisor) * divisor for divisor in (64, 84))):
             if size <= sizes[name] * _LARGEST_GROWTH:
                 yield {**sizes, name: size}
 

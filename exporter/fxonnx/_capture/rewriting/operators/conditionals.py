@@ -18,7 +18,7 @@ from ....errors import CaptureError
 from ...data_dependence.concrete_values import active_values
 from .growing_lists import Padding, Parts, grows_in_a_loop, selected
 from .sequences import StackedList
-from .state import Objects, Slot, State, containers_in, unchanged_objects
+from .state import Objects, Slot, State, containers_in
 from .values import (
     UNBOUND,
     Refuse,
@@ -218,10 +218,8 @@ def run_to_end(
         mode.tracer.module_stack.update(modules)
     if state is not None:
         state.write(before)
-    change = None if objects is None else objects.change()
-    if change is not None and objects is not None:
-        objects.restore()
-        refuse(*change)
+    if objects is not None:
+        objects.keep(refuse)
     if uses.written:
         refuse("a tensor is modified in place before it", "write to a clone() of the tensor")
     if values is not None and values.random_operators != randoms:
@@ -248,9 +246,12 @@ def symbolic_branch(
     shared = [] if state is None else state.shared()
     before = [] if state is None else state.read()
     runs, uses = [], []
+    # A branch on sizes is an object that runs it.
+    objects = Objects([getattr(branch, "branch", branch) for branch in branches])
     for branch in branches:
-        with unchanged_objects(branches, refuse) as objects, observed() as used:
+        with observed() as used:
             runs.append(_run(branch, state, before))
+        objects.keep(refuse)
         uses.append(used)
     for run in runs:
         _reject_lost_changes(run, state, before, refuse)
@@ -269,6 +270,7 @@ def symbolic_branch(
             operands.clone_written(inner)
             with lifted(inner):
                 outcome = _run(branch, state, before)
+                objects.keep(refuse)
                 outcome.pad(plan.padding)
                 results = [_as_output(outcome, output, inner) for output in plan.outputs]
             return tuple(separate([*results, *(inner[key] for key in operands.written)], given))
@@ -500,12 +502,12 @@ def _chosen_shape(tensors: Sequence[torch.Tensor], choose: Choose | None) -> tup
 
 
 def _returned_shape(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...] | None:
-    """The shape of tensors whose strides depend on data, with None for the sizes that differ; None for other tensors.
+    """The shape of tensors if strides, or those of a copy, depend on data, with None for the sizes that differ.
 
     torch does not find the strides of the operator's result by those of its branches.
     """
     if len(tensors) < 2 or all(
-        _is_dense(tensor) or not any(map(free_unbacked_symbols, tensor.stride())) for tensor in tensors
+        _is_dense(tensor) or not free_unbacked_symbols([*tensor.stride(), *tensor.shape[1:]]) for tensor in tensors
     ):
         return None
     pairs = zip(tensors[0].shape, tensors[1].shape, strict=True)
