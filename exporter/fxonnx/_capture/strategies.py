@@ -80,7 +80,7 @@ def _with_fewer_limits(
     last: CapturePlan,
     asked: _Seen,
     first: CapturePlan,
-    attempts: Callable[[CapturePlan], Attempted],
+    attempts: Callable[..., Attempted],
     confirm: Confirm,
 ) -> tuple[Capture, CapturePlan, _Seen]:
     """Capture a model again with the answers beside the edges of its conditions, for a capture with fewer limits."""
@@ -88,9 +88,10 @@ def _with_fewer_limits(
     kept: frozenset[str] = frozenset()
     for _ in range(_MOST_ATTEMPTS):
         answered = first.with_answers(last.integers, edges=kept)
-        capture, plan, seen = attempts(replace(answered, known=asked.guards_at(places)))
-        edges = plan.log.edges
-        rare = {str(line) for relation, line in edges.items() if _is_rare(relation)} - kept
+        capture, plan, seen = attempts(
+            replace(answered, known=asked.guards_at(places)), keeps_rare_edges=not last.resolves_guards
+        )
+        edges, rare = plan.log.edges, _rare_edges(plan)
         if isinstance(capture, Failure) and rare:
             kept |= rare
             continue
@@ -261,17 +262,32 @@ def capture_with_strategies(
     return _with_both_branches(outcome, last, seen, with_sizes, confirm)
 
 
-def _attempts(attempt: Callable[[CapturePlan], Outcome], plan: CapturePlan) -> Attempted:
-    """Make attempts until no strategy has a plan for the next one; with the conditions on sizes that they ask."""
+def _rare_edges(plan: CapturePlan) -> set[str]:
+    """The lines with an answer of few sizes, which the next attempt may answer for the example."""
+    return {str(line) for relation, line in plan.log.edges.items() if _is_rare(relation)} - (plan.edges or frozenset())
+
+
+def _attempts(
+    attempt: Callable[[CapturePlan], Outcome], plan: CapturePlan, *, keeps_rare_edges: bool = False
+) -> Attempted:
+    """Make attempts until no strategy has a plan for the next one; with the conditions on sizes that they ask.
+
+    With ``keeps_rare_edges``, they end where answers of few sizes have led to conditions on data, which no attempt
+    before has met.
+    """
     seen = _Seen()
     while True:
         decision: Decision = attempt(plan)
         seen.asked |= plan.log.asked
         seen.guards |= {*plan.log.guards}
-        if isinstance(decision, Failure) and decision.has_known_limits:
+        if isinstance(decision, Failure) and decision.has_no_fewer_limits:
+            return decision, plan, seen
+        if keeps_rare_edges and _is_at_guard(decision, plan) and _rare_edges(plan):
             return decision, plan, seen
         if isinstance(decision, Failure) and decision.has_long_loop:
             plan = replace(plan, has_long_loop=True)
+        if plan.log.has_data_edges:
+            plan = replace(plan, has_data_edges=True)
         for strategy in reversed(STRATEGIES):
             if strategy.applies_to(decision, plan):
                 decision = strategy.next_plan(decision, plan)
@@ -445,6 +461,8 @@ def _is_at_guard(outcome: Outcome, plan: CapturePlan) -> bool:
 
 def _may_have_data_edges(outcome: Outcome, plan: CapturePlan) -> bool:
     if not isinstance(outcome, Failure) or not plan.has_concrete_values or plan.loops or plan.sizes:
+        return False
+    if plan.beside is None and not plan.has_data_edges:
         return False
     return plan.beside is not None or plan.guard is not None or may_be_data_dependent(outcome.error)
 

@@ -65,6 +65,7 @@ __all__ = [
 
 _EDGE = "a branch for single sizes that depend on data"
 _KNOWN = "it has the limits of the capture before it"
+_LONG = "it has limits of more dims than the capture before it"
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,11 @@ class CaptureTask:
             ExportError: For an error of fxonnx that no other plan avoids.
         """
         end = EarlyEnds(
-            plan.shapes.leaves, plan.unrolls_long_loops or plan.plain, self.request.strict_shapes, {*plan.known}
+            plan.shapes.leaves,
+            plan.unrolls_long_loops or plan.plain,
+            self.request.strict_shapes,
+            {*plan.known},
+            has_kept_edges=bool(plan.edges),
         )
         end.watch(plan.log)
         program: ExportedProgram | None = None
@@ -163,8 +168,8 @@ class CaptureTask:
                 error = failure
         if error is not None:
             return replace(self._failure(error, plan, seen), has_long_loop=end.is_long_loop)
-        if end.has_known_limits:
-            return Failure(CaptureError(_KNOWN), has_known_limits=True)
+        if end.has_known_limits or end.has_long_limit:
+            return Failure(CaptureError(_KNOWN if end.has_known_limits else _LONG), has_no_fewer_limits=True)
         if end.found is not None or program is None:
             specialized = SpecializedDimsError([] if end.found is None else [end.found])
             return Failure(specialized, is_exported=True, has_long_loop=end.is_long_loop)
@@ -275,6 +280,8 @@ def _check_example(limits: SizeLimits, leaves: Sequence[Leaf]) -> None:
 
 
 _MIN_SIZE = 32
+_MOST_OPERATIONS = 32
+"""In a guard of several dims, if the answers beside some edges were wrong."""
 _PLACE = re.compile(r"(.+):(\d+) in ")
 _CONVOLUTION = "calc_conv_nd_return_shape"
 """Function of torch that compares the channels of an input and a weight."""
@@ -293,7 +300,9 @@ class EarlyEnds:
         unrolls_long_loops: Whether long loops end no capture.
         strict_shapes: Whether only long loops end one: the error is about all dims.
         known: The guards of which the last one ends one.
-        has_known_limits: Whether it ended at the last of these.
+        has_kept_edges: Whether a long relation of dims ends one.
+        has_known_limits: Whether it ended at the last of the known guards.
+        has_long_limit: Whether it ended at a long relation.
         found: The dim at which the capture ended.
         is_long_loop: Whether it ended at a loop.
     """
@@ -302,7 +311,9 @@ class EarlyEnds:
     unrolls_long_loops: bool = False
     strict_shapes: bool = False
     known: set[Guard] = field(default_factory=set)
+    has_kept_edges: bool = False
     has_known_limits: bool = False
+    has_long_limit: bool = False
     found: SpecializedDim | None = None
     is_long_loop: bool = False
     _evaluations: Counter[str] = field(default_factory=Counter)
@@ -324,6 +335,10 @@ class EarlyEnds:
             if self.has_known_limits:
                 raise EarlyEnd(_KNOWN)
         symbols = guard.expression.free_symbols
+        if self.has_kept_edges and len(symbols) > 1 and guard.expression.count_ops() > _MOST_OPERATIONS:
+            # Those of the next layers are longer still, and no answer beside another edge avoids them.
+            self.has_long_limit = True
+            raise EarlyEnd(_LONG)
         if len(symbols) != 1:
             return
         (symbol,) = symbols
