@@ -280,10 +280,10 @@ def _attempts(
         decision: Decision = attempt(plan)
         seen.asked |= plan.log.asked
         seen.guards |= {*plan.log.guards}
-        if isinstance(decision, Failure) and decision.has_no_fewer_limits:
-            return decision, plan, seen
-        if keeps_rare_edges and _is_at_guard(decision, plan) and _rare_edges(plan):
-            return decision, plan, seen
+        if isinstance(decision, Failure):
+            is_led_to_data = keeps_rare_edges and _is_at_guard(decision, plan) and bool(_rare_edges(plan))
+            if decision.has_no_fewer_limits or is_led_to_data:
+                return decision, plan, seen
         if isinstance(decision, Failure) and decision.has_long_loop:
             plan = replace(plan, has_long_loop=True)
         if plan.log.has_data_edges:

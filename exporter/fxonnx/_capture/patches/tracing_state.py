@@ -320,7 +320,8 @@ def schema_of_operator(
 def _has_writes(branch: Any) -> bool:
     """Whether operators in the graph of a branch may write their operands."""
     modules = branch.modules() if isinstance(branch, torch.fx.GraphModule) else ()
-    targets = [node.target for part in modules for node in part.graph.nodes if node.op == "call_function"]
+    graphs = [part.graph for part in modules if isinstance(part, torch.fx.GraphModule)]
+    targets = [node.target for graph in graphs for node in graph.nodes]
     return any(isinstance(one, OpOverload) and one._schema.is_mutable for one in targets)
 
 
