@@ -6,23 +6,28 @@ import importlib
 import re
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import onnxruntime
 import pytest
+import sympy
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
 from torch.func import grad, vmap
 
 import fxonnx
+from fxonnx._capture.constraints.guard_recorder import Guard, GuardLog
 from fxonnx._capture.inputs.example_inputs import bind_example_inputs
 from fxonnx._capture.plan import CapturePlan
 from fxonnx._capture.shapes.spec_keys import read_dynamic_shapes
+from fxonnx._capture.trace import EarlyEnd, EarlyEnds
 from fxonnx._capture.traced_states import UnknownStates
 from fxonnx._request import Request
+from fxonnx_translations._torch_compat import Mod
 
 from ..functions import Function
 
@@ -225,6 +230,65 @@ def test_files_that_convert_sizes_are_found_by_the_first_attempt(
     for size in sizes:
         (found,) = program(x := torch.ones(10, size))
         torch.testing.assert_close(found, both(x))
+
+
+def few_sizes(x: Tensor) -> Tensor:
+    missing = max(0, 5 - x.shape[0])
+    if missing > 0:
+        return x.repeat(2)[: int(x.sum())]
+    if x.shape[0] % 8 != 0:
+        x = nn.functional.pad(x, (0, 8 - x.shape[0] % 8))
+    return x.reshape(-1, 8).sum(1)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_answers_of_few_sizes_that_lead_to_data_are_kept_at_once() -> None:
+    program = fxonnx.export(Function(few_sizes).eval(), (torch.ones(16),), dynamic_shapes=({0: "n"},))
+    beside = "branches for single sizes are left out"
+    changes = [one.change for one in program.record.capture.attempts]
+    assert changes == ["", beside, beside, "both branches on sizes are captured"]
+    assert [one.text for one in program.record.constraints] == ["n >= 5"]
+    for size in (5, 8, 13, 24):
+        x = torch.randn(size)
+        torch.testing.assert_close(program(x)[0], few_sizes(x))
+
+
+def keyed_by_order(x: Tensor) -> Tensor:
+    return {True: x, False: 2 * x}[len(x[x > 0]) > 2]
+
+
+def keyed_by_equation(x: Tensor) -> Tensor:
+    return {True: x, False: 2 * x}[len(x[x > 0]) == 2]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("function", "has_edge"), [(keyed_by_order, False), (keyed_by_equation, True)])
+def test_branches_for_single_sizes_of_data_are_left_out_only_if_there_are_some(
+    function: Callable[..., Any], has_edge: bool, tmp_path: Path
+) -> None:
+    shown = fxonnx.Diagnostics(report=True, artifacts_dir=tmp_path)
+    model, refusal = Function(function).eval(), pytest.raises(fxonnx.CaptureError, match="value of a tensor")
+    with nullcontext() if has_edge else refusal:
+        fxonnx.export(model, (torch.ones(6),), tmp_path / "m.onnx", dynamic_shapes=({0: "n"},), diagnostics=shown)
+    (text,) = tmp_path.glob("*.md")
+    assert ("single sizes that depend on data are left out" in text.read_text()) is has_edge
+    for values in ((1.0, 3.0, 2.0), (-1.0,), (-1.0, 1.0, 2.0, 4.0)) if has_edge else ():
+        session, x = onnxruntime.InferenceSession(tmp_path / "m.onnx"), torch.tensor(values)
+        torch.testing.assert_close(torch.from_numpy(session.run(None, {"x": x.numpy()})[0]), model(x))
+
+
+def test_attempts_with_kept_edges_end_at_long_relations_of_dims() -> None:
+    batch, height = sympy.symbols("s0 s1", integer=True, positive=True)
+    blocks = sum(Mod(batch * (height + step), 16) for step in range(9))
+    long, short = Guard(sympy.Eq(blocks, 0), None), Guard(sympy.Eq(Mod(batch * height, 16), 0), None)
+    for has_kept_edges in (True, False):
+        end = EarlyEnds((), has_kept_edges=has_kept_edges)
+        end.watch(log := GuardLog())
+        assert log.observer is not None
+        log.observer(log, short)
+        with pytest.raises(EarlyEnd, match="more dims") if has_kept_edges else nullcontext():
+            log.observer(log, long)
+        assert end.has_long_limit is has_kept_edges
 
 
 def causal(x: torch.Tensor) -> torch.Tensor:

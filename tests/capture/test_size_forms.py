@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import math
+import operator
 import random
+from typing import Any
 
 import pytest
 import sympy
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import fxonnx
-from fxonnx._capture.constraints.size_forms import SizeForms
+from fxonnx._capture.constraints.size_forms import DataSamples, SizeForms
 from fxonnx._capture.constraints.size_sets import size_function
 from fxonnx_translations._builder.exact_quotients import exact_integer, quotient_of_products
 from fxonnx_translations._builder.size_values import SizeValues
-from fxonnx_translations._torch_compat import CeilToInt, FloorDiv, IntTrueDiv, Max, Min, Mod, PythonMod, sympy_functions
+from fxonnx_translations._torch_compat import (
+    CeilToInt,
+    FloorDiv,
+    IntTrueDiv,
+    Max,
+    Min,
+    Mod,
+    PythonMod,
+    shape_config,
+    sympy_functions,
+)
+
+from ..functions import Function
 
 n = sympy.Symbol("n", integer=True, positive=True)
 u = sympy.Symbol("u", integer=True)
@@ -231,3 +246,57 @@ ROUNDED = [
 @pytest.mark.parametrize("expression", ROUNDED)
 def test_integers_of_rounded_quotients_are_kept(expression: sympy.Expr) -> None:
     assert exact_integer(expression) is expression
+
+
+def test_samples_of_data_satisfy_all_that_torch_knows() -> None:
+    """No condition has a sample with another answer than torch's, which simplifies it by ranges and assertions."""
+    draw, shown = random.Random(0), 0
+    with shape_config.patch(backed_size_oblivious=True):
+        for _ in range(16):
+            environment = ShapeEnv()
+            sizes: Any = [environment.create_unbacked_symint() for _ in range(3)]
+
+            def number() -> Any:
+                one, other = draw.choice(sizes), draw.choice(sizes)  # noqa: B023
+                return draw.choice([one, one + other, 2 * one - 3, one // 3, one * other, draw.randrange(8)])
+
+            def condition() -> Any:
+                relation = draw.choice([operator.lt, operator.le, operator.eq, operator.ne, operator.gt])
+                return relation(number(), number())
+
+            for size in sizes:
+                torch._check(size >= draw.randrange(3))
+            samples = DataSamples(environment)
+            for _ in range(8):
+                asked = [one for one in (condition() for _ in range(6)) if isinstance(one, torch.SymBool)]
+                for one in asked:
+                    found = environment._maybe_evaluate_static(one.node.expr)
+                    for answer in (True, False):
+                        is_shown = samples.show(one.node.expr, answer=answer)
+                        shown += is_shown
+                        assert not is_shown or found is None or bool(found) is answer
+                if asked and draw.random() < 0.5 and samples.show(asked[0].node.expr, answer=True):
+                    torch._check(asked[0])
+    assert shown > 300
+
+
+def test_conditions_on_data_that_nothing_decides_are_not_simplified(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[sympy.Basic] = []
+    simplify = ShapeEnv._maybe_evaluate_static
+
+    def recorded(self: ShapeEnv, expression: sympy.Basic, **options: Any) -> Any:
+        asked.append(expression)
+        return simplify(self, expression, **options)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        kept = x[x[:, 0] > 0]
+        for _ in range(3):
+            kept = F.pad(kept.repeat(2, 1)[1:], (0, 0, 0, 1)).T.contiguous().T + 1
+        return kept
+
+    monkeypatch.setattr(ShapeEnv, "_maybe_evaluate_static", recorded)
+    program = fxonnx.export(Function(forward).eval(), (torch.randn(6, 3),), dynamic_shapes=({0: "n"},))
+
+    for size in (1, 4, 9):
+        x = torch.randn(size, 3)
+        torch.testing.assert_close(program(x)[0], forward(x))

@@ -33,15 +33,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.node import has_side_effect
 
 from fxonnx_translations._builder.size_values import EVALUATION_ERRORS
-from fxonnx_translations._torch_compat import (
-    FloorDiv,
-    Mod,
-    PythonMod,
-    ValueRanges,
-    int_oo,
-    sym_min,
-    sym_not,
-)
+from fxonnx_translations._torch_compat import FloorDiv, Mod, PythonMod, ValueRanges, int_oo, sym_min, sym_not
 
 from .._context_values import activated, active
 from .._own_operators import define_operator
@@ -187,12 +179,12 @@ _TEXT = "edge "
 
 
 @contextmanager
-def answered_beside_data_edges(log: GuardLog, *, is_applied: bool) -> Iterator[None]:
-    """Answer the conditions of a model on sizes that depend on data as for the sizes beside their edges."""
+def answered_beside_data_edges(log: GuardLog, *, is_applied: bool, is_noted: bool) -> Iterator[None]:
+    """Answer the conditions of a model on sizes that depend on data as beside their edges, or note that it has some."""
     patches = (
         Patch(
             "torch.fx.experimental.sym_node:SymNode.guard_bool",
-            partial(_guard_bool_of_data, log),
+            partial(_guard_bool_of_data, log, is_applied),
             "a model branches on single sizes that depend on data",
         ),
         Patch(
@@ -201,7 +193,7 @@ def answered_beside_data_edges(log: GuardLog, *, is_applied: bool) -> Iterator[N
             "it keeps only frames of functions with the name forward",
         ),
     )
-    with applied(patches) if is_applied else nullcontext():
+    with applied(patches if is_applied else patches[:1]) if is_applied or is_noted else nullcontext():
         yield
 
 
@@ -211,11 +203,16 @@ def _keep_user_frames(original: Callable[..., StackSummary], tracer: Any, stack:
     return StackSummary.from_list([frame for frame in stack if id(frame) in kept or is_user_file(frame.filename)])
 
 
-def _guard_bool_of_data(log: GuardLog, original: Callable[..., bool], self: SymNode, file: str, line: int) -> bool:
+def _guard_bool_of_data(
+    log: GuardLog, is_applied: bool, original: Callable[..., bool], self: SymNode, file: str, line: int
+) -> bool:
     """``SymNode.guard_bool``, which a model calls in ``if index.numel() > 0``."""
     try:
         return original(self, file, line)
     except GuardOnDataDependentSymNode:
+        if not is_applied:
+            log.has_data_edges |= _found_answer(self) is not None
+            raise
         frame, values = evaluating_frame(sys._getframe(1)), active_values()
         if values is not None and values.condition(self.expr) is not None:
             raise

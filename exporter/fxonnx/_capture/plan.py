@@ -111,7 +111,7 @@ class Failure:
         has_full_masks: Whether the model asked for masks that hide nothing.
         asks_compiling: Whether the model asked if it is compiled.
         has_long_loop: Whether the attempt ended at a long loop over a dynamic dim.
-        has_known_limits: Whether it ended since it had all guards of ``CapturePlan.known``.
+        has_no_fewer_limits: Whether it ended since it had all guards of ``CapturePlan.known``, or longer ones.
         transforms: How ``torch.func`` transforms have to be traced.
         guard_inputs: Labels of the inputs on which the guard depends that failed.
         guard: The failure at a data-dependent guard, if its control flow cannot be rewritten.
@@ -123,7 +123,7 @@ class Failure:
     has_full_masks: bool = False
     asks_compiling: bool = False
     has_long_loop: bool = False
-    has_known_limits: bool = False
+    has_no_fewer_limits: bool = False
     transforms: TransformTracing = field(default_factory=TransformTracing)
     guard_inputs: tuple[str, ...] = ()
     guard: Failure | None = None
@@ -181,6 +181,7 @@ class CapturePlan:
         integers: The files in which ``int``, ``float`` and ``len`` keep sizes symbolic.
         unsigned: The failure before slices between sizes of unknown sign had the signs of the example.
         resolves_guards: Whether data-dependent guards are resolved by concrete values and by checks that only raise.
+        has_data_edges: Whether an attempt has met a condition on a single size that depends on data.
         beside: The failure before those on single sizes were answered as for all other sizes.
         follows_example: Whether they are resolved by the example.
         guard: The failure at a data-dependent guard for which control flow is rewritten.
@@ -210,6 +211,7 @@ class CapturePlan:
     integers: SymbolicIntegers = SymbolicIntegers()
     unsigned: Failure | None = None
     resolves_guards: bool = False
+    has_data_edges: bool = False
     beside: Failure | None = None
     follows_example: bool = False
     guard: Failure | None = None

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import sympy
 
 from ..errors import CaptureError
-from .constraints.constraint import Constraint
+from .constraints.constraint import Constraint, share_excluded
 from .constraints.guard_recorder import Guard
 from .constraints.specialized_dims import SpecializedDimsError, without_specialized
 from .data_dependence.checks import is_data_dependent, may_be_data_dependent, unresolved_error
@@ -41,7 +41,6 @@ Fails: TypeAlias = Callable[[Capture, CapturePlan, Sequence[Constraint]], bool]
 """Whether the model itself fails at the sizes that some limits of a capture exclude."""
 
 _MOST_ATTEMPTS = 3
-_SIZES = range(1, 129)
 _LEAST_SHARE = 1 / 1024
 """Of a constraint that excludes larger sizes only."""
 
@@ -80,7 +79,7 @@ def _with_fewer_limits(
     last: CapturePlan,
     asked: _Seen,
     first: CapturePlan,
-    attempts: Callable[[CapturePlan], Attempted],
+    attempts: Callable[..., Attempted],
     confirm: Confirm,
 ) -> tuple[Capture, CapturePlan, _Seen]:
     """Capture a model again with the answers beside the edges of its conditions, for a capture with fewer limits."""
@@ -88,9 +87,10 @@ def _with_fewer_limits(
     kept: frozenset[str] = frozenset()
     for _ in range(_MOST_ATTEMPTS):
         answered = first.with_answers(last.integers, edges=kept)
-        capture, plan, seen = attempts(replace(answered, known=asked.guards_at(places)))
-        edges = plan.log.edges
-        rare = {str(line) for relation, line in edges.items() if _is_rare(relation)} - kept
+        capture, plan, seen = attempts(
+            replace(answered, known=asked.guards_at(places)), keeps_rare_edges=not last.resolves_guards
+        )
+        edges, rare = plan.log.edges, _rare_edges(plan)
         if isinstance(capture, Failure) and rare:
             kept |= rare
             continue
@@ -172,17 +172,7 @@ def _costs(capture: Capture, plan: CapturePlan) -> tuple[float, float]:
 
 def _excluded_share(constraints: Iterable[Constraint]) -> float:
     """The sum of the shares of sizes that constraints exclude of the requested ones; 1 for those of several dims."""
-    return sum((1 if len(one.dims) > 1 else _excluded(one)) + _LEAST_SHARE for one in constraints if one.narrows)
-
-
-def _excluded(constraint: Constraint) -> float:
-    count = len(_SIZES)
-    # Each of several dims takes each size once, in another order.
-    each = (
-        {name: _SIZES[at * (36 * place + 1) % count] for place, name in enumerate(constraint.dims)}
-        for at in range(count)
-    )
-    return sum(not constraint.holds(sizes) for sizes in each) / count
+    return sum((1 if len(one.dims) > 1 else share_excluded(one)) + _LEAST_SHARE for one in constraints if one.narrows)
 
 
 _MOST_RARE = 0.25
@@ -190,7 +180,7 @@ _MOST_RARE = 0.25
 
 def _is_rare(relation: sympy.Basic) -> bool:
     """Whether few sizes have the answer beside an edge, as for ``max(0, 5 - n) > 0``."""
-    return _excluded(Constraint("", relation, tuple(map(str, relation.free_symbols)))) > 1 - _MOST_RARE
+    return share_excluded(Constraint("", relation, tuple(map(str, relation.free_symbols)))) > 1 - _MOST_RARE
 
 
 def _without(capture: Capture, confirmed: frozenset[Constraint], lines: Iterable[str]) -> Capture:
@@ -266,17 +256,32 @@ def capture_with_strategies(
     return _with_both_branches(outcome, last, seen, with_sizes, confirm)
 
 
-def _attempts(attempt: Callable[[CapturePlan], Outcome], plan: CapturePlan) -> Attempted:
-    """Make attempts until no strategy has a plan for the next one; with the conditions on sizes that they ask."""
+def _rare_edges(plan: CapturePlan) -> set[str]:
+    """The lines with an answer of few sizes, which the next attempt may answer for the example."""
+    return {str(line) for relation, line in plan.log.edges.items() if _is_rare(relation)} - (plan.edges or frozenset())
+
+
+def _attempts(
+    attempt: Callable[[CapturePlan], Outcome], plan: CapturePlan, *, keeps_rare_edges: bool = False
+) -> Attempted:
+    """Make attempts until no strategy has a plan for the next one; with the conditions on sizes that they ask.
+
+    With ``keeps_rare_edges``, they end where answers of few sizes have led to conditions on data, which no attempt
+    before has met.
+    """
     seen = _Seen()
     while True:
         decision: Decision = attempt(plan)
         seen.asked |= plan.log.asked
         seen.guards |= {*plan.log.guards}
-        if isinstance(decision, Failure) and decision.has_known_limits:
-            return decision, plan, seen
+        if isinstance(decision, Failure):
+            is_led_to_data = keeps_rare_edges and _is_at_guard(decision, plan) and bool(_rare_edges(plan))
+            if decision.has_no_fewer_limits or is_led_to_data:
+                return decision, plan, seen
         if isinstance(decision, Failure) and decision.has_long_loop:
             plan = replace(plan, has_long_loop=True)
+        if plan.log.has_data_edges:
+            plan = replace(plan, has_data_edges=True)
         for strategy in reversed(STRATEGIES):
             if strategy.applies_to(decision, plan):
                 decision = strategy.next_plan(decision, plan)
@@ -394,7 +399,7 @@ def _restricting(captured: Capture) -> list[Constraint]:
 def _excluded_shares(captured: Capture) -> tuple[float, float]:
     """The share of sizes that its limits exclude, then that of those of several dims, such as ``h*w == 108``."""
     limits = _restricting(captured)
-    return _excluded_share(limits), sum(map(_excluded, limits))
+    return _excluded_share(limits), sum(map(share_excluded, limits))
 
 
 def _restricting_lines(captured: Capture) -> list[str]:
@@ -465,6 +470,8 @@ def _is_at_guard(outcome: Outcome, plan: CapturePlan) -> bool:
 
 def _may_have_data_edges(outcome: Outcome, plan: CapturePlan) -> bool:
     if not isinstance(outcome, Failure) or not plan.has_concrete_values or plan.loops or plan.sizes:
+        return False
+    if plan.beside is None and not plan.has_data_edges:
         return False
     return plan.beside is not None or plan.guard is not None or may_be_data_dependent(outcome.error)
 

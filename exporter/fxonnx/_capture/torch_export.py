@@ -261,7 +261,9 @@ def _run_torch_export(
         tracing(model),
         capture_patches(strict=strict, plain=plan.plain),
         answered_beside_edges(plan.edges, plan.log),
-        answered_beside_data_edges(plan.log, is_applied=plan.beside is not None),
+        answered_beside_data_edges(
+            plan.log, is_applied=plan.beside is not None, is_noted=plan.has_concrete_values and not plan.plain
+        ),
         signed_slices(plan.log, is_applied=plan.unsigned is not None),
         hooks_for_model_only(model),
         nullcontext() if strict or plan.plain else held_weights(model),

@@ -69,6 +69,7 @@ _KNOWN = "it has the limits of the capture before it"
 _MANY = "it has many limits"
 _MOST_GUARDS = 64
 """Of a capture with the signs of the example: a search that compares costs of sizes is the example's."""
+_LONG = "it has limits of more dims than the capture before it"
 
 
 @dataclass(frozen=True)
@@ -150,9 +151,13 @@ class CaptureTask:
             ExportError: For an error of fxonnx that no other plan avoids.
         """
         end = EarlyEnds(
-            plan.shapes.leaves, plan.unrolls_long_loops or plan.plain, self.request.strict_shapes, {*plan.known}
+            plan.shapes.leaves,
+            plan.unrolls_long_loops or plan.plain,
+            self.request.strict_shapes,
+            {*plan.known},
+            has_kept_edges=bool(plan.edges),
+            most_guards=math.inf if plan.unsigned is None else _MOST_GUARDS,
         )
-        end.most_guards = end.most_guards if plan.unsigned is None else _MOST_GUARDS
         end.watch(plan.log)
         program: ExportedProgram | None = None
         error: Exception | None = None
@@ -168,8 +173,8 @@ class CaptureTask:
                 error = failure
         if error is not None:
             return replace(self._failure(error, plan, seen), has_long_loop=end.is_long_loop)
-        if end.has_known_limits:
-            return Failure(CaptureError(_KNOWN), has_known_limits=True)
+        if end.has_known_limits or end.has_long_limit:
+            return Failure(CaptureError(_KNOWN if end.has_known_limits else _LONG), has_no_fewer_limits=True)
         if len(plan.log.guards) > end.most_guards:
             return Failure(CaptureError(_MANY))
         if end.found is not None or program is None:
@@ -282,6 +287,8 @@ def _check_example(limits: SizeLimits, leaves: Sequence[Leaf]) -> None:
 
 
 _MIN_SIZE = 32
+_MOST_OPERATIONS = 32
+"""In a guard of several dims, if the answers beside some edges were wrong."""
 _PLACE = re.compile(r"(.+):(\d+) in ")
 _CONVOLUTION = "calc_conv_nd_return_shape"
 """Function of torch that compares the channels of an input and a weight."""
@@ -300,8 +307,10 @@ class EarlyEnds:
         unrolls_long_loops: Whether long loops end no capture.
         strict_shapes: Whether only long loops end one: the error is about all dims.
         known: The guards of which the last one ends one.
-        has_known_limits: Whether it ended at the last of these.
+        has_kept_edges: Whether a long relation of dims ends one.
         most_guards: The number of guards after which it ends.
+        has_known_limits: Whether it ended at the last of the known guards.
+        has_long_limit: Whether it ended at a long relation.
         found: The dim at which the capture ended.
         is_long_loop: Whether it ended at a loop.
     """
@@ -310,8 +319,10 @@ class EarlyEnds:
     unrolls_long_loops: bool = False
     strict_shapes: bool = False
     known: set[Guard] = field(default_factory=set)
-    has_known_limits: bool = False
+    has_kept_edges: bool = False
     most_guards: float = math.inf
+    has_known_limits: bool = False
+    has_long_limit: bool = False
     found: SpecializedDim | None = None
     is_long_loop: bool = False
     _evaluations: Counter[str] = field(default_factory=Counter)
@@ -335,6 +346,10 @@ class EarlyEnds:
             if self.has_known_limits:
                 raise EarlyEnd(_KNOWN)
         symbols = guard.expression.free_symbols
+        if self.has_kept_edges and len(symbols) > 1 and guard.expression.count_ops() > _MOST_OPERATIONS:
+            # Those of the next layers are longer still, and no answer beside another edge avoids them.
+            self.has_long_limit = True
+            raise EarlyEnd(_LONG)
         if len(symbols) != 1:
             return
         (symbol,) = symbols

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import onnxruntime
 import pytest
 import torch
+from torch import nn
+
+import fxonnx
+from fxonnx_translations._torch_compat import FakeTensor
 
 from .cases import SHAPES, check, counts, sums
 
@@ -378,3 +384,55 @@ INPUTS = {
 def test_every_trip_count_matches_eager_torch(function: Any, shapes: Any) -> None:
     program = check(function, INPUTS.get(function, counts), shapes, rows=(2, 7))
     assert program.record.rewrites
+
+
+class LoopInLoop(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = []
+        for part in x.split(4):
+            total = torch.zeros(3)
+            for other in x.split(5):
+                total = total + torch.sinh(self.weight * part.sum() + other.sum(0))
+            found.append(total)
+        return torch.stack(found)
+
+
+class BranchInBranch(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            y = x * self.weight
+            if x.max() > 1:
+                y = torch.sinh(y)
+            return y * 2
+        return x * self.weight
+
+
+@pytest.mark.parametrize(
+    ("model", "shapes", "count"), [(LoopInLoop(), ({0: "n"},), 13), (BranchInBranch(), None, 3)], ids=["loop", "branch"]
+)
+def test_inner_bodies_on_trial_run_only_for_their_values(
+    model: nn.Module, shapes: Any, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With weights that need gradients; six of the runs are those of the attempt that unrolls the loops."""
+    traced, original = [0], torch.sinh
+
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        traced[0] += isinstance(x, FakeTensor)
+        return original(x)
+
+    monkeypatch.setattr(torch, "sinh", counted)
+    fxonnx.export(model.eval(), (torch.rand(10, 3),), tmp_path / "m.onnx", dynamic_shapes=shapes)
+    assert traced[0] == count
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    for size in (10, 4, 23) if shapes else (10, 10):
+        x = torch.randn(size, 3)
+        found = session.run(None, {"x": x.numpy()})[0]
+        torch.testing.assert_close(torch.from_numpy(found), model(x).detach(), rtol=1e-4, atol=1e-4)

@@ -28,13 +28,25 @@ from ...errors import ArgumentError, CaptureError
 from .constraint_solver import Bounds, limits_of, normal_forms
 from .relation_forms import text_of
 
-__all__ = ["CONSTRAINTS_KEY", "Constraint", "Constraints", "Place", "SizeLimits", "report_narrowed", "shortened"]
+__all__ = [
+    "CONSTRAINTS_KEY",
+    "Constraint",
+    "Constraints",
+    "Place",
+    "SizeLimits",
+    "report_narrowed",
+    "share_excluded",
+    "shortened",
+]
 
 _OTHER_BRANCH_HINT = "the traced branch is not valid for other sizes; export again with an example of that size"
 
 # Sizes at which relations of several dims are tried.
 _SMALL_SIZES = (1, 2, 3)
 _MAX_DIMS = 3
+
+# Sizes of which constraints exclude a share.
+_SIZES = range(1, 129)
 
 # Longer conditions are cut in the warning.
 _MOST_CHARACTERS = 160
@@ -92,6 +104,17 @@ class Constraint:
 def _program_of(expression: sympy.Basic) -> SizeProgram:
     """The condition of a constraint, for the search of sizes that satisfy it."""
     return SizeProgram(expression)
+
+
+def share_excluded(constraint: Constraint) -> float:
+    """The share of some sizes that a constraint excludes."""
+    count = len(_SIZES)
+    # Each of several dims takes each size once, in another order.
+    each = (
+        {name: _SIZES[at * (36 * place + 1) % count] for place, name in enumerate(constraint.dims)}
+        for at in range(count)
+    )
+    return sum(not constraint.holds(sizes) for sizes in each) / count
 
 
 class Constraints(TableTuple[Constraint]):

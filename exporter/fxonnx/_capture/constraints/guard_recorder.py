@@ -145,6 +145,7 @@ class GuardLog:
         edges: Conditions that the capture assumes, with the lines that ask; see ``answered_beside_edges``.
         data_edges: Conditions on sizes that depend on data; see ``answered_beside_data_edges``.
         has_unsigned_slices: Whether a slice has begun or ended at a size of unknown sign.
+        has_data_edges: Whether there are such conditions, also if they are not answered so.
         side: The condition of the branch on sizes that is traced: guards are required where it holds.
         observer: Called with each new guard.
     """
@@ -158,6 +159,7 @@ class GuardLog:
     edges: dict[sympy.Basic, SourceLine | None] = field(default_factory=dict)
     data_edges: list[DataEdge] = field(default_factory=list)
     has_unsigned_slices: bool = False
+    has_data_edges: bool = False
     side: sympy.Basic = sympy.true
     observer: Callable[[GuardLog, Guard], None] | None = None
     _recorded: set[sympy.Basic] = field(default_factory=set)
@@ -199,7 +201,8 @@ class GuardLog:
             recorded.clear()
         for noted in (self.converted, self._recorded):
             noted.clear()
-        self._divisors, self._divisors_of, self.has_unsigned_slices = {}, 0, False
+        self._divisors, self._divisors_of = {}, 0
+        self.has_unsigned_slices = self.has_data_edges = False
 
     def divisors(self) -> Mapping[sympy.Expr, int]:
         """The sizes that the guards require to be multiples of a number, with the number."""

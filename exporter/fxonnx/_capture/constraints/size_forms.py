@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import sympy
@@ -39,6 +39,7 @@ from .size_sets import Known, SizeFunction, size_function
 
 __all__ = [
     "CACHED_OPERATIONS",
+    "DataSamples",
     "OtherSizes",
     "SizeForms",
     "SizeSamples",
@@ -65,6 +66,8 @@ _TURNS = ((1,), (2,), (3, 192, 320), (37, 77, 55))
 _WITHOUT_EXAMPLE = 5
 # Limit of the values, since arithmetic with larger numbers is slow.
 _LARGEST = 1 << 256
+# Of a size that depends on data, in the order of preference: the first values, no value, and several.
+_DATA_TURNS = ((1, 0, 2, 3, 4), (0, 1, 2, 3, 4), (5, 3, 2, 4, 7))
 
 _OPERATIONS: Mapping[type[sympy.Basic], Callable[..., int]] = MappingProxyType(
     {
@@ -77,45 +80,31 @@ _OPERATIONS: Mapping[type[sympy.Basic], Callable[..., int]] = MappingProxyType(
         Min: min,
     }
 )
+_CONDITIONS: Mapping[type[sympy.Basic], Callable[..., bool]] = MappingProxyType(
+    {
+        sympy.Eq: operator.eq,
+        sympy.Ne: operator.ne,
+        sympy.Lt: operator.lt,
+        sympy.Le: operator.le,
+        sympy.Gt: operator.gt,
+        sympy.Ge: operator.ge,
+        sympy.And: lambda *values: all(values),
+        sympy.Or: lambda *values: any(values),
+        sympy.Not: operator.not_,
+    }
+)
 
 
-@dataclass
-class SizeSamples:
-    """Values of the size expressions of one capture at a few sizes, and cached decisions of sympy.
+class _Samples:
+    """Values of expressions at a few sizes, of which each part is computed once."""
 
-    sympy decides whether two expressions are equal or ordered by the assumption that their symbols are positive
-    integers. It takes milliseconds to find that this is not sufficient for the strides of two layouts: a relation that
-    is true for some positive sizes and false for others cannot be decided so.
+    COUNT: ClassVar[int]
 
-    Attributes:
-        examples: Symbol to its value in the example.
-        answers: Relation and sides to sympy's decision.
-    """
+    def __init__(self) -> None:
+        self._values: dict[sympy.Basic, _Values | None] = {}
 
-    examples: dict[sympy.Symbol, int] = field(default_factory=dict)
-    answers: dict[Any, bool | None] = field(default_factory=dict)
-    _values: dict[sympy.Basic, _Values | None] = field(default_factory=dict)
-    _symbols: int = 0
-
-    def answer(
-        self, decide: Callable[..., bool | None], relation: Callable[[int, int], bool], *sides: Any
-    ) -> bool | None:
-        """Result of sympy's ``decide``, cached; None without calling it if the samples prove that it is undecided."""
-        key = (relation, *sides)
-        try:
-            return self.answers[key]
-        except KeyError:
-            pass
-        answer = None if self._is_open(relation, *sides) else decide(*sides)
-        self.answers[key] = answer
-        return answer
-
-    def _is_open(self, relation: Callable[[int, int], bool], one: sympy.Basic, other: sympy.Basic) -> bool:
-        """Whether the relation is true for some positive integers and false for others."""
-        first, second = self._values_of(one), self._values_of(other)
-        if first is None or second is None:
-            return False
-        return len({relation(*values) for values in zip(first, second, strict=True)}) > 1
+    def _of_symbol(self, symbol: sympy.Symbol) -> _Values | None:
+        raise NotImplementedError
 
     def _values_of(self, expression: sympy.Basic) -> _Values | None:
         try:
@@ -127,7 +116,7 @@ class SizeSamples:
 
     def _new_values(self, expression: sympy.Basic) -> _Values | None:
         if isinstance(expression, sympy.Integer):
-            return (int(expression),) * (1 + len(_TURNS))
+            return (int(expression),) * self.COUNT
         if isinstance(expression, sympy.Symbol):
             return self._of_symbol(expression)
         if isinstance(expression, sympy.Pow):
@@ -137,14 +126,6 @@ class SizeSamples:
             return self._computed(lambda value, divisor: -(-value // divisor), expression.args[0].args)
         operation = _OPERATIONS.get(type(expression))
         return None if operation is None else self._computed(operation, expression.args)
-
-    def _of_symbol(self, symbol: sympy.Symbol) -> _Values | None:
-        if not symbol.is_integer or symbol.is_positive is False:
-            return None
-        turn = self._symbols
-        self._symbols += 1
-        example = self.examples.get(symbol, 0)
-        return (example if example > 0 else _WITHOUT_EXAMPLE, *(values[turn % len(values)] for values in _TURNS))
 
     def _of_power(self, expression: sympy.Pow) -> _Values | None:
         base, exponent = expression.args
@@ -166,6 +147,144 @@ class SizeSamples:
         return results if all(-_LARGEST < result < _LARGEST for result in results) else None
 
 
+class SizeSamples(_Samples):
+    """Values of the size expressions of one capture at a few sizes, and cached decisions of sympy.
+
+    sympy decides whether two expressions are equal or ordered by the assumption that their symbols are positive
+    integers. It takes milliseconds to find that this is not sufficient for the strides of two layouts: a relation that
+    is true for some positive sizes and false for others cannot be decided so.
+
+    Attributes:
+        examples: Symbol to its value in the example.
+        answers: Relation and sides to sympy's decision.
+    """
+
+    COUNT = 1 + len(_TURNS)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.examples: dict[sympy.Symbol, int] = {}
+        self.answers: dict[Any, bool | None] = {}
+        self._symbols = 0
+
+    def answer(
+        self, decide: Callable[..., bool | None], relation: Callable[[int, int], bool], *sides: Any
+    ) -> bool | None:
+        """Result of sympy's ``decide``, cached; None without calling it if the samples prove that it is undecided."""
+        key = (relation, *sides)
+        try:
+            return self.answers[key]
+        except KeyError:
+            pass
+        answer = None if self._is_open(relation, *sides) else decide(*sides)
+        self.answers[key] = answer
+        return answer
+
+    def _is_open(self, relation: Callable[[int, int], bool], one: sympy.Basic, other: sympy.Basic) -> bool:
+        """Whether the relation is true for some positive integers and false for others."""
+        first, second = self._values_of(one), self._values_of(other)
+        if first is None or second is None:
+            return False
+        return len({relation(*values) for values in zip(first, second, strict=True)}) > 1
+
+    def _of_symbol(self, symbol: sympy.Symbol) -> _Values | None:
+        if not symbol.is_integer or symbol.is_positive is False:
+            return None
+        turn = self._symbols
+        self._symbols += 1
+        example = self.examples.get(symbol, 0)
+        return (example if example > 0 else _WITHOUT_EXAMPLE, *(values[turn % len(values)] for values in _TURNS))
+
+
+class DataSamples(_Samples):
+    """Values of sizes that depend on data, at which all holds that torch knows about them, and of the example's sizes.
+
+    Args:
+        environment: The symbols of one capture.
+    """
+
+    COUNT = len(_DATA_TURNS)
+
+    def __init__(self, environment: Any) -> None:
+        super().__init__()
+        self.environment = environment
+        self._chosen: dict[sympy.Symbol, _Values | None] = {}
+        self._replaced: dict[sympy.Symbol, list[sympy.Symbol]] = {}
+        self._version = -1
+
+    def show(self, condition: sympy.Basic, *, answer: bool) -> bool:
+        """Whether a condition has an answer at some of them, so that nothing that torch knows decides it otherwise."""
+        if self._version != self.environment._replacements_version_counter:
+            self._version = self.environment._replacements_version_counter
+            self._values.clear()
+            self._replaced = {}
+            for replaced, expression in self.environment.replacements.items():
+                for symbol in expression.free_symbols:
+                    self._replaced.setdefault(symbol, []).append(replaced)
+        for _ in range(2):
+            found = self._values_of(condition)
+            if found is None or answer not in found:
+                return False
+            valid = self._valid(condition.free_symbols)
+            if any(valid):
+                return any(is_valid and value == answer for is_valid, value in zip(valid, found, strict=True))
+            # More is known than when the values were chosen.
+            self._values.clear()
+            self._chosen.clear()
+        return False
+
+    def _new_values(self, expression: sympy.Basic) -> _Values | None:
+        operation = _CONDITIONS.get(type(expression))
+        return super()._new_values(expression) if operation is None else self._computed(operation, expression.args)
+
+    def _of_symbol(self, symbol: sympy.Symbol) -> _Values | None:
+        known = self.environment.replacements.get(symbol)
+        if known is not None:
+            return self._values_of(known)
+        example = self.environment.backed_var_to_val.get(symbol)
+        if example is not None:
+            return (int(example),) * self.COUNT if example.is_Integer else None
+        if symbol not in self._chosen:
+            self._chosen[symbol] = self._new_choice(symbol) if symbol.is_integer else None
+        return self._chosen[symbol]
+
+    def _new_choice(self, symbol: sympy.Symbol) -> _Values:
+        """For each sample, the first of its values that is possible; else 0, which is not."""
+        chosen: list[int | None] = [None] * self.COUNT
+        known = self.environment.var_to_range.get(symbol)
+        ends = () if known is None else tuple(int(end) for end in (known.lower, known.upper) if end.is_Integer)
+        for choice in zip(*(values + ends for values in _DATA_TURNS), strict=True):
+            self._chosen[symbol] = choice
+            self._values.clear()
+            valid = self._valid({symbol})
+            found = zip(chosen, choice, valid, strict=True)
+            chosen = [value if before is None and is_valid else before for before, value, is_valid in found]
+            if None not in chosen:
+                break
+        self._values.clear()
+        return tuple(value or 0 for value in chosen)
+
+    def _valid(self, symbols: Iterable[sympy.Symbol]) -> list[bool]:
+        """Whether the ranges and assertions of symbols hold, for each sample."""
+        environment, valid, pending = self.environment, [True] * self.COUNT, [*symbols]
+        seen: set[sympy.Symbol] = set()
+        while pending and any(valid):
+            symbol = pending.pop()
+            if symbol in seen or symbol in environment.backed_var_to_val:
+                continue
+            seen.add(symbol)
+            known, values = environment.var_to_range.get(symbol), self._values_of(symbol)
+            if known is None or values is None:
+                return [False] * self.COUNT
+            held: list[Sequence[Any]] = [[known.lower <= value <= known.upper for value in values]]
+            pending += self._replaced.get(symbol, ())
+            for assertion in environment.deferred_runtime_asserts.get(symbol, ()):
+                pending += assertion.expr.free_symbols
+                held.append(self._values_of(assertion.expr) or [False] * self.COUNT)
+            valid = [all(row) for row in zip(valid, *held, strict=True)]
+        return valid
+
+
 @dataclass
 class SizeForms:
     """Canonical forms and cached results for the sizes of one capture.
@@ -176,6 +295,7 @@ class SizeForms:
         typical: ShapeEnv, its version, and whether the example sizes are within its ranges and not 0.
         layouts: ShapeEnv, its version, and the results of checks of memory layouts.
         samples: Values of the expressions at a few sizes.
+        data: Values of those that depend on data.
     """
 
     known: dict[sympy.Expr, sympy.Expr] = field(default_factory=dict)
@@ -183,6 +303,7 @@ class SizeForms:
     typical: tuple[Any, int, bool] = (None, 0, False)
     layouts: tuple[Any, int, dict[Any, bool]] = field(default_factory=lambda: (None, 0, {}))
     samples: SizeSamples = field(default_factory=SizeSamples)
+    data: DataSamples | None = None
     _functions: Known = field(default_factory=dict)
 
     def form(self, expression: sympy.Expr) -> sympy.Expr:
@@ -341,19 +462,28 @@ class OtherSizes:
 def guard_or(original: Callable[[Any, bool], bool], condition: Any, default: bool) -> bool:
     """Replacement of ``guard_or_false`` and ``guard_or_true``, which return the default for an undecided condition.
 
-    If the example has the default's value, the condition cannot be decided otherwise: skip simplifying the expression.
+    If the example has the default's value, or possible values of data do, the condition cannot be decided otherwise:
+    skip simplifying the expression.
     """
     forms = active(SizeForms)
     if (
         forms is not None
         and isinstance(condition, torch.SymBool)
-        and condition.node._hint is default
+        and condition.node._hint in (default, None)
         and active(OtherSizes) is None
         and shape_config.backed_size_oblivious
         and _is_typical(forms, condition.node.shape_env)
+        and (condition.node._hint is default or _may_be(forms, condition.node, answer=default))
     ):
         return bool(default)
     return original(condition, default)
+
+
+def _may_be(forms: SizeForms, node: SymNode, *, answer: bool) -> bool:
+    """Whether a condition on values of data has an answer for some of these."""
+    if forms.data is None or forms.data.environment is not node.shape_env:
+        forms.data = DataSamples(node.shape_env)
+    return forms.data.show(node.expr, answer=answer)
 
 
 def _is_typical(forms: SizeForms, environment: Any) -> bool:

@@ -15,7 +15,7 @@ from .table import (
     tracing_patches,
     value_patches,
 )
-from .tracing_state import LOADING_PATCHES, REWRITING_PATCHES, loading_patches, rewriting_patches
+from .tracing_state import LOADING_PATCHES, REWRITING_PATCHES, copying_operands, loading_patches, rewriting_patches
 
 __all__ = [
     "CAPTURE_PATCHES",
@@ -30,6 +30,7 @@ __all__ = [
     "all_patches",
     "applied",
     "capture_patches",
+    "copying_operands",
     "is_tracing",
     "loading_patches",
     "missing_targets",

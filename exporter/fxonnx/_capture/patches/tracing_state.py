@@ -17,14 +17,15 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import FunctionType
-from typing import Any
+from types import FunctionType, SimpleNamespace
+from typing import Any, TypeVar
 
 import torch
 
 from fxonnx_translations._torch_compat import (
     DisableTorchFunction,
     FakeTensor,
+    OpOverload,
     function_tables,
     fx_tracing,
     recording_mode,
@@ -46,6 +47,7 @@ __all__ = [
     "clone_input",
     "compile_anew",
     "convert_module",
+    "copying_operands",
     "loading_patches",
     "model_prints",
     "new_patcher",
@@ -54,6 +56,8 @@ __all__ = [
     "without_function_tables",
 ]
 
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 _OWN = ("fxonnx.", "fxonnx_translations.")
 
@@ -293,7 +297,44 @@ def path_of_module(original: Callable[..., str], tracer: Any, module: Any) -> st
         return original(tracer, module.get_base())
 
 
+_COPIES = "_fxonnx_copies_operands"
+_UNWRITTEN = SimpleNamespace(arguments=())
+
+
+def copying_operands(function: _F) -> _F:
+    """Mark a branch or a body that writes copies of its operands only."""
+    vars(function)[_COPIES] = True
+    return function
+
+
+def schema_of_operator(
+    original: Callable[..., Any], operator: Any, first: Any, function: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """``gen_schema``, of which torch asks whether operands are written: known without a trace of each branch."""
+    is_known = vars(function).get(_COPIES, False) or (
+        isinstance(function, torch.fx.GraphModule) and not any(map(_has_writes, (function, *args)))
+    )
+    return _UNWRITTEN if is_known else original(operator, first, function, *args, **kwargs)
+
+
+def _has_writes(branch: Any) -> bool:
+    """Whether operators in the graph of a branch may write their operands."""
+    modules = branch.modules() if isinstance(branch, torch.fx.GraphModule) else ()
+    graphs = [part.graph for part in modules if isinstance(part, torch.fx.GraphModule)]
+    targets = [node.target for graph in graphs for node in graph.nodes]
+    return any(isinstance(one, OpOverload) and one._schema.is_mutable for one in targets)
+
+
 REWRITING_PATCHES: tuple[Patch, ...] = (
+    *(
+        Patch(
+            f"torch._higher_order_ops.{name}.gen_schema",
+            schema_of_operator,
+            "to check that training writes no operands, torch traces each branch and body once more",
+            PatchKind.SPEED,
+        )
+        for name in ("cond:CondOp", "while_loop:WhileLoopOp")
+    ),
     Patch(
         "torch.fx.experimental.proxy_tensor:PreDispatchTorchFunctionMode.__torch_function__",
         _without_gradient_modes,

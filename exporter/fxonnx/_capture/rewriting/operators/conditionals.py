@@ -16,9 +16,10 @@ from fxonnx_translations._torch_compat import TreeSpec, check, get_proxy_mode, p
 from ...._context_values import activated, active
 from ....errors import CaptureError
 from ...data_dependence.concrete_values import active_values
+from ...patches import copying_operands
 from .growing_lists import Padding, Parts, grows_in_a_loop, selected
 from .sequences import StackedList
-from .state import Objects, Slot, State, containers_in
+from .state import Objects, Slot, State, containers_in, refuse_change_and_assignment
 from .values import (
     UNBOUND,
     Refuse,
@@ -46,7 +47,6 @@ __all__ = [
     "decided",
     "describe",
     "placeholder",
-    "refuse_change_and_assignment",
     "refuse_shared",
     "reject_kept_lists",
     "run_to_end",
@@ -263,27 +263,32 @@ def symbolic_branch(
             uses[0].add_sizes(output.like)
     operands = operands_of(uses, refuse)
     numbers = operands.numbers()
+    is_tried = get_proxy_mode() is None
 
-    def traced(branch: Callable[[], Any]) -> Callable[..., Any]:
+    def traced(branch: Callable[[], Any], tried: _Run) -> Callable[..., Any]:
         def run(*given: Any) -> tuple[torch.Tensor, ...]:
             inner = dict(zip(operands.tensors, given, strict=False))
             operands.clone_written(inner)
-            with lifted(inner):
-                outcome = _run(branch, state, before)
-                objects.keep(refuse)
-                outcome.pad(plan.padding)
-                results = [_as_output(outcome, output, inner) for output in plan.outputs]
+            if is_tried:
+                # Around it, another construct is tried, which asks for the kinds of the results only.
+                results = [_as_output(tried, output, inner).clone() for output in plan.outputs]
+            else:
+                with lifted(inner):
+                    outcome = _run(branch, state, before)
+                    objects.keep(refuse)
+                    outcome.pad(plan.padding)
+                    results = [_as_output(outcome, output, inner) for output in plan.outputs]
             return tuple(separate([*results, *(inner[key] for key in operands.written)], given))
 
         vars(run)["branch"] = branch
-        return run
+        return copying_operands(run)
 
     results: Sequence[torch.Tensor] = ()
     if choose is None or plan.outputs or operands.written:
         predicate = as_condition(condition)
         with unknown_values():
             results = torch.ops.higher_order.cond(
-                predicate, *(traced(branch) for branch in branches), (*operands.tensors.values(), *numbers)
+                predicate, *map(traced, branches, runs), (*operands.tensors.values(), *numbers)
             )
     count = len(plan.outputs)
     operands.write_back(results[count:])
@@ -315,14 +320,6 @@ def _reject_lost_changes(run: _Run, state: State | None, before: Sequence[Slot],
     for at in run.changed:
         if state is not None and run.slots[at].value is not before[at].value:
             refuse_change_and_assignment(state.names[at], refuse)
-
-
-def refuse_change_and_assignment(name: str, refuse: Refuse) -> NoReturn:
-    """Reject that a list or a dict changes and that its variable becomes another one."""
-    refuse(
-        f"it changes the items of {name} and then assigns another object to it",
-        f"assign a new value only: {name} = [*{name}, item]",
-    )
 
 
 def _record_merged(value: Any, sides: Sequence[Any], objects: Objects, own: Any, refuse: Refuse) -> None:

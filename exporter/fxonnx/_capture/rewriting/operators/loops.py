@@ -10,19 +10,19 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from fxonnx_translations._torch_compat import FakeTensor, TreeSpec, check, sym_max
+from fxonnx_translations._torch_compat import FakeTensor, TreeSpec, check, get_proxy_mode, sym_max
 
+from ...patches import copying_operands
 from .conditionals import (
     add_output,
     describe,
     placeholder,
-    refuse_change_and_assignment,
     refuse_shared,
     reject_kept_lists,
 )
 from .growing_lists import Chunks, GrowingList, check_not_empty, tried_lists
 from .sequences import StackedList, integer
-from .state import Objects, Slot, State, containers_in, unchanged_objects
+from .state import Objects, Slot, State, containers_in, refuse_change_and_assignment, unchanged_objects
 from .values import (
     NUMBER_DEVICE,
     UNBOUND,
@@ -192,6 +192,8 @@ class _Plan:
     specs: dict[int, tuple[list[Any], TreeSpec]] = field(default_factory=dict)
     # The variables to which an iteration assigns another list or dict.
     assigned: set[int] = field(default_factory=set)
+    # The carried tensors after an iteration, of a loop in another construct that is tried.
+    tried: list[torch.Tensor] = field(default_factory=list)
 
     def entered(self, carried: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The carried tensors at the start of an iteration: bodies must not write their arguments."""
@@ -258,6 +260,7 @@ def symbolic_loop(
     additional = (*constant.values(), *operands.numbers())
     head = 0 if counter is None else 1
     size = head + len(plan.carries)
+    is_tried = get_proxy_mode() is None
 
     def enter(given: Sequence[Any]) -> dict[int, torch.Tensor]:
         if counter is not None:
@@ -271,6 +274,10 @@ def symbolic_loop(
             return as_condition(keep_going()).clone()
 
     def body(*given: Any) -> tuple[torch.Tensor, ...]:
+        if is_tried:
+            # Around it, another construct is tried, which asks for the kinds of the results only.
+            kept = (*given[:head], *given[size : len(first)])
+            return tuple(tensor.clone() for tensor in (*kept[:head], *plan.tried, *kept[head:]))
         with _restored(plan), lifted(inner := enter(given)):
             operands.clone_written(inner)
             state.write(plan.slots(plan.entered(given[head:size])))
@@ -283,7 +290,7 @@ def symbolic_loop(
 
     carried = tuple(separate(first, additional))
     with unknown_values():
-        results = torch.ops.higher_order.while_loop(condition, body, carried, additional)
+        results = torch.ops.higher_order.while_loop(condition, copying_operands(body), carried, additional)
     # Results with gradients are views of a function of autograd, which refuses to write to them.
     results = [shares(value.clone(), value) if value.requires_grad else value for value in results]
     operands.write_back(results[size + len(buffers) :])
@@ -338,6 +345,8 @@ def _tried(plan: _Plan, keep_going: Callable[[], Any], step: Callable[[], None])
                 for tensor in growth.like:
                     used.add(tensor)
                     used.add_sizes(tensor)
+            if get_proxy_mode() is None:
+                plan.tried = [_carried_value(carry, after, {}) for carry in plan.carries]
             return used
     return plan.refuse(
         "the types of its variables differ in each iteration", "assign values of the same type in every iteration"

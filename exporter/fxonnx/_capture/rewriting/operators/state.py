@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -28,7 +28,16 @@ from .growing_lists import ChunkedList, GrowingList, Parts
 from .sequences import StackedList
 from .values import UNBOUND, Refuse
 
-__all__ = ["Objects", "Slot", "State", "containers_in", "has_items", "read_value", "unchanged_objects"]
+__all__ = [
+    "Objects",
+    "Slot",
+    "State",
+    "containers_in",
+    "has_items",
+    "read_value",
+    "refuse_change_and_assignment",
+    "unchanged_objects",
+]
 
 
 _ARRAYS = (np.ndarray, array)
@@ -469,3 +478,11 @@ def read_value(read: Callable[[], Any]) -> Any:
         return read()
     except (NameError, AttributeError):
         return UNBOUND
+
+
+def refuse_change_and_assignment(name: str, refuse: Refuse) -> NoReturn:
+    """Reject that a list or a dict changes and that its variable becomes another one."""
+    refuse(
+        f"it changes the items of {name} and then assigns another object to it",
+        f"assign a new value only: {name} = [*{name}, item]",
+    )
