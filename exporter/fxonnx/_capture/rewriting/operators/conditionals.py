@@ -233,11 +233,7 @@ def run_to_end(
 
 
 def symbolic_branch(
-    condition: Any,
-    branches: Branches,
-    state: State | None,
-    refuse: Refuse,
-    choose: Choose | None = None,
+    condition: Any, branches: Branches, state: State | None, refuse: Refuse, choose: Choose | None = None
 ) -> Any:
     """Run a branch of a data-dependent condition as ``torch.cond``.
 

@@ -192,8 +192,8 @@ class _Plan:
     specs: dict[int, tuple[list[Any], TreeSpec]] = field(default_factory=dict)
     # The variables to which an iteration assigns another list or dict.
     assigned: set[int] = field(default_factory=set)
-    # The carried tensors after an iteration, of a loop in another construct that is tried.
-    tried: list[torch.Tensor] = field(default_factory=list)
+    # The carried tensors after an iteration, of a loop in another construct that is tried: it asks for no values.
+    tried: list[torch.Tensor] | None = None
 
     def entered(self, carried: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The carried tensors at the start of an iteration: bodies must not write their arguments."""
@@ -260,7 +260,6 @@ def symbolic_loop(
     additional = (*constant.values(), *operands.numbers())
     head = 0 if counter is None else 1
     size = head + len(plan.carries)
-    is_tried = get_proxy_mode() is None
 
     def enter(given: Sequence[Any]) -> dict[int, torch.Tensor]:
         if counter is not None:
@@ -274,10 +273,8 @@ def symbolic_loop(
             return as_condition(keep_going()).clone()
 
     def body(*given: Any) -> tuple[torch.Tensor, ...]:
-        if is_tried:
-            # Around it, another construct is tried, which asks for the kinds of the results only.
-            kept = (*given[:head], *given[size : len(first)])
-            return tuple(tensor.clone() for tensor in (*kept[:head], *plan.tried, *kept[head:]))
+        if plan.tried is not None:
+            return tuple(tensor.clone() for tensor in (*given[:head], *plan.tried, *given[size : len(first)]))
         with _restored(plan), lifted(inner := enter(given)):
             operands.clone_written(inner)
             state.write(plan.slots(plan.entered(given[head:size])))
