@@ -160,6 +160,7 @@ def test_masks_and_products_of_activations_stay_floating_point_numbers(tmp_path:
         assert relative_error(program(**inputs)[0], model(**inputs)) < 0.03
 
 
+@pytest.mark.exact_products
 def test_dynamic(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Attention().eval()
@@ -176,6 +177,7 @@ def test_dynamic(tmp_path: Path) -> None:
     assert report.quantized_bytes < 0.4 * report.float_bytes
 
 
+@pytest.mark.exact_products
 @pytest.mark.parametrize("target", [None, "onnxruntime-genai"])
 @pytest.mark.parametrize("bias", [True, False])
 def test_rows_of_dynamic_activations_have_their_own_scale(target: Any, bias: bool, tmp_path: Path) -> None:
@@ -202,6 +204,7 @@ def test_rows_of_dynamic_activations_have_their_own_scale(target: Any, bias: boo
     assert torch.equal(run(rows[2:, 4:])[0], found[2, 4:])
 
 
+@pytest.mark.exact_products
 @pytest.mark.parametrize("target", ["onnxruntime", "onnxruntime-genai", "onnxruntime-web"])
 @pytest.mark.parametrize(("features", "parts"), [(1024, 2), (1000, 2), (1536, 3)])
 def test_parts_of_long_rows_have_their_own_scale(features: int, parts: int, target: Any, tmp_path: Path) -> None:
@@ -221,6 +224,7 @@ def test_parts_of_long_rows_have_their_own_scale(features: int, parts: int, targ
         assert relative_error(torch.from_numpy(found), model(rows).detach()) < 0.03
 
 
+@pytest.mark.exact_products
 @pytest.mark.parametrize("target", [None, "onnxruntime-genai"])
 def test_layers_of_which_only_weights_are_quantized(target: Any) -> None:
     torch.manual_seed(0)

@@ -154,16 +154,18 @@ class SizeSamples(_Samples):
     integers. It takes milliseconds to find that this is not sufficient for the strides of two layouts: a relation that
     is true for some positive sizes and false for others cannot be decided so.
 
-    Attributes:
+    Args:
         examples: Symbol to its value in the example.
+
+    Attributes:
         answers: Relation and sides to sympy's decision.
     """
 
     COUNT = 1 + len(_TURNS)
 
-    def __init__(self) -> None:
+    def __init__(self, examples: Mapping[sympy.Symbol, int] | None = None) -> None:
         super().__init__()
-        self.examples: dict[sympy.Symbol, int] = {}
+        self.examples = dict(examples or {})
         self.answers: dict[Any, bool | None] = {}
         self._symbols = 0
 
