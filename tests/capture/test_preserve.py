@@ -7,6 +7,8 @@ import functools
 import importlib.util
 import itertools
 import random
+import subprocess
+import sys
 import warnings
 from collections import deque
 from contextlib import nullcontext, suppress
@@ -526,3 +528,43 @@ def test_tensors_of_function_transforms_that_a_call_has_left(transform: Any) -> 
     for n in (3, 5, 1):
         x = torch.randn(n, 4)
         torch.testing.assert_close(program(x)[0], model(x))
+
+
+FIRST_CAPTURE = """
+import torch
+import fxonnx
+
+
+class Cache(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.values, self.position = torch.zeros(24, 3), torch.tensor(0)
+        self.register_buffer("queue", torch.zeros(3, 6))
+        self.register_buffer("next", torch.zeros(1, dtype=torch.long))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = int(self.position)
+        self.values[first : first + 3] = x
+        self.position += 3
+        x = self.values[first : first + 3] * 2
+        first = int(self.next)
+        self.queue.narrow(1, first, 2).copy_(x[:1].expand(2, 3).T)
+        self.next.fill_((first + 2) % 6)
+        return x + self.queue.sum(1)
+
+
+before = torch.get_rng_state()
+try:
+    fxonnx.export(Cache().eval(), (torch.ones(3, 3),), state="io")
+except fxonnx.CaptureError:
+    pass
+print(torch.equal(before, torch.get_rng_state()))
+"""
+
+
+def test_the_first_capture_of_a_process_draws_no_random_numbers(tmp_path: Path) -> None:
+    """torch draws some when it captures in strict mode for the first time."""
+    (tmp_path / "first.py").write_text(FIRST_CAPTURE)
+    command = [sys.executable, "-W", "ignore", "first.py"]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["True"]
