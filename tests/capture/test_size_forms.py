@@ -296,7 +296,7 @@ def test_conditions_on_data_that_nothing_decides_are_not_simplified(monkeypatch:
 
     monkeypatch.setattr(ShapeEnv, "_maybe_evaluate_static", recorded)
     program = fxonnx.export(Function(forward).eval(), (torch.randn(6, 3),), dynamic_shapes=({0: "n"},))
-
+    assert len(set(asked)) < 12  # 18 if every condition is simplified
     for size in (1, 4, 9):
         x = torch.randn(size, 3)
         torch.testing.assert_close(program(x)[0], forward(x))

@@ -538,7 +538,7 @@ def written_in_a_branch(x: torch.Tensor, y: torch.Tensor) -> Any:
 
 @pytest.mark.parametrize("function", [written_in_a_loop, written_in_a_branch])
 def test_a_view_of_an_input_is_written_in_a_branch_that_asks_a_size(function: Any) -> None:
-    """The example, whose size the capture reads at the question, is no tensor of the branch."""
+    """The capture reads that size from the example, whose values must not get into the file."""
 
     def pairs(rows: int) -> list[tuple[torch.Tensor, ...]]:
         return [(x / 4, y) for x in signs(rows) for y in signs(rows)]

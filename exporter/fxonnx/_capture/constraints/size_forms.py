@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -95,7 +96,7 @@ _CONDITIONS: Mapping[type[sympy.Basic], Callable[..., bool]] = MappingProxyType(
 )
 
 
-class _Samples:
+class _Samples(ABC):
     """Values of expressions at a few sizes, of which each part is computed once."""
 
     COUNT: ClassVar[int]
@@ -103,8 +104,9 @@ class _Samples:
     def __init__(self) -> None:
         self._values: dict[sympy.Basic, _Values | None] = {}
 
+    @abstractmethod
     def _of_symbol(self, symbol: sympy.Symbol) -> _Values | None:
-        raise NotImplementedError
+        """The values of a symbol; None if it has no integers."""
 
     def _values_of(self, expression: sympy.Basic) -> _Values | None:
         try:
