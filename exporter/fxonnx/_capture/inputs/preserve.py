@@ -26,7 +26,6 @@ from fxonnx_translations._torch_compat import (
     set_version_counters,
 )
 
-from ..._context_values import activated
 from ..._inner_tensors import is_wrapper
 from ..._turns import undone_in_forks
 from ..suspicions.process_state import (
@@ -543,7 +542,7 @@ def preserve_model(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> I
     # The first capture of a process in strict mode draws numbers.
     generator = torch.default_generator.get_state()
     try:
-        with _own_parametrizations(), undone_in_forks(snapshot.restore), activated(snapshot):
+        with _own_parametrizations(), undone_in_forks(snapshot.restore):
             yield snapshot
     finally:
         torch.set_grad_enabled(grad_mode)

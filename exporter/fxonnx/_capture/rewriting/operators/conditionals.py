@@ -219,7 +219,7 @@ def run_to_end(
     if state is not None:
         state.write(before)
     if objects is not None:
-        objects.keep(refuse)
+        objects.reject_changes(refuse)
     if uses.written:
         refuse("a tensor is modified in place before it", "write to a clone() of the tensor")
     if values is not None and values.random_operators != randoms:
@@ -247,7 +247,7 @@ def symbolic_branch(
     for branch in branches:
         with observed() as used:
             runs.append(_run(branch, state, before))
-        objects.keep(refuse)
+        objects.reject_changes(refuse)
         uses.append(used)
     for run in runs:
         _reject_lost_changes(run, state, before, refuse)
@@ -271,7 +271,7 @@ def symbolic_branch(
             else:
                 with lifted(inner):
                     outcome = _run(branch, state, before)
-                    objects.keep(refuse)
+                    objects.reject_changes(refuse)
                     outcome.pad(plan.padding)
                     results = [_as_output(outcome, output, inner) for output in plan.outputs]
             return tuple(separate([*results, *(inner[key] for key in operands.written)], given))

@@ -18,11 +18,8 @@ import torch
 
 from fxonnx_translations._torch_compat import TreeSpec, pytree
 
-from ...._context_values import active
 from ...._user_files import is_user_file
-from ...inputs.preserve import Snapshot
 from ...inputs.pytree_objects import slot_names
-from ...suspicions.departures import DepartureKind, record_departure
 from ..transformer import PREFIX, Site
 from .growing_lists import ChunkedList, GrowingList, Parts
 from .sequences import StackedList
@@ -76,7 +73,6 @@ class Objects:
         self._iterators: list[tuple[Any, Any]] = []
         self._globals: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
         self._stacked: list[tuple[StackedList, list[Any]]] = []
-        self._lasting: list[Any] = []  # what outlives a call
         self._seen: dict[int, Any] = {}
         self._pending: list[Any] = list(functions)
         while self._pending and len(self._seen) < _LARGEST:
@@ -129,9 +125,7 @@ class Objects:
                 content = _content(cell)
                 self._cells.append((cell, content, name))
                 self._pending.append(content)
-        defaults = (*(found.__defaults__ or ()), *(found.__kwdefaults__ or {}).values())
-        self._pending += defaults
-        self._lasting += defaults
+        self._pending += (*(found.__defaults__ or ()), *(found.__kwdefaults__ or {}).values())
         if found.__dict__:
             self._attributes.append((found.__dict__, dict(found.__dict__), found))
         # A replaced function refers to its replacement by a constant.
@@ -144,10 +138,8 @@ class Objects:
             value = variables.get(name)
             if isinstance(value, (FunctionType, *_CONTAINERS)) or _is_of_user(type(value)):
                 self._pending.append(value)
-                self._lasting.append(value)
 
     def _visit_module(self, found: torch.nn.Module) -> None:
-        self._lasting.append(found)
         for tensors in (vars(found), found._buffers, found._parameters):
             self._attributes.append((tensors, dict(tensors), found))
         self._pending += (
@@ -159,26 +151,6 @@ class Objects:
     def contains(self, value: Any) -> bool:
         """Whether an object is one of these."""
         return id(value) in self._seen
-
-    def keep(self, refuse: Refuse) -> None:
-        """Reject changes, except for values that a run adds to objects which the call has made: these are taken away.
-
-        Each run of a branch begins without them, and what follows the branches computes them again: a method that
-        keeps its result in its object, for example. The proof compares the program with the model in each branch.
-        """
-        tables = [(owner, *pair) for *pair, owner in self._attributes if not isinstance(owner, FunctionType)]
-        tables += [(one, one, items) for one, items in self._containers if isinstance(one, dict)]
-        added = [(owner, current, current.keys() - before.keys()) for owner, current, before in tables]
-        added = [each for each in added if each[-1]]
-        model = active(Snapshot) if added else None
-        lasting = Objects(self._lasting) if added else self
-        if model is not None and len(lasting._seen) < _LARGEST:
-            for owner, current, names in added:
-                if id(owner) not in model.seen and not lasting.contains(owner):
-                    record_departure(DepartureKind.REWRITTEN, "a value that a branch keeps in an object")
-                    for name in names:
-                        del current[name]
-        self.reject_changes(refuse)
 
     def reject_changes(self, refuse: Refuse) -> None:
         """Reject changes, and restore the content that they replaced."""
