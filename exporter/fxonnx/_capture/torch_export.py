@@ -35,7 +35,7 @@ from .constraints.guard_recorder import recorded_guards
 from .constraints.size_forms import canonical_sizes
 from .constraints.specialized_dims import specialized_dims_error
 from .data_dependence.checks import OTHER_HINT, is_data_dependent
-from .eager_runs import eager_failure, hooks_for_model_only, user_line
+from .eager_runs import eager_failure, hooks_for_model_only, preserved_random_states, user_line
 from .edges import answered_beside_data_edges, answered_beside_edges
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms, recorded_forward
 from .inputs.converted_inputs import restore_frozen, stacked_results, with_pieces
@@ -256,6 +256,8 @@ def _run_torch_export(
         # TorchDynamo calls the functions without their caches itself.
         without_traced_results() if strict else uncached_sizes(),
         held_in_buffers(model, plan.states),
+        # The first capture of a process in strict mode draws numbers.
+        preserved_random_states(),
         preserve_model(model, inputs.tensors) as snapshot,
         meta_as_cpu(model, inputs) as inputs,
         tracing(model),

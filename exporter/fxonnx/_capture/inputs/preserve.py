@@ -526,7 +526,7 @@ def preserve_model(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> I
     Covers the attributes of all submodules, the containers and plain objects they hold, the values of tensors that are
     plain attributes, ``requires_grad``, hooks and versions of all tensors, and attributes of the inputs; besides the
     model, the attributes of its classes, the variables that its functions share, the generators of random numbers of
-    Python, NumPy and torch, the grad mode and the default dtype.
+    Python and NumPy, the grad mode and the default dtype.
 
     Args:
         model: The user's model.
@@ -539,15 +539,12 @@ def preserve_model(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> I
     snapshot.take()
     marks = [(tensor, dict(vars(tensor))) for tensor in tensors]
     grad_mode, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
-    # The first capture of a process in strict mode draws numbers.
-    generator = torch.default_generator.get_state()
     try:
         with _own_parametrizations(), undone_in_forks(snapshot.restore):
             yield snapshot
     finally:
         torch.set_grad_enabled(grad_mode)
         torch.set_default_dtype(dtype)
-        torch.default_generator.set_state(generator)
         snapshot.restore()
         for tensor, attributes in marks:
             _refill(vars(tensor), attributes)
