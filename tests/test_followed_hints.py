@@ -72,9 +72,16 @@ def _masked_items(x: torch.Tensor) -> Any:
 
 def _items_and_list(x: torch.Tensor) -> Any:
     items = [x, x]
-    if x.sum() > 0:
-        items[0] = x * 2
-        items = [x, items[1]]
+    while items[1].sum() > 1:
+        items[0] = items[0] * 2
+        items = [items[0], items[1] / 2]
+    return items[0] + items[1]
+
+
+def _list_only(x: torch.Tensor) -> Any:
+    items = [x, x]
+    while items[1].sum() > 1:
+        items = [items[0] * 2, items[1] / 2]
     return items[0] + items[1]
 
 
@@ -440,7 +447,7 @@ FOLLOWED: dict[str, _Step] = {
         {},
     ),
     "compute all items and select those": (_branch_of_counts, _masked_items, {}),
-    "assign a new value only": (_items_and_list, lambda x: torch.where(x.sum() > 0, x + x, x * 2), {}),
+    "assign a new value only": (_items_and_list, _list_only, {}),
     "refer to the list as": (_two_names, _one_name, N),
     "write to a clone() of the tensor": (_written_view, _written_clone, {}),
     "or compute a new one: y = y + 1": (_written_later, _computed_later, N),

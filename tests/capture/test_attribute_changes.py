@@ -22,6 +22,7 @@ from fxonnx._capture.suspicions import attribute_changes
 X = torch.randn(2, 4)
 TOTAL = 0
 HISTORY: list[int] = []
+KEPT: list[torch.Tensor] = []
 
 
 class Number(nn.Module):
@@ -199,6 +200,37 @@ def test_state_in_attributes_is_a_warning_and_restored(build: Callable[[], nn.Mo
     assert json.loads(program.model.metadata_props["pkg.fxonnx.lost_updates"]) == [path.replace("\\", "")]
     with pytest.raises(StateError, match="forward changes Python attributes"):
         fxonnx.export(model, (X,), state="error")
+
+
+def counted(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return function(x)
+
+    return run
+
+
+@counted
+def adds_one(x: torch.Tensor) -> torch.Tensor:
+    HISTORY.append(1)
+    return x + len(HISTORY)
+
+
+@counted
+def keeps(x: torch.Tensor) -> torch.Tensor:
+    KEPT.append(x)
+    return x * len(KEPT)
+
+
+class Decorated(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return keeps(adds_one(x))
+
+
+def test_state_of_several_functions_with_one_decorator_is_restored() -> None:
+    before = list(HISTORY)
+    with pytest.warns(UserWarning, match=r"'HISTORY': (?s:.*)'KEPT': "):
+        fxonnx.export(Decorated(), (X,))
+    assert (before, []) == (HISTORY, KEPT)
 
 
 def test_a_variable_of_an_enclosing_function_is_state() -> None:

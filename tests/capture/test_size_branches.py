@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -195,12 +196,6 @@ def put(box: Box, value: torch.Tensor) -> torch.Tensor:
     return value
 
 
-def asks_what_a_branch_keeps(x: torch.Tensor) -> torch.Tensor:
-    box = Box()
-    y = put(box, x * 2) if x.sum() > 0 else x
-    return y + getattr(box, "value", x * 0)
-
-
 class OfModel(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -212,19 +207,6 @@ class OfModel(nn.Module):
 
 def put_by_data(box: Box, x: torch.Tensor) -> torch.Tensor:
     return put(box, x * 2) if x.sum() > 0 else x
-
-
-def asks_after_a_branch_that_none_may_take(x: torch.Tensor) -> torch.Tensor:
-    box = Box()
-    y = put(box, x * 5) if x.sum() > 1e7 else x
-    return y + getattr(box, "value", x * 0)
-
-
-@pytest.mark.parametrize("function", [asks_what_a_branch_keeps, asks_after_a_branch_that_none_may_take])
-def test_a_branch_that_keeps_a_value_in_an_object_is_refused(function: Callable[..., Any]) -> None:
-    """Later code may ask for it, also where no run of the proof takes both."""
-    with pytest.raises(fxonnx.CaptureError, match="it changes the attribute 'value' of Box in a call"):
-        fxonnx.export(Function(function), (torch.rand(4, 3),), dynamic_shapes=({0: "n"},))
 
 
 BOX = Box()
@@ -243,7 +225,71 @@ def counts_in_an_object(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return z + box.value
 
 
-def test_a_branch_on_sizes_that_changes_an_object_is_a_limit() -> None:
-    module, example = Function(counts_in_an_object), (torch.rand(4, 3), torch.rand(6, 3))
-    program = fxonnx.export(module, example, dynamic_shapes=({0: "n"}, {0: "m"}))
-    assert [one.text for one in program.record.constraints if one.narrows] == ["m != n"]
+@dataclass
+class Root:
+    a: torch.Tensor
+
+    def dense(self) -> torch.Tensor:
+        return self.a @ self.a.T
+
+
+@dataclass
+class Product(Root):
+    b: torch.Tensor
+
+    def dense(self) -> torch.Tensor:
+        return self.a @ self.b.T * 2
+
+
+class Lazy:
+    """A product that is computed when it is asked for, and kept."""
+
+    def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        self.x, self.y = x, y
+        self.kept: dict[str, Root] = {}
+
+    def operator(self) -> Root:
+        if "operator" not in self.kept:
+            self.kept["operator"] = self.chosen()
+        return self.kept["operator"]
+
+    def chosen(self) -> Root:
+        if self.x.size() == self.y.size() and torch.equal(self.x, self.y):
+            return Root(self.x)
+        return Product(self.x, self.y)
+
+
+def computes_when_asked(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    lazy = Lazy(x, y)
+    return lazy.operator().dense() + lazy.operator().a.sum()
+
+
+def asks_what_a_branch_keeps(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    box = Box()
+    z = put(box, x * 2) if y.sum() > 0 else x
+    return z + getattr(box, "value", x * 0)
+
+
+def asks_after_a_branch_that_none_may_take(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    box = Box()
+    z = put(box, x * 5) if x.sum() > 1e7 else y.sum() + x
+    return z + getattr(box, "value", x * 0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [computes_when_asked, asks_what_a_branch_keeps, asks_after_a_branch_that_none_may_take, counts_in_an_object],
+)
+def test_branches_that_change_an_object_of_the_call_go_on_to_its_end(
+    function: Callable[..., Any], tmp_path: Path
+) -> None:
+    module, path = Function(function), tmp_path / "m.onnx"
+    example = torch.rand(4, 3), torch.rand(6, 3)
+    program = fxonnx.export(module, example, path, dynamic_shapes=({0: "n"}, {0: "m"}))
+    assert not [one for one in program.record.constraints if one.narrows]
+    session = onnxruntime.InferenceSession(path)
+    for n, m in ((4, 6), (1, 1), (3, 3), (7, 7), (9, 2)):
+        for x in (torch.randn(n, 3), torch.rand(n, 3) * 1e8):
+            for y in (torch.rand(m, 3), -torch.rand(m, 3), x if n == m else torch.ones(m, 3)):
+                (found,) = session.run(None, {"x": x.numpy(), "y": y.numpy()})
+                torch.testing.assert_close(torch.from_numpy(found), module(x, y), atol=1e-4, rtol=1e-4)

@@ -368,7 +368,7 @@ class _Search:
         self._methods: dict[str, list[FunctionType]] = {}
         self._classes: set[type] = set()
         self._pending: list[FunctionType] = []
-        self._found: dict[CodeType, FunctionType] = {}
+        self._found: dict[CodeType | FunctionType, FunctionType] = {}
 
     def add_module(self, module: torch.nn.Module) -> None:
         """Add the methods, hooks and attributes of a module of the model."""
@@ -401,8 +401,10 @@ class _Search:
             for function in pending:
                 code = function.__code__
                 is_distant = depth >= _INSTALLED_DEPTH and "site-packages" in code.co_filename
-                if code not in self._found and not is_distant and is_user_code(code, function.__globals__):
-                    self._found[code] = function
+                # Functions of one decorator have the same code.
+                key = function if function.__closure__ else code
+                if key not in self._found and not is_distant and is_user_code(code, function.__globals__):
+                    self._found[key] = function
                     self._read(function)
             depth += 1
         return list(self._found.values())

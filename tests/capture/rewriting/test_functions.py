@@ -409,7 +409,7 @@ class _Rescaled(torch.nn.Module):
 @pytest.mark.parametrize("change", ["grow", "longest"])
 def test_attributes_changed_by_calls(change: str) -> None:
     model = _Rescaled(change).eval()
-    message = r"it changes the attribute 'longest' of _Rescaled in a call(?s:.*)self\.longest = "
+    message = r"it assigns the attribute 'longest' of _Rescaled in a call(?s:.*)self\.longest = "
     with pytest.raises(CaptureError, match=message):
         fxonnx.export(model, (signs(4)[0],))
     assert model.longest == 4

@@ -327,7 +327,8 @@ class Rewriting:
     def _with_end(self) -> tuple[Rewriting, str]:
         """Let the branches of a condition that cannot be an operator go on to the end of its function.
 
-        If their results differ in type as well, it is the end of the caller, and so on.
+        If their results differ in type as well, or they change an object that the caller has made, it is the end of the
+        caller, and so on.
         """
         conditions, running = list(self.log.refused), list(filter(None, map(self._function, self.log.callers)))
         if not conditions or not is_refusal(self.last):
@@ -339,12 +340,19 @@ class Rewriting:
             inner = next((at for at, each in enumerate(running) if each.__code__ is new[0]), len(running))
             ends[new] = tuple(running[inner:])
         code, line = conditions[0] if new is None else new
-        if ends == self.ends or not ends[code, line]:
+        known = dict(self.functions)
+        if ends == self.ends:
+            raise self.refusal or self.last
+        made = None
+        while ends[code, line] and made is None:
+            end = ends[code, line][0]
+            made = known.get(end) or _if_transformed(end, self.log)
+            ends[code, line] = ends[code, line][made is None :]
+        if made is None:
             raise self.refusal or self.last
         refusal = self.refusal if new is None else self.last
         self.log.forked[code].add(line)
-        end, known = ends[code, line][0], [function for function, _ in self.functions]
-        added = () if end in known else ((end, _transformed(end, self.log)),)
+        added = () if end in known else ((end, made),)
         change = f"the branches at {code.co_filename}:{line} go on to the end of {end.__code__.co_name}"
         return replace(self, functions=(*self.functions, *added), ends=ends, refusal=refusal), change
 
@@ -519,7 +527,10 @@ def _function_of_frame(frames: Sequence[FrameType], known: Collection[int]) -> F
     code = found.f_code
     if code.co_name == "<lambda>":
         return None
-    return _named_function(found, known) or _function_of_code(code, known)
+    function = _named_function(found, known) or _function_of_code(code, known)
+    # The body of a loop has no source of its own.
+    is_body = function is not None and function.__qualname__.rpartition(".")[2].startswith(PREFIX)
+    return None if is_body else function
 
 
 def _named_function(frame: FrameType, known: Collection[int]) -> FunctionType | None:
@@ -540,6 +551,14 @@ def _named_function(frame: FrameType, known: Collection[int]) -> FunctionType | 
 
 def _defines(outer: CodeType, inner: CodeType) -> bool:
     return any(item is inner or _defines(item, inner) for item in outer.co_consts if isinstance(item, CodeType))
+
+
+def _if_transformed(function: FunctionType, log: RewriteLog) -> FunctionType | None:
+    """The transformed form of a function; None if there is none, such as of a lambda beside another in its line."""
+    try:
+        return _transformed(function, log)
+    except CaptureError:
+        return None
 
 
 def _transformed(function: FunctionType, log: RewriteLog) -> FunctionType:

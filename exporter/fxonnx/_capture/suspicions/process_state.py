@@ -82,8 +82,9 @@ class ProcessState:
             functions += [(value, type(module)) for value in own]
         while functions:
             function, kind = functions.pop()
-            if id(function.__code__) not in self._seen:
-                self._seen.add(id(function.__code__))
+            # Functions of one decorator have the same code.
+            if id(function) not in self._seen:
+                self._seen.add(id(function))
                 yield from self._take_variables(function, kind, functions)
 
     def _take_variables(

@@ -46,7 +46,7 @@ from .sequences import (
     replacement_of,
     truth,
 )
-from .state import State, read_value, unchanged_objects
+from .state import CHANGES, State, read_value, unchanged_objects
 from .values import UNBOUND, as_condition, is_dynamic_size, is_symbolic, is_undecided, observed
 
 __all__ = ["SIZE_BRANCH", "Helpers", "Rewrite"]
@@ -412,7 +412,8 @@ class Helpers:
                 f"  at: {Path(self._file).name}:{site.line} in {self._function}"
             )
             self._refusals.append((message, hint))
-            if is_branch and hint.startswith(SAME_TYPE):
+            # An object that is changed may be one of a caller's call, which each branch makes again.
+            if is_branch and (hint.startswith(SAME_TYPE) or problem.startswith(CHANGES)):
                 self._refused(site.line, is_inner=True)
             raise CaptureError(message, hint=hint)
 

@@ -26,6 +26,7 @@ from .sequences import StackedList
 from .values import UNBOUND, Refuse
 
 __all__ = [
+    "CHANGES",
     "Objects",
     "Slot",
     "State",
@@ -37,6 +38,8 @@ __all__ = [
 ]
 
 
+CHANGES = "it changes"
+"""The beginning of the problems of branches that change objects which a call of the model may have made."""
 _ARRAYS = (np.ndarray, array)
 _CONTAINERS = (list, dict, set, deque, bytearray, *_ARRAYS)
 _VALUES = (bool, int, float, complex, str, bytes)
@@ -163,28 +166,29 @@ class Objects:
         """Problem and hint of the first difference from the recorded content; None without one."""
         for current, previous, owner in self._attributes:
             for name in _differences(current, previous):
-                if previous.get(name, UNBOUND) is not None or not isinstance(owner, torch.nn.Module):
+                is_of_module = isinstance(owner, torch.nn.Module)
+                if previous.get(name, UNBOUND) is not None or not is_of_module:
+                    kind = getattr(owner, "__name__", type(owner).__name__)
                     return (
-                        f"it changes the attribute {name!r} of {getattr(owner, '__name__', type(owner).__name__)} "
-                        "in a call",
+                        f"{'it assigns' if is_of_module else CHANGES} the attribute {name!r} of {kind} in a call",
                         f"assign it in the branch itself: self.{name} = ...",
                     )
         for cell, content, name in self._cells:
             if not _is_same(_content(cell), content):
                 return (
-                    f"it changes the variable {name!r} of an enclosing function in a call",
+                    f"{CHANGES} the variable {name!r} of an enclosing function in a call",
                     f"return the new value, and assign it in the branch itself: {name} = ...",
                 )
         for variables, previous in self._globals.values():
             for name in _differences(variables, previous):
                 if name != _WARNED:
-                    return f"it changes the global variable {name!r}", "use a local variable"
+                    return f"it assigns the global variable {name!r}", "use a local variable"
         parts = ((found.parts, items) for found, items in self._stacked)
         for container, items in (*self._containers, *parts):
             if not has_items(container, items):
                 kind = f"{'an' if isinstance(container, _ARRAYS) else 'a'} {type(container).__name__}"
                 return (
-                    f"it changes {kind} in a call, or in a way that is not supported",
+                    f"{CHANGES} {kind} in a call, or in a way that is not supported",
                     "assign a new value in the branch itself, such as items = [*items, item]",
                 )
         for iterator, position in self._iterators:
