@@ -19,6 +19,9 @@ import fxonnx
 from fxonnx import CaptureError, StateError
 from fxonnx._capture.suspicions import attribute_changes
 
+from . import helpers_with_state
+from .helpers_with_state import adds_the_last
+
 X = torch.randn(2, 4)
 TOTAL = 0
 HISTORY: list[int] = []
@@ -231,6 +234,35 @@ def test_state_of_several_functions_with_one_decorator_is_restored() -> None:
     with pytest.warns(UserWarning, match=r"'HISTORY': (?s:.*)'KEPT': "):
         fxonnx.export(Decorated(), (X,))
     assert (before, []) == (HISTORY, KEPT)
+
+
+class Appends(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return helpers_with_state.appends(x)
+
+
+class AddsTheLast(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return adds_the_last(x)
+
+
+class Counts(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return helpers_with_state.counts(x)
+
+
+class Numbered(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return helpers_with_state.Box.numbered(x)
+
+
+@pytest.mark.parametrize("build", [Appends, AddsTheLast, Counts, Numbered])
+def test_state_of_functions_in_another_file_is_a_warning_and_restored(build: Callable[[], nn.Module]) -> None:
+    with pytest.warns(UserWarning, match=r"changes Python attributes(?s:.*)helpers_with_state\.py:\d+"):
+        program = fxonnx.export(build(), (X,))
+    state = helpers_with_state
+    assert (state.NOTES, state.COUNT, state.BOX.value, state.Box.made) == ([], 0, 0, 0)
+    torch.testing.assert_close(program(X)[0], X)
 
 
 def test_a_variable_of_an_enclosing_function_is_state() -> None:

@@ -39,10 +39,17 @@ class SourceFiles:
             self._classes.setdefault(owner.__module__, set()).add(owner.__name__)
 
     @cached_property
+    def _functions(self) -> list[FunctionType]:
+        """The functions that forward may call."""
+        return reachable_functions(self._modules)
+
+    @cached_property
     def _trees(self) -> dict[str, ast.Module | None]:
-        """Map each file to its parsed source without other classes; None if it has no source."""
+        """Map each file to its parsed source, without classes that are not the model's; None if it has no source."""
         found: dict[str, ast.Module | None] = {}
-        for name, classes in self._classes.items():
+        # Of installed packages, those that define the classes are enough files to read.
+        own = (each for each in self._functions if "site-packages" not in each.__code__.co_filename)
+        for name, classes in {**{each.__module__: set() for each in own}, **self._classes}.items():
             module: Any = sys.modules.get(name)
             file = getattr(module, "__file__", None)
             if name == "builtins" or (file is not None and not is_user_file(file)):
@@ -51,6 +58,9 @@ class SourceFiles:
                 tree = ast.parse(inspect.getsource(module))
             except (OSError, TypeError, SyntaxError):
                 found[file or name] = None
+                continue
+            if not classes:
+                found[file or name] = tree
                 continue
             if classes.isdisjoint(_class_names(tree)):
                 # Classes made by ``exec`` have the name of a module that does not define them.
@@ -83,7 +93,7 @@ class SourceFiles:
     @cached_property
     def _reachable(self) -> frozenset[tuple[str, int]]:
         """The files and first lines of the functions that forward may call."""
-        codes = [code for function in reachable_functions(self._modules) for code in codes_of(function.__code__)]
+        codes = [code for function in self._functions for code in codes_of(function.__code__)]
         return frozenset((code.co_filename, code.co_firstlineno) for code in codes)
 
     def changing_line(self, name: str, code: Collection[CodeType]) -> SourceLine | None:

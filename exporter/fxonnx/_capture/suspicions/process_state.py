@@ -8,9 +8,10 @@ from __future__ import annotations
 import dis
 import pickle
 import random
+import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ from torch.export import ExportedProgram
 from fxonnx_translations._torch_compat import DisableTorchFunction, OpOverload, no_dispatch, pytree
 
 from ..._context_values import activated, active
+from ..._user_files import is_user_file
 from ..._warnings import warn_user
 from ...errors import CaptureError
 from ..constraints.guard_recorder import line_of_node
@@ -66,14 +68,8 @@ class ProcessState:
         modules = list(model.modules())
         for kind in dict.fromkeys(map(type, modules)):
             for owner in kind.__mro__:
-                if id(owner) not in self._seen and not owner.__module__.startswith(("torch.", "builtins")):
-                    self._seen.add(id(owner))
-                    values = {name: value for name, value in vars(owner).items() if _is_data(name, value)}
-                    self.classes.append((owner, values))
-                    for name, value in values.items():
-                        if isinstance(value, _CONTAINERS):
-                            self.variables[id(value)] = f"{owner.__name__}.{name}"
-                            yield value
+                if not owner.__module__.startswith(("torch.", "builtins")):
+                    yield from self._take_class(owner)
             forward: Any = getattr(kind, "forward", None)
             if isinstance(forward, types.FunctionType) and not kind.__module__.startswith("torch."):
                 functions.append((forward, kind))
@@ -87,6 +83,18 @@ class ProcessState:
                 self._seen.add(id(function))
                 yield from self._take_variables(function, kind, functions)
 
+    def _take_class(self, owner: type) -> Iterator[Any]:
+        """Record the variables of a class."""
+        if id(owner) in self._seen:
+            return
+        self._seen.add(id(owner))
+        values = {name: value for name, value in vars(owner).items() if _is_data(name, value)}
+        self.classes.append((owner, values))
+        for name, value in values.items():
+            if isinstance(value, _CONTAINERS):
+                self.variables[id(value)] = f"{owner.__name__}.{name}"
+                yield value
+
     def _take_variables(
         self, function: types.FunctionType, kind: type, functions: list[tuple[types.FunctionType, type]]
     ) -> Iterator[Any]:
@@ -94,16 +102,21 @@ class ProcessState:
         code, variables = function.__code__, function.__globals__
         # The code of a rewritten function calls its replacement, a constant.
         functions += [(item, kind) for item in code.co_consts if type(item) is types.FunctionType]
-        for name in _names(code):
-            value = variables.get(name, ABSENT)
+        names = _names(code)
+        for name, value in _referred(names, variables):
             if value is ABSENT:
-                method = getattr(kind, name, None)
-                if type(method) is types.FunctionType and not method.__module__.startswith("torch."):
-                    functions.append((method, kind))
+                functions += [(method, kind) for method in _methods(kind, (name,))]
             elif type(value) is types.FunctionType:
-                if value.__module__ == function.__module__:
+                if value.__module__ == function.__module__ or _is_own(value.__module__):
                     functions.append((value, kind))
-            elif type(value) in _CONTAINERS or type(value).__module__ == function.__module__:
+            elif isinstance(value, type):
+                if value.__module__ == function.__module__ or _is_own(value.__module__):
+                    functions += [(method, value) for method in _methods(value, names)]
+                    yield from self._take_class(value)
+            elif type(value) in _CONTAINERS or (
+                type(value).__module__ == function.__module__ or _is_own(type(value).__module__)
+            ):
+                functions += [(method, type(value)) for method in _methods(type(value), names)]
                 self.variables[id(value)] = name
                 yield value
         for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
@@ -163,6 +176,31 @@ def _names(code: types.CodeType) -> dict[str, None]:
         if isinstance(item, types.CodeType):
             found |= _names(item)
     return found
+
+
+def _referred(names: Iterable[str], variables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The values of names, in the user's own modules as well, ``ABSENT`` without one."""
+    for name in names:
+        value = variables.get(name, ABSENT)
+        if type(value) is types.ModuleType:
+            own = vars(value) if _is_own(value.__name__) else {}
+            yield from ((each, own[each]) for each in names if each in own)
+        else:
+            yield name, value
+
+
+def _methods(kind: type, names: Iterable[str]) -> Iterator[types.FunctionType]:
+    """The methods of a class that are not torch's."""
+    found = (getattr(kind, name, None) for name in names)
+    for method in (getattr(each, "__func__", each) for each in found):
+        if type(method) is types.FunctionType and not method.__module__.startswith("torch."):
+            yield method
+
+
+def _is_own(module: str) -> bool:
+    """Whether a module is a file of the user, of no installed package."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return isinstance(file, str) and "site-packages" not in file and is_user_file(file)
 
 
 def _is_data(name: str, value: Any) -> bool:
