@@ -11,7 +11,7 @@ import random
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,8 +36,10 @@ __all__ = [
     "draw",
     "draw_at_run_time",
     "drawn_numbers_are_constant",
+    "is_own_module",
     "manual_seed",
     "process_generators",
+    "referred",
     "reject_generators",
     "set_state",
     "state_of",
@@ -48,7 +50,7 @@ __all__ = [
 ABSENT = object()
 """The value of a variable that does not exist."""
 
-_STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
+_STORE_GLOBAL, _STORE_ATTR = dis.opmap["STORE_GLOBAL"], dis.opmap["STORE_ATTR"]
 _CONTAINERS = (dict, list, set, deque)
 
 
@@ -103,18 +105,18 @@ class ProcessState:
         # The code of a rewritten function calls its replacement, a constant.
         functions += [(item, kind) for item in code.co_consts if type(item) is types.FunctionType]
         names = _names(code)
-        for name, value in _referred(names, variables):
+        for name, value in referred(names, variables):
             if value is ABSENT:
                 functions += [(method, kind) for method in _methods(kind, (name,))]
             elif type(value) is types.FunctionType:
-                if value.__module__ == function.__module__ or _is_own(value.__module__):
+                if value.__module__ == function.__module__ or is_own_module(value.__module__):
                     functions.append((value, kind))
             elif isinstance(value, type):
-                if value.__module__ == function.__module__ or _is_own(value.__module__):
+                if value.__module__ == function.__module__ or is_own_module(value.__module__):
                     functions += [(method, value) for method in _methods(value, names)]
                     yield from self._take_class(value)
             elif type(value) in _CONTAINERS or (
-                type(value).__module__ == function.__module__ or _is_own(type(value).__module__)
+                type(value).__module__ == function.__module__ or is_own_module(type(value).__module__)
             ):
                 functions += [(method, type(value)) for method in _methods(type(value), names)]
                 self.variables[id(value)] = name
@@ -123,11 +125,12 @@ class ProcessState:
             if isinstance(value, _CONTAINERS):
                 self.variables[id(value)] = f"a default value of {function.__name__}"
                 yield value
-        if _STORE_GLOBAL in code.co_code[::2]:
-            for step in dis.get_instructions(code):
-                if step.opcode == _STORE_GLOBAL:
-                    name = step.argval
-                    self.names.setdefault((id(variables), name), (variables, variables.get(name, ABSENT)))
+        for name in _stored(code, _STORE_GLOBAL):
+            self.names.setdefault((id(variables), name), (variables, variables.get(name, ABSENT)))
+        for module in (variables.get(name) for name in names):
+            if type(module) is types.ModuleType and is_own_module(module.__name__):
+                for name in _stored(code, _STORE_ATTR):
+                    self.names.setdefault((id(vars(module)), name), (vars(module), vars(module).get(name, ABSENT)))
         for cell, name in zip(function.__closure__ or (), code.co_freevars, strict=True):
             try:
                 value = cell.cell_contents
@@ -178,12 +181,18 @@ def _names(code: types.CodeType) -> dict[str, None]:
     return found
 
 
-def _referred(names: Iterable[str], variables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _stored(code: types.CodeType, opcode: int) -> Iterator[str]:
+    """The names that an instruction of a function assigns."""
+    if opcode in code.co_code[::2]:
+        yield from (step.argval for step in dis.get_instructions(code) if step.opcode == opcode)
+
+
+def referred(names: Collection[str], variables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The values of names, in the user's own modules as well, ``ABSENT`` without one."""
     for name in names:
         value = variables.get(name, ABSENT)
         if type(value) is types.ModuleType:
-            own = vars(value) if _is_own(value.__name__) else {}
+            own = vars(value) if is_own_module(value.__name__) else {}
             yield from ((each, own[each]) for each in names if each in own)
         else:
             yield name, value
@@ -197,7 +206,7 @@ def _methods(kind: type, names: Iterable[str]) -> Iterator[types.FunctionType]:
             yield method
 
 
-def _is_own(module: str) -> bool:
+def is_own_module(module: str) -> bool:
     """Whether a module is a file of the user, of no installed package."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return isinstance(file, str) and "site-packages" not in file and is_user_file(file)

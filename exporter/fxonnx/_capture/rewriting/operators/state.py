@@ -20,6 +20,7 @@ from fxonnx_translations._torch_compat import TreeSpec, pytree
 
 from ...._user_files import is_user_file
 from ...inputs.pytree_objects import slot_names
+from ...suspicions.process_state import is_own_module, referred
 from ..transformer import PREFIX, Site
 from .growing_lists import ChunkedList, GrowingList, Parts
 from .sequences import StackedList
@@ -136,9 +137,11 @@ class Objects:
         variables = found.__globals__
         if not is_user_file(found.__code__.co_filename):
             return
-        self._globals.setdefault(id(variables), (variables, dict(variables)))
-        for name in _global_names(found.__code__):
-            value = variables.get(name)
+        names = dict.fromkeys(_global_names(found.__code__))
+        modules = [value for value in map(variables.get, names) if type(value) is ModuleType]
+        for each in (variables, *(vars(module) for module in modules if is_own_module(module.__name__))):
+            self._globals.setdefault(id(each), (each, dict(each)))
+        for _, value in referred(names, variables):
             if isinstance(value, (FunctionType, *_CONTAINERS)) or _is_of_user(type(value)):
                 self._pending.append(value)
 
