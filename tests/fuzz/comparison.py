@@ -95,7 +95,7 @@ def is_stable(program: Program, sizes: Sizes, expected: Sequence[torch.Tensor], 
     """
     changes: tuple[dict[str, Any], ...] = (
         *({"double": True}, {"other_layout": True}),
-        *({"mode": _ContiguousConvolutions()}, {"mode": _RoundedSaturation()}),
+        *({"mode": _ContiguousConvolutions()}, {"mode": _Rounded()}, {"mode": _Rounded(1)}, {"mode": _Rounded(-1)}),
     )
     for change in changes:
         if "as_strided" in program.model_source and "other_layout" in change:
@@ -125,8 +125,16 @@ class _ContiguousConvolutions(TorchFunctionMode):
         return result.contiguous() if is_convolution else result
 
 
-class _RoundedSaturation(TorchFunctionMode):
-    """A mode that rounds the results of saturating and centering functions, so that those next to 1 are 1, and next to 0, 0."""
+class _Rounded(TorchFunctionMode):
+    """A mode that rounds the results of saturating and centering functions, so that those next to 1 are 1, and next to 0, 0.
+
+    Args:
+        direction: 1 for numbers that are larger by a rounding error of a kernel, -1 for smaller ones.
+    """
+
+    def __init__(self, direction: int = 0) -> None:
+        super().__init__()
+        self._direction = direction
 
     def __torch_function__(
         self,
@@ -138,7 +146,9 @@ class _RoundedSaturation(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if getattr(func, "__name__", "") not in _SATURATING:
             return result
-        return pytree.tree_map_only(torch.Tensor, lambda value: (value * 2**21).round() / 2**21, result)
+        return pytree.tree_map_only(
+            torch.Tensor, lambda value: ((value * 2**21).round() + self._direction) / 2**21, result
+        )
 
 
 class _NaNOperands(TorchFunctionMode):
