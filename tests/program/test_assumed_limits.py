@@ -92,3 +92,21 @@ def test_a_branch_on_the_size_is_no_assumption() -> None:
         program = fxonnx.export(model, (torch.rand(4, 1, 4),), dynamic_shapes=({0: "n"},))
     with pytest.raises(fxonnx.ArgumentError, match="n != 1"):
         program(torch.rand(1, 1, 4))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_one_element_of_another_dim_does_not_hide_a_limit(batch: int) -> None:
+    """At one column, the axis of the rows is as good as that of the columns."""
+    model, x = Function(lambda x: x.squeeze(0).unflatten(0, (-1, 1))), torch.rand(batch, 1)
+    shapes = ({0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC},)
+    if batch == 1:
+        with pytest.raises(fxonnx.CaptureError, match=r"requires x\.shape\[0\] != 1, but the example has"):
+            fxonnx.export(model, (x,), dynamic_shapes=shapes)
+        return
+    with pytest.warns(UserWarning, match="!= 1"):
+        program = fxonnx.export(model, (x,), dynamic_shapes=shapes)
+    for rows, columns in ((2, 1), (4, 5)):
+        y = torch.rand(rows, columns)
+        assert_close(program(y)[0], model(y))
+    with pytest.raises(fxonnx.ArgumentError, match="!= 1"):
+        program(torch.rand(1, 5))
