@@ -108,7 +108,7 @@ def _applied(plan: CapturePlan, model: torch.nn.Module) -> Iterator[_Observation
         recorded_function_calls(calls),
         recorded_list_results() as lists,
         recorded_departures() as departures,
-        rewritten_functions(plan.rewritten, plan.log) as memory,
+        rewritten_functions(plan.rewritten, plan.log, model) as memory,
         symbolic_integers(plan.integers.files, model),
         nullcontext() if values is None else concrete_values(values),
         # TorchDynamo traces the function that records masks.

@@ -422,7 +422,9 @@ class _Search:
                         self._add(vars(value)[attribute])
             else:
                 self._add(value)
-        for cell in function.__closure__ or ():
+        # The code of a rewritten function has a constant that refers to the original.
+        constants = [item for item in function.__code__.co_consts if type(item) is FunctionType]
+        for cell in (cell for each in (function, *constants) for cell in each.__closure__ or ()):
             try:
                 self._add(cell.cell_contents)
             except ValueError:  # noqa: PERF203 - a cell may be empty

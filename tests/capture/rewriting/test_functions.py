@@ -415,6 +415,74 @@ def test_attributes_changed_by_calls(change: str) -> None:
     assert model.longest == 4
 
 
+class _Marked(nn.Module):
+    """A part of a model that keeps notes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flag, self.last = 0, torch.zeros(0)
+        self.table: dict[str, int] = {}
+
+    def mark(self, x: torch.Tensor) -> torch.Tensor:
+        self.flag, self.table["mark"], self.last = 1, 2, x
+        return x * 2
+
+
+class _MarksAPart(nn.Module):
+    """A branch of ordinary values that marks a part; another one reads it after the branch."""
+
+    def __init__(self, reads: Callable[[_Marked], Any], *, is_listed: bool = False) -> None:
+        super().__init__()
+        self.parts, self.reads = nn.ModuleList([_Marked()]), reads
+        self.part = nn.Identity() if is_listed else _Marked()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        part: Any = self.part if isinstance(self.part, _Marked) else self.parts[0]
+        if x.sum() < 1e7:
+            x = part.mark(x)
+        return x * self.reads(part)
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+@pytest.mark.parametrize(
+    ("reads", "problem"),
+    [
+        (lambda part: 1 + part.flag, "it assigns the attribute 'flag' of _Marked in a call"),
+        (lambda part: part.table.get("mark", 1), "it changes a dict in a call"),
+    ],
+    ids=["attribute", "dict"],
+)
+def test_changes_of_a_part_that_are_read_are_refused(reads: Any, problem: str, is_listed: bool) -> None:
+    """The other branch, which no run of the proof takes, would find the part marked as well."""
+    model = _MarksAPart(reads, is_listed=is_listed).eval()
+    with pytest.raises(CaptureError, match=problem):
+        fxonnx.export(model, (signs(4)[0],))
+
+
+def test_changes_of_a_part_that_nothing_reads_are_no_changes() -> None:
+    model = _KeepsTheLast().eval()
+    x = signs(4)[0]
+    program = fxonnx.export(model, (x,))
+    for value in (x, -x, x * 1e8):
+        torch.testing.assert_close(program(value)[0], model(value))
+
+
+class _Noted(nn.Module):
+    def noted(self, x: torch.Tensor) -> torch.Tensor:
+        self.unread_note = x
+        return x * 2
+
+
+class _KeepsTheLast(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = _Noted()
+        self.part.unread_note = torch.zeros(0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.part.noted(x) if x.sum() < 1e7 else x
+
+
 class _Doubled(nn.Module):
     """A loop on a tensor's value in a submodule."""
 

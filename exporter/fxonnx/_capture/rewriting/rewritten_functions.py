@@ -20,11 +20,13 @@ from itertools import takewhile
 from types import CellType, CodeType, FrameType, FunctionType
 from typing import Any
 
+import torch
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from fxonnx_translations._torch_compat import DataDependentOutputException, UncapturedHigherOrderOpError
 
+from ..._context_values import activated
 from ..._user_files import is_user_file
 from ...errors import CaptureError
 from ..constraints.guard_recorder import GuardLog
@@ -32,6 +34,7 @@ from ..constraints.specialized_dims import SpecializedDimsError
 from ..edges import traced_size_branches
 from ..patches import Patch, applied, rewriting_patches
 from ..patches.patch import CodePatch, is_tracing, written
+from ..suspicions.attribute_uses import SourceFiles
 from ..suspicions.departures import Departure, DepartureKind
 from ..suspicions.handled_errors import BOUNDARY
 from ..user_code import REWRITTEN, Definition, compile_function, find_definition, running_definition
@@ -393,8 +396,8 @@ class Rewriting:
 
 
 @contextmanager
-def rewritten_functions(rewriting: Rewriting | None, log: GuardLog) -> Iterator[SharedMemory]:
-    """Run functions in their transformed form inside the context.
+def rewritten_functions(rewriting: Rewriting | None, log: GuardLog, model: torch.nn.Module) -> Iterator[SharedMemory]:
+    """Run functions of a model in their transformed form inside the context.
 
     The log receives the conditions on sizes of which both branches are captured. The context yields the tensors that
     share memory in eager torch and are copies in the program.
@@ -405,6 +408,8 @@ def rewritten_functions(rewriting: Rewriting | None, log: GuardLog) -> Iterator[
     rewriting.log.clear()
     with rewriting_patches(), ExitStack() as stack, recorded_memory() as memory:
         stack.enter_context(applied(_COND_PATCHES if rewriting.traces_branches else ()))
+        modules = list(model.modules())
+        stack.enter_context(activated(SourceFiles(dict.fromkeys(map(type, modules)), modules)))
         if rewriting.sizes:
             stack.enter_context(traced_size_branches(rewriting.sizes, log))
         for function, replacement in rewriting.functions:

@@ -85,7 +85,7 @@ class SourceFiles:
 
     def _may_run(self, file: str, path: Sequence[ast.AST]) -> bool:
         """Whether forward may run a node: not if it is in another function of the user's own file, such as ``main``."""
-        functions = [node for node in path if isinstance(node, ast.FunctionDef)]
+        functions = [node for node in path if isinstance(node, ast.FunctionDef | ast.Lambda)]
         if not self._modules or not functions or "site-packages" in file:
             return True
         return any((file, _first_line(node)) in self._reachable for node in functions)
@@ -119,8 +119,9 @@ class SourceFiles:
         return max(found, key=lambda entry: entry[:2])[2] if found else None
 
 
-def _first_line(node: ast.FunctionDef) -> int:
-    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+def _first_line(node: ast.FunctionDef | ast.Lambda) -> int:
+    decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else ()
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
 def methods_of(owner: object) -> list[CodeType]:

@@ -18,8 +18,10 @@ import torch
 
 from fxonnx_translations._torch_compat import TreeSpec, pytree
 
+from ...._context_values import active
 from ...._user_files import is_user_file
 from ...inputs.pytree_objects import slot_names
+from ...suspicions.attribute_uses import SourceFiles
 from ...suspicions.process_state import is_own_module, referred
 from ..transformer import PREFIX, Site
 from .growing_lists import ChunkedList, GrowingList, Parts
@@ -46,6 +48,8 @@ _CONTAINERS = (list, dict, set, deque, bytearray, *_ARRAYS)
 _VALUES = (bool, int, float, complex, str, bytes)
 _WARNED = "__warningregistry__"
 """The warnings that Python has shown for a module, which are no state of a model."""
+_PLAIN = (*_VALUES, type(None))
+_TABLES = ("_modules", "_buffers", "_parameters")
 _LARGEST = 20_000
 """Number of objects up to which they are compared."""
 
@@ -66,8 +70,7 @@ def unchanged_objects(functions: Sequence[Callable[..., Any]], refuse: Refuse) -
 class Objects:
     """The objects that functions refer to, with their content.
 
-    The children of modules are omitted: comparing all experts of a layer in the branch of each of them would be
-    quadratic.
+    Attributes of modules that no code reads are restored after a branch, and its changes of them are none.
     """
 
     def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
@@ -77,6 +80,7 @@ class Objects:
         self._iterators: list[tuple[Any, Any]] = []
         self._globals: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
         self._stacked: list[tuple[StackedList, list[Any]]] = []
+        self._kept: dict[int, str] = {}
         self._seen: dict[int, Any] = {}
         self._pending: list[Any] = list(functions)
         while self._pending and len(self._seen) < _LARGEST:
@@ -148,11 +152,12 @@ class Objects:
     def _visit_module(self, found: torch.nn.Module) -> None:
         for tensors in (vars(found), found._buffers, found._parameters):
             self._attributes.append((tensors, dict(tensors), found))
-        self._pending += (
-            value
-            for name, value in vars(found).items()
-            if name not in ("_modules", "_buffers", "_parameters") and not name.endswith("_hooks")
-        )
+        for name, value in vars(found).items():
+            if not isinstance(value, _PLAIN) and name not in _TABLES and not name.endswith("_hooks"):
+                self._pending.append(value)
+                self._kept[id(value)] = name
+        # Modules of torch have no code that changes attributes.
+        self._pending += (one for one in found._modules.values() if one is not None and _has_user_code(one))
 
     def contains(self, value: Any) -> bool:
         """Whether an object is one of these."""
@@ -160,44 +165,49 @@ class Objects:
 
     def reject_changes(self, refuse: Refuse) -> None:
         """Reject changes, and restore the content that they replaced."""
-        change = self.change()
-        if change is not None:
+        changes = list(self.changes())
+        if changes:
             self.restore()
-            refuse(*change)
+        files = active(SourceFiles)
+        for name, problem, hint in changes:
+            if name is None or files is None or files.reads(name):
+                refuse(problem, hint)
 
-    def change(self) -> tuple[str, str] | None:
-        """Problem and hint of the first difference from the recorded content; None without one."""
+    def changes(self) -> Iterator[tuple[str | None, str, str]]:
+        """The name of the module's attribute, if it is one, the problem and the hint of each difference."""
         for current, previous, owner in self._attributes:
             for name in _differences(current, previous):
                 is_of_module = isinstance(owner, torch.nn.Module)
                 if previous.get(name, UNBOUND) is not None or not is_of_module:
                     kind = getattr(owner, "__name__", type(owner).__name__)
-                    return (
+                    yield (
+                        name if is_of_module else None,
                         f"{'it assigns' if is_of_module else CHANGES} the attribute {name!r} of {kind} in a call",
                         f"assign it in the branch itself: self.{name} = ...",
                     )
         for cell, content, name in self._cells:
             if not _is_same(_content(cell), content):
-                return (
+                yield (
+                    None,
                     f"{CHANGES} the variable {name!r} of an enclosing function in a call",
                     f"return the new value, and assign it in the branch itself: {name} = ...",
                 )
         for variables, previous in self._globals.values():
             for name in _differences(variables, previous):
                 if name != _WARNED:
-                    return f"it assigns the global variable {name!r}", "use a local variable"
+                    yield None, f"it assigns the global variable {name!r}", "use a local variable"
         parts = ((found.parts, items) for found, items in self._stacked)
         for container, items in (*self._containers, *parts):
             if not has_items(container, items):
                 kind = f"{'an' if isinstance(container, _ARRAYS) else 'a'} {type(container).__name__}"
-                return (
+                yield (
+                    self._kept.get(id(container)),
                     f"{CHANGES} {kind} in a call, or in a way that is not supported",
                     "assign a new value in the branch itself, such as items = [*items, item]",
                 )
         for iterator, position in self._iterators:
             if _position(iterator) != position:
-                return f"it advances a {type(iterator).__name__}", "advance it before the condition"
-        return None
+                yield None, f"it advances a {type(iterator).__name__}", "advance it before the condition"
 
     def restore(self) -> None:
         """Restore the recorded content, as far as possible."""
@@ -285,6 +295,10 @@ def _position(iterator: Any) -> Any:
     if type(iterator).__module__ == "itertools":
         return repr(iterator)
     return operator.length_hint(iterator, -1)
+
+
+def _has_user_code(module: torch.nn.Module) -> bool:
+    return bool(module._modules) or _is_of_user(type(module))
 
 
 def _is_of_user(kind: type) -> bool:
