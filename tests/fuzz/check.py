@@ -6,7 +6,7 @@ import tempfile
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import onnx
 import onnxruntime
@@ -92,7 +92,7 @@ class _Check:
         except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
             self.findings.append(Finding("checker", first_line(error)))
         try:
-            session = _session(str(self.path))
+            session = self._loaded()
             recorded = Recorded(onnx.load(self.path))
         except Exception as error:  # noqa: BLE001 - ONNX Runtime has no base class of its errors
             return Outcome((*self.findings, Finding("load", first_line(error))))
@@ -107,6 +107,17 @@ class _Check:
             unstable=tuple(self.unstable),
             limited=tuple(dict.fromkeys(self.limited)),
         )
+
+    def _loaded(self) -> onnxruntime.InferenceSession:
+        """A session for the file, without a fusion of ONNX Runtime that makes invalid models of valid ones."""
+        try:
+            return _session(str(self.path))
+        except Exception as error:
+            if "is not a graph input, initializer, or output of a previous node" not in str(error):
+                raise
+            session = _session(str(self.path), disabled_optimizers=["MatMulScaleFusion"])
+            self.limited.append("MatMulScaleFusion removes a node that others use")
+            return session
 
     def _compare(self, sizes: Sizes, session: onnxruntime.InferenceSession, recorded: Recorded) -> None:
         try:
@@ -146,8 +157,8 @@ class _Check:
         self.findings += [Finding("recorded", text, sizes) for text in recorded.differences(feeds)]
 
 
-def _session(source: str | bytes) -> onnxruntime.InferenceSession:
+def _session(source: str | bytes, **further: Any) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"], **further)

@@ -288,3 +288,10 @@ def test_a_comparison_that_the_rounding_of_a_normalization_decides_is_not_a_find
     program = _program("v0 = F.layer_norm(x * 0 + torch.tensor([0.0, 1.0, 0.0, 1.0]), (4,), eps=0.0)", "v1 = v0 > 1")
     expected = eager(program, (2, 3, 4))
     assert not is_stable(program, (2, 3, 4), expected, 0)
+
+
+def test_a_model_that_a_fusion_of_onnx_runtime_breaks_is_not_a_finding() -> None:
+    lines = "v0 = x * 2", "v1 = F.scaled_dot_product_attention(v0, v0, v0, attn_mask=v0 @ v0.mT)"
+    outcome = check(_program(*lines, sizes=((2, 3, 4),)))
+    assert outcome.findings == ()
+    assert outcome.limited == ("MatMulScaleFusion removes a node that others use",)
