@@ -506,7 +506,6 @@ def other_list_in_loop(x: torch.Tensor) -> Any:
         (list_of_a_branch, "a list that is one object with its result changes later"),
         (list_of_a_variable, "a list that is one object with its result changes later"),
         (returned_dict, "a dict that is one object with its result changes later"),
-        (changed_and_assigned, "it changes the items of a and then assigns another object to it"),
         (other_list_in_loop, "b becomes an object that exists before the iteration"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
@@ -514,6 +513,10 @@ def other_list_in_loop(x: torch.Tensor) -> Any:
 def test_a_change_of_a_list_that_an_operator_copies_is_refused(function: Any, problem: str) -> None:
     with pytest.raises(CaptureError, match=rf"{problem}\n  at: test_aliases.py:\d+"):
         fxonnx.export(Function(function).eval(), (signs(4)[0],))
+
+
+def test_a_branch_that_changes_and_assigns_a_list_goes_on_to_the_end() -> None:
+    check(changed_and_assigned, signs, None)
 
 
 def written_in_a_loop(x: torch.Tensor, y: torch.Tensor) -> Any:

@@ -33,6 +33,14 @@ class Counter:
         self.count += 1
 
 
+class Flagged:
+    flag = 0
+
+    @classmethod
+    def mark(cls) -> None:
+        cls.flag = 1
+
+
 class Slots:
     __slots__ = ("count",)
 
@@ -100,6 +108,13 @@ def global_by_name(x: torch.Tensor) -> Any:
     if x.sum() > 0:
         globals()["COUNT"] = 7
     return x * COUNT
+
+
+def attribute_of_class(x: torch.Tensor) -> Any:
+    Flagged.flag = 0
+    if x.sum() < 1e7:
+        Flagged.mark()
+    return x * (1 + Flagged.flag)
 
 
 def list_of_module(x: torch.Tensor) -> Any:
@@ -223,6 +238,7 @@ REFUSED = [
     (assigned_global, GLOBAL),
     (global_of_function, GLOBAL),
     (global_by_name, GLOBAL),
+    (attribute_of_class, "it assigns the attribute 'flag' of the class Flagged"),
     (list_of_module, "it changes a list in a call, or in a way that is not supported"),
     (iterator, "it advances a list_iterator"),
     (local_names, r"locals\(\) of local variables cannot be captured"),
@@ -238,6 +254,7 @@ def test_changes_of_other_scopes_are_refused_and_undone(function: Any, problem: 
     with pytest.raises(CaptureError, match=rf"{problem}(.|\n)*at: .*test_scopes.py:\d+"):
         fxonnx.export(Function(function).eval(), (signs(4)[0],))
     assert before == (COUNT, ITEMS) or function is assigned_global
+    assert Flagged.flag == 0
 
 
 def late_functions(x: torch.Tensor) -> Any:

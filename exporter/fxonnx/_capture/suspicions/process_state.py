@@ -36,6 +36,7 @@ __all__ = [
     "draw",
     "draw_at_run_time",
     "drawn_numbers_are_constant",
+    "is_data",
     "is_own_module",
     "manual_seed",
     "process_generators",
@@ -90,7 +91,7 @@ class ProcessState:
         if id(owner) in self._seen:
             return
         self._seen.add(id(owner))
-        values = {name: value for name, value in vars(owner).items() if _is_data(name, value)}
+        values = {name: value for name, value in vars(owner).items() if is_data(name, value)}
         self.classes.append((owner, values))
         for name, value in values.items():
             if isinstance(value, _CONTAINERS):
@@ -144,7 +145,7 @@ class ProcessState:
     def changes(self) -> Iterable[tuple[Any, str, Any, Any]]:
         """Owner, name, old and new value of each variable that has changed."""
         for owner, before in self.classes:
-            now = {name: value for name, value in vars(owner).items() if name in before or _is_data(name, value)}
+            now = {name: value for name, value in vars(owner).items() if name in before or is_data(name, value)}
             for name in {**before, **now}:
                 if before.get(name, ABSENT) is not now.get(name, ABSENT):
                     yield owner, name, before.get(name, ABSENT), now.get(name, ABSENT)
@@ -212,7 +213,7 @@ def is_own_module(module: str) -> bool:
     return isinstance(file, str) and "site-packages" not in file and is_user_file(file)
 
 
-def _is_data(name: str, value: Any) -> bool:
+def is_data(name: str, value: Any) -> bool:
     """Whether a class attribute is data instead of a method or a descriptor."""
     return not (type(value) is types.FunctionType or name[:2] == "__" or callable(value) or hasattr(value, "__get__"))
 

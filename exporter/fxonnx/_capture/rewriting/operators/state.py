@@ -22,7 +22,7 @@ from ...._context_values import active
 from ...._user_files import is_user_file
 from ...inputs.pytree_objects import slot_names
 from ...suspicions.attribute_uses import SourceFiles
-from ...suspicions.process_state import is_own_module, referred
+from ...suspicions.process_state import is_data, is_own_module, referred
 from ..transformer import PREFIX, Site
 from .growing_lists import ChunkedList, GrowingList, Parts
 from .sequences import StackedList
@@ -49,7 +49,9 @@ _VALUES = (bool, int, float, complex, str, bytes)
 _WARNED = "__warningregistry__"
 """The warnings that Python has shown for a module, which are no state of a model."""
 _PLAIN = (*_VALUES, type(None))
-_TABLES = ("_modules", "_buffers", "_parameters")
+_METHODS = (FunctionType, classmethod, staticmethod)
+_TABLES = frozenset(vars(torch.nn.Module()))
+"""The attributes that torch gives to each module."""
 _LARGEST = 20_000
 """Number of objects up to which they are compared."""
 
@@ -78,13 +80,14 @@ class Objects:
         self._attributes: list[tuple[MutableMapping[str, Any], dict[str, Any], Any]] = []
         self._containers: list[tuple[Any, Any]] = []
         self._iterators: list[tuple[Any, Any]] = []
+        self._classes: list[tuple[type, dict[str, Any]]] = []
         self._globals: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
         self._stacked: list[tuple[StackedList, list[Any]]] = []
         self._kept: dict[int, str] = {}
         self._seen: dict[int, Any] = {}
-        self._pending: list[Any] = list(functions)
+        self._pending: deque[Any] = deque(functions)
         while self._pending and len(self._seen) < _LARGEST:
-            found = self._pending.pop()
+            found = self._pending.popleft()
             if id(found) not in self._seen:
                 self._seen[id(found)] = found
                 self._visit(found)
@@ -101,16 +104,22 @@ class Objects:
                 self._stacked.append((found, list(found.parts)))
             case GrowingList():
                 pass
-            case list() | dict() | set() | deque() | bytearray():
+            case dict():
+                # Items as they are: classes of users may make others when they are asked.
+                items = dict(dict.items(found))
+                self._containers.append((found, items))
+                self._pending += items.values()
+            case list() | set() | deque() | bytearray():
                 self._containers.append((found, found.copy()))
-                self._pending += found.values() if isinstance(found, dict) else found
+                self._pending += found
             case np.ndarray() | array():
                 self._containers.append((found, copy.copy(found)))
             case tuple():
                 self._pending += found
             case type():
-                if _is_of_user(found):
-                    self._pending += (item for item in vars(found).values() if isinstance(item, FunctionType))
+                self._visit_class(found)
+            case classmethod() | staticmethod():
+                self._pending.append(found.__func__)
             case GeneratorType():
                 self._iterators.append((found, _position(found)))
             case torch.Tensor() | ModuleType():
@@ -126,6 +135,17 @@ class Objects:
             self._attributes.append((values, dict(values), found))
             self._pending += values.values()
         self._pending.append(type(found))
+
+    def _visit_class(self, found: type) -> None:
+        for owner in filter(_is_of_user, found.__mro__):
+            values = _data_of(owner)
+            self._classes.append((owner, values))
+            self._pending += values.values()
+            # Calls of a model rarely make modules.
+            left_out = "__init__" if issubclass(owner, torch.nn.Module) else ""
+            self._pending += (
+                one for name, one in vars(owner).items() if isinstance(one, _METHODS) and name != left_out
+            )
 
     def _visit_function(self, found: FunctionType) -> None:
         for name, cell in zip(found.__code__.co_freevars, found.__closure__ or (), strict=True):
@@ -146,14 +166,16 @@ class Objects:
         for each in (variables, *(vars(module) for module in modules if is_own_module(module.__name__))):
             self._globals.setdefault(id(each), (each, dict(each)))
         for _, value in referred(names, variables):
-            if isinstance(value, (FunctionType, *_CONTAINERS)) or _is_of_user(type(value)):
+            kind = value if isinstance(value, type) else type(value)
+            if isinstance(value, (FunctionType, *_CONTAINERS)) or _is_of_user(kind):
                 self._pending.append(value)
 
     def _visit_module(self, found: torch.nn.Module) -> None:
+        self._pending.append(type(found))
         for tensors in (vars(found), found._buffers, found._parameters):
             self._attributes.append((tensors, dict(tensors), found))
         for name, value in vars(found).items():
-            if not isinstance(value, _PLAIN) and name not in _TABLES and not name.endswith("_hooks"):
+            if not isinstance(value, _PLAIN) and name not in _TABLES:
                 self._pending.append(value)
                 self._kept[id(value)] = name
         # Modules of torch have no code that changes attributes.
@@ -196,6 +218,9 @@ class Objects:
             for name in _differences(variables, previous):
                 if name != _WARNED:
                     yield None, f"it assigns the global variable {name!r}", "use a local variable"
+        for owner, previous in self._classes:
+            for name in _differences(_data_of(owner), previous):
+                yield None, f"it assigns the attribute {name!r} of the class {owner.__name__}", "use a local variable"
         parts = ((found.parts, items) for found, items in self._stacked)
         for container, items in (*self._containers, *parts):
             if not has_items(container, items):
@@ -222,6 +247,12 @@ class Objects:
                     variables[name] = previous[name]
                 else:
                     del variables[name]
+        for owner, previous in self._classes:
+            for name in _differences(_data_of(owner), previous):
+                if name in previous:
+                    setattr(owner, name, previous[name])
+                else:
+                    delattr(owner, name)
         for container, items in self._containers:
             if not has_items(container, items):
                 _replace(container, items)
@@ -271,7 +302,9 @@ def has_items(container: Any, items: Any) -> bool:
     if len(container) != len(items):
         return False
     if isinstance(container, dict):
-        return all(map(_is_same, container, items)) and all(map(_is_same, container.values(), items.values()))
+        return all(map(_is_same, dict.keys(container), items)) and all(
+            map(_is_same, dict.values(container), items.values())
+        )
     if isinstance(container, set):
         return bool(container == items)
     return all(map(_is_same, container, items))
@@ -295,6 +328,10 @@ def _position(iterator: Any) -> Any:
     if type(iterator).__module__ == "itertools":
         return repr(iterator)
     return operator.length_hint(iterator, -1)
+
+
+def _data_of(owner: type) -> dict[str, Any]:
+    return {name: value for name, value in vars(owner).items() if is_data(name, value)}
 
 
 def _has_user_code(module: torch.nn.Module) -> bool:
