@@ -47,7 +47,7 @@ def difference(expected: torch.Tensor, found: torch.Tensor, *, has_half: bool = 
         expected, found = expected.detach().double(), found.detach().double()
         finite = expected[expected.isfinite()]
         scale = finite.abs().max().item() if finite.numel() else 0.0
-        wrong = ~torch.isclose(found, expected, rtol=tolerance, atol=tolerance * max(scale, 1e-3), equal_nan=True)
+        wrong = ~torch.isclose(found, expected, rtol=tolerance, atol=tolerance * max(scale, 1e-2), equal_nan=True)
     if not wrong.any():
         return None
     first = int(wrong.flatten().nonzero()[0])
