@@ -421,10 +421,11 @@ class _Marked(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.flag, self.last = 0, torch.zeros(0)
+        self.maybe: int | None = None
         self.table: dict[str, int] = {}
 
     def mark(self, x: torch.Tensor) -> torch.Tensor:
-        self.flag, self.table["mark"], self.last = 1, 2, x
+        self.flag, self.table["mark"], self.last, self.maybe = 1, 2, x, 3
         return x * 2
 
 
@@ -449,8 +450,9 @@ class _MarksAPart(nn.Module):
     [
         (lambda part: 1 + part.flag, "it assigns the attribute 'flag' of _Marked in a call"),
         (lambda part: part.table.get("mark", 1), "it changes a dict in a call"),
+        (lambda part: part.maybe or 1, "it assigns the attribute 'maybe' of _Marked in a call"),
     ],
-    ids=["attribute", "dict"],
+    ids=["attribute", "dict", "from None"],
 )
 def test_changes_of_a_part_that_are_read_are_refused(reads: Any, problem: str, is_listed: bool) -> None:
     """The other branch, which no run of the proof takes, would find the part marked as well."""

@@ -200,13 +200,12 @@ class Objects:
         for current, previous, owner in self._attributes:
             for name in _differences(current, previous):
                 is_of_module = isinstance(owner, torch.nn.Module)
-                if previous.get(name, UNBOUND) is not None or not is_of_module:
-                    kind = getattr(owner, "__name__", type(owner).__name__)
-                    yield (
-                        name if is_of_module else None,
-                        f"{'it assigns' if is_of_module else CHANGES} the attribute {name!r} of {kind} in a call",
-                        f"assign it in the branch itself: self.{name} = ...",
-                    )
+                kind = getattr(owner, "__name__", type(owner).__name__)
+                yield (
+                    name if is_of_module else None,
+                    f"{'it assigns' if is_of_module else CHANGES} the attribute {name!r} of {kind} in a call",
+                    f"assign it in the branch itself: self.{name} = ...",
+                )
         for cell, content, name in self._cells:
             if not _is_same(_content(cell), content):
                 yield (
