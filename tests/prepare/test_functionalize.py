@@ -491,3 +491,22 @@ def test_kernels_that_capture_patches_do_not_run_again(function: Callable[[Tenso
         x = torch.linspace(-1, 1, sizes[0] * sizes[1] * 4).reshape(*sizes, 4)
         for expected, found in zip(after_write(x.clone()), program(x.clone()), strict=True):
             torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("length", [1, 4])
+@pytest.mark.parametrize("part", [slice(-3, -1), slice(1, -1)], ids=["before the end", "between the ends"])
+def test_parts_of_a_dropout_that_returns_its_input(part: slice, length: int) -> None:
+    """Their sizes are those that the capture has found, for all lengths."""
+
+    def writes(x: Tensor) -> Any:
+        y = x.clone()
+        z = nn.functional.dropout(y, 0.5, False)
+        z[:, part] = 0
+        return y, z
+
+    dims = {0: "batch", 1: "length"}
+    program = fxonnx.export(Function(writes).eval(), (torch.rand(3, length, 4),), dynamic_shapes=(dims,))
+    for sizes in ((1, 5), (2, 1), (1, 1), (3, 2), (2, 3)):
+        x = torch.rand(*sizes, 4)
+        for expected, found in zip(writes(x), program(x), strict=True):
+            torch.testing.assert_close(found, expected)

@@ -448,5 +448,11 @@ def _rerun(graph: Graph, effects: Mapping[Any, MemoryEffects], *, is_lost: bool)
             continue
         args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
         with mode, torch.no_grad():
-            values[node] = target(*args, **kwargs)
+            values[node] = _with_sizes(target(*args, **kwargs), val)
     return values
+
+
+def _with_sizes(result: Any, recorded: Any) -> Any:
+    """A view with the sizes that the capture has found: here, torch computes a part for the example alone."""
+    is_dynamic = isinstance(recorded, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in recorded.shape)
+    return result.as_strided(recorded.shape, result.stride()) if is_dynamic else result
