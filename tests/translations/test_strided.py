@@ -62,6 +62,12 @@ CASES = (
     Case(_READ, lambda a: a.t().as_strided((2, 2), (1, 2)), (T((3, 4)),), "of a transposed tensor"),
     Case(_READ, lambda a: a[1:, ::2].as_strided((2, 2), (1, 2), 0), (T((3, 4)),), "before the start of a view"),
     Case(_READ, lambda a: a[1:, 1:].as_strided((2, 2), (4, 2)), (T((3, 4)),), "from where a slice begins"),
+    Case(
+        _READ,
+        lambda a: F.dropout(a[1:, 1:], 0.5, False).as_strided((2, 2), (1, 1), 0),
+        (T((3, 4)),),
+        "of a dropout that returns its input",
+    ),
     Case(_READ, lambda a: (a * 2)[:2].as_strided((3, 4), (4, 1)), (T((3, 4)),), "beyond the end of a view"),
     Case(_READ, lambda a: a.split(3)[0].as_strided((2, 2), (3, 1)), (T((5,)),), "beyond the end of a piece"),
     Case(_READ, lambda a: a.tensor_split(2)[0].as_strided((2, 2), (3, 1)), (T(("h",)),), "of a dynamic piece"),

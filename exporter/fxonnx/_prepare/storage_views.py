@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .functionalize.aliases import storage_id
+from .functionalize.aliases import returns_input, storage_id
 from .sizes import is_known
 
 __all__ = ["rebase_storage_views"]
@@ -28,6 +28,10 @@ def rebase_storage_views(graph: torch.fx.Graph, is_translated: Callable[[torch.f
     """
     for node in graph.find_nodes(op="call_function", target=aten.as_strided.default):
         source = node.args[0]
+        while source.target is aten.dropout.default and returns_input(source):
+            # torch records a copy.
+            source = source.args[0]
+        node.replace_input_with(node.args[0], source)
         if is_translated(node) and _has_all_elements(node, source.meta["val"]):
             continue
         owner = _owner(source)

@@ -30,6 +30,7 @@ __all__ = [
     "argument_at",
     "memory_effects",
     "replace_resizes",
+    "returns_input",
     "returns_new_tensors",
     "storage_id",
     "view_overload",
@@ -367,7 +368,7 @@ def analyze_aliases(graph: Graph, effects: Mapping[Any, MemoryEffects]) -> Alias
         for node, first in writing
     )
     if is_lost or any(
-        _returns_input(node) and not changed.isdisjoint((storage_id(values[node]), storage_id(values[node.args[0]])))
+        returns_input(node) and not changed.isdisjoint((storage_id(values[node]), storage_id(values[node.args[0]])))
         for node in graph.find_nodes(op="call_function", target=aten.dropout.default)
     ):
         values = _rerun(graph, effects, is_lost=is_lost)
@@ -403,7 +404,7 @@ def view_overload(target: OpOverload) -> OpOverload:
     return found
 
 
-def _returns_input(dropout: Node) -> bool:
+def returns_input(dropout: Node) -> bool:
     """Whether a dropout changes nothing: eager torch then returns the input itself."""
     return bool(dropout.args[2] is False or dropout.args[1] == 0)
 
@@ -426,7 +427,7 @@ def _rerun(graph: Graph, effects: Mapping[Any, MemoryEffects], *, is_lost: bool)
             sources = values[node.args[0]]
             values[node] = sources[node.args[1]] if isinstance(sources, (list, tuple)) else val
             continue
-        if node.target is aten.dropout.default and _returns_input(node):
+        if node.target is aten.dropout.default and returns_input(node):
             values[node] = values[node.args[0]]
             continue
         found = effects.get(node.target)
