@@ -205,7 +205,7 @@ def test_interrupts(code: str, tmp_path: Path) -> None:
 
 
 SCRIPT = """
-import gc, io, os, signal, sys, threading, time, warnings
+import faulthandler, gc, io, os, signal, sys, threading, time, warnings
 import torch
 import fxonnx
 
@@ -258,6 +258,7 @@ def forked(moment):
     pid = os.fork()
     if pid == 0:
         signal.alarm(60)  # a process that hangs
+        faulthandler.dump_traceback_later(50)
         code = 1
         try:
             child()

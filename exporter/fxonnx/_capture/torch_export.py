@@ -257,7 +257,7 @@ def _run_torch_export(
         without_traced_results() if strict else uncached_sizes(),
         held_in_buffers(model, plan.states),
         # The first capture of a process in strict mode draws numbers.
-        preserved_random_states(),
+        preserved_random_states() if strict else nullcontext(),
         preserve_model(model, inputs.tensors) as snapshot,
         meta_as_cpu(model, inputs) as inputs,
         tracing(model),
