@@ -72,7 +72,7 @@ def unchanged_objects(functions: Sequence[Callable[..., Any]], refuse: Refuse) -
 class Objects:
     """The objects that functions refer to, with their content.
 
-    Attributes of modules that no code reads are restored after a branch, and its changes of them are none.
+    A change of a module's attribute that no code of the model reads is undone, and not rejected.
     """
 
     def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
