@@ -211,8 +211,8 @@ def test_reports_on_failures_list_them(tmp_path: Path) -> None:
     ("name", "number", "attempts", "sizes"),
     [
         ("with_remainder", "int(x.shape[1] % 2) + 1", 2, (3, 8)),
-        # A size cannot be a key: the attempt with this file fails, and the one without it captures odd sizes.
-        ("with_key", "{int(x.shape[1] % 2): 1}[1]", 4, (3, 9)),
+        # A size cannot be in a set: the attempts with this file fail, and the one without it captures odd sizes.
+        ("with_set", "len({int(x.shape[1] % 2), 3}) - 1", 8, (3, 9)),
     ],
 )
 def test_files_that_convert_sizes_are_found_by_the_first_attempt(

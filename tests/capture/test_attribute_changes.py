@@ -467,3 +467,97 @@ def test_assigned_buffers_are_written_to_themselves() -> None:
     for _ in range(2):
         torch.testing.assert_close(session(X)[0], model(X))
     torch.testing.assert_close(session.state["total"], model.total)
+
+
+class Caching(nn.Module):
+    """A module that keeps tables by the sizes for which it has made them."""
+
+    def __init__(self, find: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.find = find
+        self.cache: dict[Any, Tensor] = {}
+        self.size: Any = ()
+        self.grid = torch.zeros(1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.find(self, x)
+
+
+def _grid(height: int, width: int) -> Tensor:
+    return torch.arange(height)[:, None] - 2 * torch.arange(width)
+
+
+def _looked_up(self: Any, x: Tensor) -> Tensor:
+    if x.shape[1] not in self.cache:
+        while len(self.cache) > 2:
+            self.cache.pop(next(iter(self.cache)))
+        self.cache[x.shape[1]] = torch.arange(x.shape[1]) * 2.0
+    return self.cache[x.shape[1]]
+
+
+def _got(self: Any, x: Tensor) -> Tensor:
+    found = self.cache.get(x.shape[1])
+    if found is None:
+        found = self.cache[x.shape[1]] = torch.arange(x.shape[1]) * 2.0
+    return found
+
+
+def _set_as_default(self: Any, x: Tensor) -> Tensor:
+    height, width = x.shape
+    return self.cache.setdefault((height, width, x.dtype), _grid(height, width))
+
+
+def _of_shape(self: Any, x: Tensor) -> Tensor:
+    key = tuple(x.shape)
+    if key in self.cache:
+        return self.cache[key]
+    self.cache[key] = _grid(*x.shape)
+    return self.cache[key]
+
+
+def _handled(self: Any, x: Tensor) -> Tensor:
+    n = x.shape[1]
+    try:
+        return self.cache[n]
+    except KeyError:
+        self.cache = {n: torch.arange(n) * 2.0}
+        return self.cache[n]
+
+
+def _kept_shape(self: Any, x: Tensor) -> Tensor:
+    if self.size != x.shape:
+        self.size, self.grid = x.shape, torch.stack([_grid(*x.shape), _grid(*x.shape)])
+    return self.grid.sum(0)
+
+
+@pytest.mark.parametrize("is_called", [False, True])
+@pytest.mark.parametrize("find", [_looked_up, _got, _set_as_default, _of_shape, _handled, _kept_shape])
+def test_a_cache_by_sizes_stays_dynamic(find: Callable[[Any, Tensor], Tensor], is_called: bool) -> None:
+    model = Caching(find).eval()
+    for shape in ((5, 7), (2, 4)) if is_called else ():
+        model(torch.randn(shape))
+    before = {**model.cache}
+    program = fxonnx.export(model, (X,), dynamic_shapes=({0: "n", 1: "m"},))
+    assert model.cache.keys() == before.keys()
+    for shape in ((2, 4), (5, 7), (2, 9), (8, 4), (1, 2)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(program(x)[0], copy.deepcopy(model)(x))
+
+
+def _chosen(self: Any, x: Tensor) -> Tensor:
+    return torch.ones(()) * {7: 2.0, 9: 3.0}.get(x.shape[1], 4.0)
+
+
+def _one_of(self: Any, x: Tensor) -> Tensor:
+    return torch.ones(()) * (2.0 if x.shape[1] in {7, 9} else 4.0)
+
+
+@pytest.mark.parametrize("find", [_chosen, _one_of])
+def test_sizes_among_the_keys_of_a_table_are_no_sizes_of_the_file(find: Callable[[Any, Tensor], Tensor]) -> None:
+    model = Caching(find).eval()
+    with pytest.warns(UserWarning, match="m != 7\n(?s:.*)m != 9|m != 9\n(?s:.*)m != 7"):
+        program = fxonnx.export(model, (X,), dynamic_shapes=({0: "n", 1: "m"},))
+    torch.testing.assert_close(program(X)[0], model(X))
+    for size in (7, 9):
+        with pytest.raises(Exception, match=f"exported for m != {size}"):
+            program(torch.randn(3, size))

@@ -482,6 +482,10 @@ def _looks_up_a_size(x: torch.Tensor) -> torch.Tensor:
     return x * {2: 1.0, 3: 2.0}[x.shape[0]]
 
 
+def _counts_sizes(x: torch.Tensor) -> torch.Tensor:
+    return x * len({x.shape[0], x.shape[1]})
+
+
 def test_keys_of_dictionaries() -> None:
     x, model = torch.tensor([1.0, 3.0, 2.0]), Function(_looks_up_a_value).eval()
     with pytest.raises(fxonnx.CaptureError, match="asks for the value of a tensor"):
@@ -489,8 +493,10 @@ def test_keys_of_dictionaries() -> None:
     with pytest.warns(UserWarning, match="example"):
         program = fxonnx.export(model, (x,), data_dependent="example")
     torch.testing.assert_close(program(x + 1)[0], model(x + 1))
-    with pytest.raises(fxonnx.CaptureError, match=r"unhashable(?s:.*)\nhint: .* convert a size with int\(\.\.\.\)"):
+    with pytest.raises(fxonnx.CaptureError, match=r"'n', is always 3\n(?s:.*)_looks_up_a_size"):
         fxonnx.export(Function(_looks_up_a_size).eval(), (x,), dynamic_shapes=({0: "n"},))
+    with pytest.raises(fxonnx.CaptureError, match=r"unhashable(?s:.*)\nhint: .* convert a size with int\(\.\.\.\)"):
+        fxonnx.export(Function(_counts_sizes).eval(), (x[None],), dynamic_shapes=({0: "n", 1: "m"},))
 
 
 def _slices_in_a_branch(x: torch.Tensor) -> torch.Tensor:

@@ -479,3 +479,26 @@ def test_the_check_of_handled_errors_leaves_the_model_as_it_was() -> None:
     assert torch.equal(model.total, torch.zeros(3))
     assert torch.equal(model.weight, torch.ones(3))
     torch.testing.assert_close(program(x)[0], model(x))
+
+
+class Tolerant(nn.Module):
+    """A module that calls its parts with lengths, and those without them again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 2)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for part in self.parts:
+            try:
+                x = part(x, lengths=None)
+            except TypeError:  # noqa: PERF203 - as speechbrain does
+                x = part(x)
+        return x
+
+
+def test_an_error_of_a_part_that_the_model_handles_leaves_no_module_on_the_stack() -> None:
+    model = Tolerant().eval()
+    program = fxonnx.export(model, (torch.randn(3, 4),), dynamic_shapes=({0: "n"},))
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(program(x)[0], model(x))

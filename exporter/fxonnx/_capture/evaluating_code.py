@@ -7,6 +7,7 @@ import linecache
 import re
 import textwrap
 from dataclasses import dataclass
+from itertools import product
 from types import CodeType, FrameType
 
 import sympy
@@ -43,8 +44,14 @@ _MACHINERY = (
     *(TORCH + name for name in ("fx/experimental/", "__init__.py", "_dynamo/")),
     *(SYMPY, _RECORDER, __file__, *_PATCHES, *_DATA_DEPENDENCE, _HELPERS),
 )
-# It evaluates a condition that the model passes as an argument.
-_FOR_USERS = frozenset({(OWN + "_capture/patches/functional.py", "_scaled_dot_product_attention")})
+# They evaluate a condition that the model passes as an argument, and comparisons with the keys of its dictionaries.
+_KEYS = (OWN + "_capture/rewriting/operators/sequences.py",)
+_FOR_USERS = frozenset(
+    {
+        (OWN + "_capture/patches/functional.py", "_scaled_dot_product_attention"),
+        *product(_KEYS, ("_is_same_key", "stored_key", "__eq__")),
+    }
+)
 # Interpreter of user code: of the functions of torch.cond, and of all code in strict mode.
 _DYNAMO = TORCH + "_dynamo/symbolic_convert.py"
 # It evaluates the conditions of interpreted code.

@@ -31,10 +31,7 @@ from .torch_export import is_limit, refined_dims
 __all__ = ["STRATEGIES", "Confirm", "Strategy", "capture_with_strategies"]
 
 Confirm: TypeAlias = Callable[[Capture, CapturePlan], frozenset[Constraint] | None]
-"""Runs the model, and returns those of the assumed limits of a capture that it does not need.
-
-The result is None if the capture is wrong at the example.
-"""
+"""Runs the model, and returns the assumed limits that a capture does not need; None if it is wrong at the example."""
 
 Outcome: TypeAlias = Capture | Failure
 Fails: TypeAlias = Callable[[Capture, CapturePlan, Sequence[Constraint]], bool]
@@ -45,8 +42,11 @@ _LEAST_SHARE = 1 / 1024
 """Of a constraint that excludes larger sizes only."""
 
 
-def _may_be_limited_at(places: Collection[str], capture: Capture, plan: CapturePlan) -> bool:
+def _may_be_limited_at(places: Collection[str], capture: Outcome, plan: CapturePlan) -> bool:
     """Whether a model was captured for fewer sizes than requested, perhaps because of the conditions at some places."""
+    if isinstance(capture, Failure):
+        # All dims may be specialized by what an attribute keeps of a call at the sizes of the example.
+        return bool(places) and isinstance(capture.error, SpecializedDimsError)
     limits = [one for one in capture.limits.constraints if one.narrows]
     if plan.specialized or any(one.line is None for one in limits):
         return bool(places)
@@ -75,15 +75,16 @@ Attempted: TypeAlias = tuple[Outcome, CapturePlan, _Seen]
 
 
 def _with_fewer_limits(
-    found: Capture,
+    found: Outcome,
     last: CapturePlan,
     asked: _Seen,
     first: CapturePlan,
     attempts: Callable[..., Attempted],
     confirm: Confirm,
-) -> tuple[Capture, CapturePlan, _Seen]:
+) -> Attempted:
     """Capture a model again with the answers beside the edges of its conditions, for a capture with fewer limits."""
-    places = {line.partition(" in ")[0] for line in (*edge_places(asked.asked), *_limiting_lines(found, last))}
+    limiting = _limiting_lines(found, last) if isinstance(found, Capture) else ()
+    places = {line.partition(" in ")[0] for line in (*edge_places(asked.asked), *limiting)}
     kept: frozenset[str] = frozenset()
     for _ in range(_MOST_ATTEMPTS):
         answered = first.with_answers(last.integers, edges=kept)
@@ -96,7 +97,7 @@ def _with_fewer_limits(
             continue
         if isinstance(capture, Failure):
             break
-        if not edges or _count(capture, plan) >= _count(found, last):
+        if not edges or (isinstance(found, Capture) and _count(capture, plan) >= _count(found, last)):
             break
         confirmed = confirm(capture, plan)
         if confirmed is None:
@@ -241,10 +242,10 @@ def capture_with_strategies(
     """
     attempts = partial(_attempts, attempt)
     outcome, last, seen = attempts(plan)
-    if isinstance(outcome, Failure):
-        return _plain_capture(attempt, plan, outcome.error, own_error)
     if _may_be_limited_at(edge_places(seen.asked), outcome, last):
         outcome, last, seen = _with_fewer_limits(outcome, last, seen, plan, attempts, confirm)
+    if isinstance(outcome, Failure):
+        return _plain_capture(attempt, plan, outcome.error, own_error)
     near = [item for item in _restricting(outcome) if not _is_far(item) and branches_at(_lines_of([item]))[0]]
     if near and not last.specialized and fails(outcome, last, near):
         # Limits are dropped where program and model return the same.
@@ -352,6 +353,10 @@ def _static_dims(failure: Failure, plan: CapturePlan) -> Decision:
 
 def _has_met_long_loop(outcome: Outcome, plan: CapturePlan) -> bool:
     return isinstance(outcome, Failure) and plan.has_long_loop and not plan.unrolls_long_loops
+
+
+def _unrolled(failure: Failure, plan: CapturePlan) -> Decision:
+    return plan.changed(unrolls_long_loops=True)
 
 
 def _may_have_loop(outcome: Outcome, plan: CapturePlan) -> bool:
@@ -554,11 +559,7 @@ def _has_transform(outcome: Outcome, plan: CapturePlan) -> bool:
 
 STRATEGIES = (
     Strategy("static dims", _is_specialized, _static_dims),
-    Strategy(
-        "loops over large dims are unrolled",
-        _has_met_long_loop,
-        lambda failure, plan: plan.changed(unrolls_long_loops=True),
-    ),
+    Strategy("loops over large dims are unrolled", _has_met_long_loop, _unrolled),
     Strategy("control flow is rewritten, of loops that limit the inputs", _may_have_loop, _rewritten_loops),
     Strategy("int, float and len keep sizes symbolic", lambda outcome, plan: True, _symbolic_integers),
     Strategy(

@@ -34,7 +34,7 @@ from .attempts import AttemptLog
 from .constraints.guard_recorder import recorded_guards
 from .constraints.size_forms import canonical_sizes
 from .constraints.specialized_dims import specialized_dims_error
-from .data_dependence.checks import OTHER_HINT, is_data_dependent
+from .data_dependence.checks import OTHER_HINT, UNHASHABLE, is_data_dependent, is_unhashable
 from .eager_runs import eager_failure, hooks_for_model_only, preserved_random_states, user_line
 from .edges import answered_beside_data_edges, answered_beside_edges
 from .function_transforms import RetryTransforms, TransformTracing, closed_transforms, recorded_forward
@@ -87,7 +87,6 @@ _NUMBER_HINT = (
     "the function takes plain numbers, and this one is computed from a tensor: compute with torch instead, or name the "
     "input that it depends on in frozen=[...], which makes it a constant"
 )
-_UNHASHABLE = "unhashable type: non-nested SymInt"
 _MEMORY_HINT = (
     "during the capture, tensors have no memory: compute with operators of torch, or leave the call out of exports: "
     "if not torch.compiler.is_exporting(): ..."
@@ -96,7 +95,7 @@ _HINTS = {
     **dict.fromkeys(_QUANTIZED, _QUANTIZED_HINT),
     ".__new__() takes ": "remove __new__ from the NamedTuple that forward returns, or let it accept all of its fields",
     "is not differentiable with respect to argument": "export within torch.no_grad(), as the model is called",
-    _UNHASHABLE: (
+    UNHASHABLE: (
         "a size or the value of a tensor is the key of a dictionary or set: convert a size with int(...), which makes "
         "it static; name the input that a value depends on in frozen=[...], which makes it a constant"
     ),
@@ -216,7 +215,7 @@ def _suspect_handled(errors: HandledErrors) -> None:
             raise error
     for error in handled:
         (shown, _), name = _described(error), type(error).__name__
-        if isinstance(error, TypeError) and _UNHASHABLE in str(error):
+        if is_unhashable(error):
             # The key of a cache, as in einops, whose handler computes the same without the cache.
             detail, refusal = "handled error of an unhashable size", None
         elif errors.is_conditional(error):

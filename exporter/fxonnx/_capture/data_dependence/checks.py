@@ -31,6 +31,7 @@ from .concrete_values import ConcreteValues, active_values
 
 __all__ = [
     "OTHER_HINT",
+    "UNHASHABLE",
     "answer_at",
     "answer_of_check",
     "answer_without_raise",
@@ -39,6 +40,7 @@ __all__ = [
     "guard_bool",
     "inputs_of_guard",
     "is_data_dependent",
+    "is_unhashable",
     "may_be_data_dependent",
     "raises_otherwise",
     "unresolved_error",
@@ -49,6 +51,9 @@ OTHER_HINT = (
     "if not torch.compiler.is_exporting(): ..."
 )
 """The hint for an error of the capture that is none of the known ones."""
+
+UNHASHABLE = "unhashable type: non-nested SymInt"
+"""torch's message for a symbolic number as the key of a dictionary or set."""
 
 
 _LOGGING = frozenset({"debug", "info", "warning", "warning_once", "warn", "error"})
@@ -360,13 +365,21 @@ def is_data_dependent(error: BaseException | None) -> bool:
 
 
 def may_be_data_dependent(error: CaptureError) -> bool:
-    """Whether a capture failed at a guard on the value of a tensor, or used one where torch requires a number."""
+    """Whether a capture failed at a guard on the value of a tensor, or used one where torch requires a number.
+
+    Sizes have no hash either, and are the keys of dictionaries in rewritten functions.
+    """
     if isinstance(error, SpecializedDimsError):
         return False
-    return any(
+    return is_unhashable(error.__cause__) or any(
         isinstance(cause, _GUARDS) or "data-dependent" in str(cause) or "unbacked" in str(cause)
         for cause in _causes(error.__cause__)
     )
+
+
+def is_unhashable(error: BaseException | None) -> bool:
+    """Whether an error stems from a symbolic number as the key of a dictionary or set."""
+    return any(isinstance(cause, TypeError) and UNHASHABLE in str(cause) for cause in _causes(error))
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

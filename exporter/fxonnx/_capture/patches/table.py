@@ -198,6 +198,12 @@ CAPTURE_PATCHES: tuple[Patch, ...] = (
         for target in ("torch.autograd:grad", "torch:Tensor.backward")
     ),
     Patch(
+        "torch.fx._symbolic_trace:Tracer.call_module",
+        tracing_state.call_module,
+        "a module stays on the stack if its forward raises an error, and an assertion fails if the model handles it",
+        strict=False,
+    ),
+    Patch(
         "torch:compile",
         tracing_state.compile_anew,
         "higher-order operators compile one function each: guards of earlier calls would specialize dynamic dims",

@@ -44,6 +44,7 @@ __all__ = [
     "CompilingState",
     "FilteredWarnings",
     "TracedData",
+    "call_module",
     "clone_input",
     "compile_anew",
     "convert_module",
@@ -121,6 +122,20 @@ def new_patcher(original: Callable[[], AbstractContextManager[Any]]) -> Iterator
         if hasattr(fx_tracing, "_is_fx_tracing_flag"):
             vars(fx_tracing)["_is_fx_tracing_flag"] = _TrueInTracingThread()
         yield patcher
+
+
+def call_module(original: Callable[..., Any], tracer: Any, *arguments: Any) -> Any:
+    """``Tracer.call_module``, after which the stack of modules is as it was before, even if the module raised an error.
+
+    The model may handle the error: x-vectors of speechbrain call each layer with lengths, and without them if the
+    layer does not take any.
+    """
+    depth = len(tracer.module_stack)
+    try:
+        return original(tracer, *arguments)
+    finally:
+        while len(tracer.module_stack) > depth:
+            tracer.module_stack.popitem(last=True)
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from ..._user_files import is_user_file
 from ...errors import CaptureError
 from ..constraints.guard_recorder import GuardLog
 from ..constraints.specialized_dims import SpecializedDimsError
+from ..data_dependence.checks import is_unhashable
 from ..edges import traced_size_branches
 from ..patches import Patch, applied, rewriting_patches
 from ..patches.patch import CodePatch, is_tracing, written
@@ -103,14 +104,14 @@ def _all_lines(code: CodeType) -> Iterator[tuple[int, int, int | None]]:
 
 
 def _compile_transformed(
-    function: FunctionType, definition: Definition, helpers: Callable[[list[Site]], Any]
+    function: FunctionType, definition: Definition, helpers: Callable[[list[Site]], Any], *, has_keys: bool
 ) -> FunctionType:
     """Compile the transformed source of a function, with its closure, defaults, globals and line numbers."""
     node = _WithoutAnnotations().visit(copy.deepcopy(definition.node))
     if definition.owner is not None:
         for part in [node.args, *node.body]:
             _Mangler(definition.owner).visit(part)
-    node, sites = transform(node)
+    node, sites = transform(node, has_keys=has_keys)
     original = function.__code__
     code = _renamed(compile_function(node, original, [*original.co_freevars, HELPERS]), original)
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
@@ -310,7 +311,8 @@ class Rewriting:
             # TorchDynamo cannot compile transformed functions; without it, the next failure is in the branch.
             return replace(self, traces_branches=True), "the branches of torch.cond are traced without TorchDynamo"
         known = self._known
-        added = [(each, _transformed(each, self.log)) for each in functions if id(each) not in known]
+        has_keys = is_unhashable(self.last.__cause__)
+        added = [(each, _transformed(each, self.log, has_keys=has_keys)) for each in functions if id(each) not in known]
         loops = self.log.unrolled_loops
         if len(self.functions) > _MAX_FUNCTIONS:
             raise self.last
@@ -507,7 +509,7 @@ def _failing_frames(error: BaseException, known: Collection[int]) -> FunctionTyp
 
 def _asks_for_value(error: BaseException) -> bool:
     """Whether a failure is a guard on a value that only the data of tensors determines."""
-    return any(
+    return is_unhashable(error) or any(
         isinstance(seen, GuardOnDataDependentSymNode | DataDependentOutputException)
         or (isinstance(seen, TypeError) and "integer" in str(seen))
         or any(text in str(seen) for text in _MESSAGES)
@@ -566,7 +568,7 @@ def _if_transformed(function: FunctionType, log: RewriteLog) -> FunctionType | N
         return None
 
 
-def _transformed(function: FunctionType, log: RewriteLog) -> FunctionType:
+def _transformed(function: FunctionType, log: RewriteLog, *, has_keys: bool = False) -> FunctionType:
     definition = running_definition(function)
 
     def record(rewrite: Rewrite) -> None:
@@ -579,4 +581,4 @@ def _transformed(function: FunctionType, log: RewriteLog) -> FunctionType:
     def helpers(sites: list[Site]) -> Helpers:
         return Helpers(code.co_filename, function.__name__, sites, record, *lines, log.refusals, refused)
 
-    return _compile_transformed(function, definition, helpers)
+    return _compile_transformed(function, definition, helpers, has_keys=has_keys)

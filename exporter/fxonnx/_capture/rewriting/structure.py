@@ -16,7 +16,7 @@ from typing import Any
 
 from .analysis import contains, dotted_name, jumps, mutated_containers, scope_nodes, stored_attributes, stored_names
 
-__all__ = ["CountedWhile", "Structured", "counted_loops", "generated", "structure", "with_tests"]
+__all__ = ["CountedWhile", "Structured", "counted_loops", "generated", "structure", "with_keys", "with_tests"]
 
 
 _NATIVE = (ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith)
@@ -435,3 +435,32 @@ def _names_of_sizes(expression: ast.expr) -> Iterator[int]:
                 yield id(owner)
             case ast.Call(func=ast.Name("len"), args=[ast.Name() as owner]):
                 yield id(owner)
+
+
+_LOOKUPS = ("get", "pop", "setdefault")
+
+
+def with_keys(function: ast.FunctionDef, helper: ast.expr) -> None:
+    """Let a helper find the keys of dictionaries in them, as in ``cache[n]``, ``cache.get(n)`` and ``{n: table}``."""
+    # Inner nodes first: their form is copied.
+    for node in reversed(list(ast.walk(function))):
+        match node:
+            case ast.Subscript(owner, key) if contains([key], ast.Slice) is None and not _is_shape(owner):
+                node.slice = _stored_key(helper, owner, key)
+            case ast.Call(ast.Attribute(owner, name), [key, *others]) if name in _LOOKUPS:
+                node.args = [_stored_key(helper, owner, key), *others]
+            case ast.Dict([ast.expr() as key], _):
+                node.keys = [_stored_key(helper, ast.Dict([], []), key)]
+
+
+def _stored_key(helper: ast.expr, owner: ast.expr, key: ast.expr) -> ast.expr:
+    # The container is evaluated twice.
+    if not isinstance(owner, ast.Dict) and dotted_name(owner) is None:
+        return key
+    owner = copy.deepcopy(owner)
+    vars(owner).update(ctx=ast.Load())
+    return ast.copy_location(ast.Call(copy.deepcopy(helper), [owner, key], []), key)
+
+
+def _is_shape(owner: ast.expr) -> bool:
+    return isinstance(owner, ast.Attribute) and owner.attr == "shape"

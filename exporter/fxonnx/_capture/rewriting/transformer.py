@@ -30,7 +30,7 @@ from .analysis import (
     stored_names,
     with_called,
 )
-from .structure import CountedWhile, Structured, counted_loops, generated, structure, with_tests
+from .structure import CountedWhile, Structured, counted_loops, generated, structure, with_keys, with_tests
 
 __all__ = ["HELPERS", "PREFIX", "Site", "transform"]
 
@@ -80,12 +80,14 @@ class Site:
     grows: bool = False
 
 
-def transform(function: ast.FunctionDef) -> tuple[ast.FunctionDef, list[Site]]:
+def transform(function: ast.FunctionDef, *, has_keys: bool = False) -> tuple[ast.FunctionDef, list[Site]]:
     """Transform a function.
 
     The definition is changed in place, and loses its decorators and annotations. The helpers get the index of a
-    construct.
+    construct. With ``has_keys``, the keys of dictionaries may be sizes.
     """
+    if has_keys:
+        with_keys(function, ast.Attribute(_load(HELPERS), "key", ast.Load()))
     sites: list[Site] = []
     _Function(function, sites, frozenset()).run()
     function.decorator_list = []

@@ -6,7 +6,7 @@ import dis
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,6 +18,7 @@ import torch
 from fxonnx_translations._torch_compat import OpOverload, TorchDispatchMode, pytree
 
 from ..._capture import Assumption
+from ..._capture.eager_runs import is_plain
 from ..._provenance import source_line
 from ..._user_files import is_user_frame
 from .record import unproved
@@ -137,13 +138,18 @@ class CodePath:
         self._steps: set[_Step] = set()
         self._further: set[_Step] = set()
 
-    def is_same(self, run: Callable[[], object], program: Callable[[], object]) -> bool:
+    def is_same(self, run: Callable[[], object], program: Callable[[], object], model: Any = None) -> bool:
         """Whether a run calls the operators of the first one, with the same numbers and types.
 
         What is computed from sizes alone, such as the center of an image, or what an attribute keeps of another call
         with these sizes, is another value at other sizes, and then one that the program computes there as well.
+
+        Args:
+            run: Calls the model.
+            program: Calls the program with the same inputs.
+            model: The model, whose attributes may keep tensors of other calls.
         """
-        with _Recorder() as recorder, _recorded_steps() as steps:
+        with _Recorder(_kept(model)) as recorder, _recorded_steps() as steps:
             run()
         is_edge = self._first is not None and self.at_edges
         (self._further if is_edge else self._steps).update(steps)
@@ -158,12 +164,20 @@ class CodePath:
         others = [one for one in recorder.others if not any(_are_close(one, other) for other in kept)]
         with _Known(others) as known:
             program()
-        # A number that the program has at all sizes may be the model's by accident: another operator has it.
-        with _Known() as before:
+        # What the program has at all sizes may be the model's by accident: another operator has it.
+        with _Known(others) as before:
             self._first_program()
-        numbers = [known.numbers_of(one) for one in others] + [differing.constants] * bool(differing.constants)
-        are_new = all(all(map(known.has, each)) and not all(map(before.has, each)) for each in numbers if each)
-        return are_new and not known.missing and all(map(known.has_call, differing.calls))
+
+        def are_new(numbers: Sequence[float]) -> bool:
+            return all(map(known.has, numbers)) and not all(map(before.has, numbers))
+
+        for index, one in enumerate(others):
+            is_found, numbers = known.has_tensor(index), known.numbers_of(one)
+            # Each number of a small grid is one of larger grids too.
+            is_new = are_new(numbers) or (is_found and len(numbers) > 1 and not before.has_tensor(index))
+            if not (is_new if numbers else is_found):
+                return False
+        return (not differing.constants or are_new(differing.constants)) and all(map(known.has_call, differing.calls))
 
     @property
     def is_decided(self) -> bool:
@@ -224,10 +238,14 @@ class _Recorder(TorchDispatchMode):
         calls: The calls.
         on_inputs: Those with an operand that is not computed from sizes alone.
         others: Their operands that are, or that no operator of the run has computed.
+
+    Args:
+        kept: The memory of tensors that count as computed from sizes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Collection[int] = ()) -> None:
         super().__init__()
+        self._kept = frozenset(kept)
         self.calls: list[tuple[Any, ...]] = []
         self.on_inputs: list[tuple[Any, ...]] = []
         self.others: list[torch.Tensor] = []
@@ -248,7 +266,8 @@ class _Recorder(TorchDispatchMode):
             written = set(map(_memory, tensors))
             others = [one.clone() for one in others]
             self.others = [one.clone() if _memory(one) in written else one for one in self.others]
-        is_of_sizes = all(_memory(one) in self._of_sizes for one in tensors) and _RANDOM not in func.tags
+        are_of_sizes = (_memory(one) in self._of_sizes or _memory(one) in self._kept for one in tensors)
+        is_of_sizes = all(are_of_sizes) and _RANDOM not in func.tags
         result = func(*args, **kwargs)
         call = str(func), () if name in _RANGES else _numbers(func, args, kwargs)
         constants = [constant for _, constant in filter(None, operands)]
@@ -335,12 +354,12 @@ class _Known(TorchDispatchMode):
     """Records the calls of operators with their numbers, and the numbers in small operands and results.
 
     Args:
-        others: Tensors to find, of which the large ones that are not found remain in ``missing``.
+        others: Tensors to find among the operands and results.
     """
 
-    def __init__(self, others: Sequence[torch.Tensor] = ()) -> None:
+    def __init__(self, others: Sequence[torch.Tensor]) -> None:
         super().__init__()
-        self.missing = [one.clone() for one in others if not self.numbers_of(one)]
+        self._missing = {index: one.clone() for index, one in enumerate(others)}
         self._calls: list[_Call] = []
         self._numbers = [torch.zeros(0, dtype=torch.float64)]
 
@@ -354,8 +373,12 @@ class _Known(TorchDispatchMode):
         self._numbers.append(torch.tensor(given, dtype=torch.float64))
         for tensor in _tensors((args, (*kwargs.values(),), result)):
             self._numbers.append(torch.tensor(self.numbers_of(tensor), dtype=torch.float64))
-            self.missing = [one for one in self.missing if not _are_close(one, tensor)]
+            self._missing = {index: one for index, one in self._missing.items() if not _are_close(one, tensor)}
         return result
+
+    def has_tensor(self, index: int) -> bool:
+        """Whether a tensor is found as a whole."""
+        return index not in self._missing
 
     def numbers_of(self, tensor: torch.Tensor) -> list[float]:
         """The elements of a small tensor, by which it is found; none of others."""
@@ -381,6 +404,14 @@ def _are_close(one: torch.Tensor, other: torch.Tensor) -> bool:
     one, other = one.flatten().to(wide), other.flatten().to(wide)
     rounding = 1e-6 * float(one.abs().nan_to_num(0.0, 0.0, 0.0).amax()) if one.numel() else 0.0
     return torch.allclose(one, other, rtol=1e-6, atol=rounding, equal_nan=True)
+
+
+def _kept(model: Any) -> set[int]:
+    """The memory of the tensors in attributes of a model, without its parameters."""
+    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
+    leaves = (leaf for module in modules for leaf in pytree.tree_leaves(vars(module)))
+    tensors = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and is_plain(leaf))
+    return {_memory(tensor) for tensor in tensors if not isinstance(tensor, torch.nn.Parameter)}
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

@@ -277,6 +277,7 @@ class Prover:
         is_same = path.is_same(
             lambda: outcomes.append(_outcome(lambda: self._model.run(calls))),
             lambda: _outcome(lambda: self._program.run(calls)),
+            self._model.model,
         )
         return is_same or not isinstance(outcomes[0], Outcome), outcomes[0]
 

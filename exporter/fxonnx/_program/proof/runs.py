@@ -112,7 +112,7 @@ class ModelRunner:
     """
 
     def __init__(self, model: Any, capture: Capture) -> None:
-        self._model, self._capture = model, capture
+        self.model, self._capture = model, capture
         self._written = written_parameters(capture.exported_program)
         written = written_placeholders(capture.exported_program.graph)
         specs = capture.exported_program.graph_signature.input_specs
@@ -123,8 +123,8 @@ class ModelRunner:
 
     def _add_gradients(self) -> None:
         """Give the parameters gradients of a call before, to which ``backward`` in forward adds."""
-        if self._computes_gradients and isinstance(self._model, torch.nn.Module):
-            for parameter in self._model.parameters():
+        if self._computes_gradients and isinstance(self.model, torch.nn.Module):
+            for parameter in self.model.parameters():
                 parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
 
     def run(
@@ -155,7 +155,7 @@ class ModelRunner:
         limit: int | None,
         replaced: dict[str, torch.Tensor],
     ) -> Outcome:
-        capture, model = self._capture, self._model
+        capture, model = self._capture, self.model
         with (
             exporting() if is_export else outside_of_export(),
             torch.set_grad_enabled(torch.is_grad_enabled() if capture.grad_mode is None else capture.grad_mode),
@@ -177,7 +177,7 @@ class ModelRunner:
         replaced: dict[str, torch.Tensor],
         keeps_state: bool,
     ) -> Mapping[str, Any]:
-        capture, model = self._capture, self._model
+        capture, model = self._capture, self.model
         copies = copies_of_inputs((args, kwargs))
         given = capture.inputs.for_model(copies)
         state = self._state()
@@ -194,9 +194,9 @@ class ModelRunner:
     @property
     def weights(self) -> dict[str, torch.Tensor]:
         """The parameters by name."""
-        if not isinstance(self._model, torch.nn.Module):
+        if not isinstance(self.model, torch.nn.Module):
             return {}
-        named = dict(self._model.named_parameters(remove_duplicate=False))
+        named = dict(self.model.named_parameters(remove_duplicate=False))
         return {name: one for name, one in named.items() if type(one) is torch.nn.Parameter}
 
     def _is_update(self, name: str, after: torch.Tensor, before: torch.Tensor | None, kept: Collection[str]) -> bool:
@@ -208,19 +208,19 @@ class ModelRunner:
 
     def _state(self) -> dict[str, torch.Tensor]:
         """The buffers, the tensors that are plain attributes, and the parameters that forward writes."""
-        if not isinstance(self._model, torch.nn.Module):
+        if not isinstance(self.model, torch.nn.Module):
             return {}
         # Each of torch's iterators visits all modules.
-        parameters = self._model.named_parameters(remove_duplicate=False) if self._written else ()
+        parameters = self.model.named_parameters(remove_duplicate=False) if self._written else ()
         named: dict[str, Any] = {name: one for name, one in parameters if name in self._written}
-        buffers = dict(self._model.named_buffers(remove_duplicate=False))
+        buffers = dict(self.model.named_buffers(remove_duplicate=False))
         named |= self._used_buffers(buffers)
         # Tensors in containers, or those that forward creates; the others are plain attributes.
         constants = {name: one for name, one in self._capture.exported_program.constants.items() if name not in buffers}
         named |= constants
         for name in constants:
             with suppress(AttributeError):
-                named[name] = operator.attrgetter(name)(self._model)
+                named[name] = operator.attrgetter(name)(self.model)
         return {name: one for name, one in named.items() if isinstance(one, torch.Tensor) and is_plain(one)}
 
     def _used_buffers(self, buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

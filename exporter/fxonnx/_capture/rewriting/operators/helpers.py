@@ -44,6 +44,7 @@ from .sequences import (
     pieces,
     repeated,
     replacement_of,
+    stored_key,
     truth,
 )
 from .state import CHANGES, State, read_value, unchanged_objects
@@ -354,7 +355,9 @@ class Helpers:
     def contains(element: Any, container: Any) -> Any:
         """``element in container``."""
         is_unknown = isinstance(container, torch.Tensor) and is_open(container)
-        return (container == element).any().item() if is_unknown else element in container
+        return (container == element).any().item() if is_unknown else stored_key(container, element) in container
+
+    key = staticmethod(stored_key)
 
     def identified(self, at: int, value: Any) -> Any:
         """The left side of ``value is True``."""

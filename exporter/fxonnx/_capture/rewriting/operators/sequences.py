@@ -1,11 +1,15 @@
-"""Sequences whose length is not known during the capture: ranges, rows of tensors, and lists that loops append to."""
+"""Sequences whose length is not known during the capture: ranges, rows of tensors, and lists that loops append to.
+
+Dictionaries and sets whose keys are sizes are here too, such as a cache of tables by their length.
+"""
 
 from __future__ import annotations
 
 import builtins
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from types import MappingProxyType
 from typing import Any
 
@@ -33,6 +37,7 @@ __all__ = [
     "repeated",
     "replacement_of",
     "rows",
+    "stored_key",
     "truth",
 ]
 
@@ -532,3 +537,58 @@ def join(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     items, dim, *_ = (*args, 0) if len(args) < 2 else args
     dim = kwargs.get("dim", dim)
     return items.joined(dim, is_stack=function is torch.stack)
+
+
+class _SizeKey:
+    """A key of a dictionary or set with symbolic sizes, which have no hash."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    def __hash__(self) -> int:
+        return hash(_SizeKey)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or _is_same_key(self.value, other.value if isinstance(other, _SizeKey) else other)
+
+
+def stored_key(container: Any, key: Any) -> Any:
+    """The key of a dictionary or set that equals another one, or else the other one, in a form with a hash.
+
+    Each key is compared, which is a condition on the sizes: a hash would only find the sizes of the example.
+    """
+    if not isinstance(container, dict | set | frozenset):
+        return key
+    is_symbolic_key = _has_size(key)
+    if not is_symbolic_key and not any(isinstance(one, _SizeKey) for one in container):
+        return key
+    for one in container:
+        if _is_same_key(one.value if isinstance(one, _SizeKey) else one, key):
+            return one
+    return _SizeKey(key) if is_symbolic_key else key
+
+
+def _has_size(key: Any) -> bool:
+    return any(map(_has_size, key)) if isinstance(key, tuple) else isinstance(key, torch.SymInt | torch.SymFloat)
+
+
+def _is_same_key(one: Any, other: Any) -> bool:
+    conditions = list(_conditions(one, other))
+    # Sizes last, and as one condition: they need not be compared where a device or dtype differs.
+    symbolic = [each for each in conditions if isinstance(each, torch.SymBool)]
+    plain = (each for each in conditions if not isinstance(each, torch.SymBool))
+    return all(map(bool, plain)) and (not symbolic or bool(reduce(and_, symbolic)))
+
+
+def _conditions(one: Any, other: Any) -> Iterator[Any]:
+    """What holds if two keys are equal."""
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        yield len(one) == len(other)
+        for pair in zip(one, other, strict=False):
+            yield from _conditions(*pair)
+    else:
+        numbers = (int, float, torch.SymInt, torch.SymFloat)
+        yield isinstance(one, numbers) == isinstance(other, numbers) and one == other
