@@ -521,3 +521,18 @@ def test_attempts_that_are_of_no_use_are_not_made_to_their_end(
             assert shape[1:] != (4, 6)
             continue
         torch.testing.assert_close(torch.from_numpy(found), function(x))
+
+
+def asserts_all(x: Tensor) -> Tensor:
+    assert all([size % 4 == 0 for size in x.shape[1:]]), "divisible by 4"  # noqa: C419 - as users write it
+    return x * 2
+
+
+def test_assertions_with_a_comprehension_are_not_rewritten() -> None:
+    with pytest.warns(UserWarning, match=r"h % 4 == 0\n  w % 4 == 0"):
+        program = fxonnx.export(
+            Function(asserts_all), (torch.randn(2, 4, 8),), dynamic_shapes=({0: "n", 1: "h", 2: "w"},)
+        )
+    assert len(program.record.capture.attempts) == 1
+    x = torch.randn(3, 12, 4)
+    torch.testing.assert_close(program(x)[0], x * 2)
