@@ -561,3 +561,30 @@ def test_sizes_among_the_keys_of_a_table_are_no_sizes_of_the_file(find: Callable
     for size in (7, 9):
         with pytest.raises(Exception, match=f"exported for m != {size}"):
             program(torch.randn(3, size))
+
+
+class KeepsTheBatch(nn.Module):
+    """A recurrent layer of speechbrain, which notes the size of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batch_size = 1
+        self.cell = nn.Linear(4, 4, bias=False)
+        self.register_buffer("first", torch.zeros(1, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.batch_size != x.shape[0]:
+            self.batch_size = x.shape[0]
+        h, steps = self.first.broadcast_to(x.shape[0], 4), []
+        for k in range(x.shape[1]):
+            h = torch.tanh(x[:, k] + self.cell(h))
+            steps.append(h)
+        return torch.stack(steps, dim=1)
+
+
+def test_a_size_that_a_layer_with_a_loop_notes_is_no_limit() -> None:
+    model = KeepsTheBatch().eval()
+    program = fxonnx.export(model, (torch.randn(2, 5, 4),), dynamic_shapes=({0: "batch", 1: "time"},))
+    for shape in ((2, 5, 4), (1, 7, 4), (1, 1, 4), (3, 2, 4)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(program(x)[0], model(x))

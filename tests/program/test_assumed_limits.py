@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
 import fxonnx
@@ -110,3 +111,28 @@ def test_one_element_of_another_dim_does_not_hide_a_limit(batch: int) -> None:
         assert_close(program(y)[0], model(y))
     with pytest.raises(fxonnx.ArgumentError, match="!= 1"):
         program(torch.rand(1, 5))
+
+
+class Separates(nn.Module):
+    """SepFormer of speechbrain: the decoded sound gets the length of the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Conv1d(1, 4, 8, 4)
+        self.decoder = nn.ConvTranspose1d(4, 1, 8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = _without_batch(self.decoder(self.encoder(x[:, None])))
+        if x.shape[1] > y.shape[1]:
+            return nn.functional.pad(y, (0, x.shape[1] - y.shape[1]))
+        return y[:, : x.shape[1]]
+
+
+def test_both_branches_beside_a_squeeze_of_the_batch() -> None:
+    model = Separates().eval()
+    with pytest.warns(UserWarning, match="samples >= 8") as found:
+        program = fxonnx.export(model, (torch.randn(2, 40),), dynamic_shapes=({0: "batch", 1: "samples"},))
+    assert not any("%" in str(one.message) for one in found)
+    for shape in ((2, 40), (1, 42), (1, 48), (3, 41), (1, 8)):
+        x = torch.randn(shape)
+        assert_close(program(x)[0], model(x), atol=1e-5, rtol=1e-5)

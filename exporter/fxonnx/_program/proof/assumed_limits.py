@@ -173,13 +173,19 @@ def _is_right(capture: Capture, prover: Prover, names: Sequence[str]) -> bool:
     prover.has_path(example, path)
     others = [name for name, is_one in ones.items() if not is_one]
     first = [wide, sizes] if wide != sizes else [sizes]
+    # No values of these sizes take the other branch of a condition on sizes: further sizes do.
+    has_both = any(one.construct == SIZE_BRANCH for one in capture.rewrites)
+    prover.coverage.begin()
     for count, each in enumerate([*first, *islice(_with_other_sizes(sizes, others), 1, None)], start=1):
         variation = _resized(capture, prover, each)
         _, outcome = prover.has_path(variation, path)
-        status = _status_of_branches(capture, prover, variation, expected=outcome)
+        if has_both:
+            status = _status(prover, variation, outcome)
+        else:
+            status = _status_of_branches(capture, prover, variation, expected=outcome)
         if status == "different" or (status != "equal" and each == sizes):
             return False
-        if path.is_decided and count >= len(first):
+        if path.is_decided and count >= len(first) and not (has_both and prover.coverage.has_untaken):
             return True
     return False
 
@@ -215,6 +221,8 @@ def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint] | No
     plain = [one for one in capture.limits.assumed if _dim_of(one) is not None]
     if obstacle(capture, model) or forward_seconds(program) > export_seconds(program):
         return frozenset()
+    if plain:
+        _name_axes(program)
     candidate = _without(capture, edges)
     prover = Prover(candidate, model)
     call = prover.example

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import CodeType, FrameType, MappingProxyType
+from types import CodeType, FrameType, FunctionType, MappingProxyType, MethodType
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -62,6 +62,11 @@ class Coverage:
     def begin(self) -> None:
         """Begin with runs at other sizes."""
         self._first = len(self._runs)
+
+    @property
+    def has_loops(self) -> bool:
+        """Whether the program has loops."""
+        return bool(self._loops)
 
     @property
     def has_untaken(self) -> bool:
@@ -138,7 +143,9 @@ class CodePath:
         self._steps: set[_Step] = set()
         self._further: set[_Step] = set()
 
-    def is_same(self, run: Callable[[], object], program: Callable[[], object], model: Any = None) -> bool:
+    def is_same(
+        self, run: Callable[[], object], program: Callable[[], object], model: Any = None, *, has_loops: bool = False
+    ) -> bool:
         """Whether a run calls the operators of the first one, with the same numbers and types.
 
         What is computed from sizes alone, such as the center of an image, or what an attribute keeps of another call
@@ -148,6 +155,7 @@ class CodePath:
             run: Calls the model.
             program: Calls the program with the same inputs.
             model: The model, whose attributes may keep tensors of other calls.
+            has_loops: Whether the program has loops, which run the operators of the model more or less often.
         """
         with _Recorder(_kept(model)) as recorder, _recorded_steps() as steps:
             run()
@@ -158,6 +166,8 @@ class CodePath:
         if self._first.calls == recorder.calls:
             return True
         differing = _differing(self._first.on_inputs, recorder.on_inputs)
+        if differing is None and has_loops:
+            differing = _differing(_once(self._first.on_inputs), _once(recorder.on_inputs))
         if differing is None:
             return False
         kept = self._first.others
@@ -318,6 +328,11 @@ def _differing(one: Sequence[_Call], other: Sequence[_Call]) -> _Differing | Non
     return found
 
 
+def _once(calls: Sequence[_Call]) -> Sequence[_Call]:
+    """The calls without those that an earlier one repeats."""
+    return list({repr(call): call for call in calls}.values())
+
+
 def _other_numbers(one: Any, other: Any) -> list[float] | None:
     """The numbers of constants in the place of other numbers of others; None if they differ in more."""
     if one == other:
@@ -357,6 +372,8 @@ class _Known(TorchDispatchMode):
         others: Tensors to find among the operands and results.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, others: Sequence[torch.Tensor]) -> None:
         super().__init__()
         self._missing = {index: one.clone() for index, one in enumerate(others)}
@@ -367,6 +384,9 @@ class _Known(TorchDispatchMode):
         self, func: OpOverload[Any, Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if not isinstance(func, OpOverload):
+            # A loop or branch, whose functions torch would run without the mode.
+            return func(*pytree.tree_map_only(FunctionType | MethodType, self._recorded, tuple(args)), **kwargs)
         result = func(*args, **kwargs)
         self._calls.append((str(func), _numbers(func, args, kwargs)))
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, int | float)]
@@ -375,6 +395,13 @@ class _Known(TorchDispatchMode):
             self._numbers.append(torch.tensor(self.numbers_of(tensor), dtype=torch.float64))
             self._missing = {index: one for index, one in self._missing.items() if not _are_close(one, tensor)}
         return result
+
+    def _recorded(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            with self:
+                return function(*args)
+
+        return call
 
     def has_tensor(self, index: int) -> bool:
         """Whether a tensor is found as a whole."""

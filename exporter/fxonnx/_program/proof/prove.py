@@ -278,6 +278,7 @@ class Prover:
             lambda: outcomes.append(_outcome(lambda: self._model.run(calls))),
             lambda: _outcome(lambda: self._program.run(calls)),
             self._model.model,
+            has_loops=self.coverage.has_loops,
         )
         return is_same or not isinstance(outcomes[0], Outcome), outcomes[0]
 

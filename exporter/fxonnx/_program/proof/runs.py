@@ -16,7 +16,7 @@ import torch
 from torch.export.graph_signature import OutputKind
 
 from fxonnx_translations._builder.sub_byte import as_codes, copy_of
-from fxonnx_translations._torch_compat import OpOverload, pytree
+from fxonnx_translations._torch_compat import OpOverload, disable_current_modes, pytree
 
 from ..._callers_autocast import in_autocast
 from ..._capture import Capture
@@ -377,7 +377,8 @@ def _copied(leaf: Any) -> Any:
 def _differs(tensor: torch.Tensor, original: torch.Tensor) -> bool:
     if tensor.shape != original.shape or tensor.dtype != original.dtype:
         return True
-    return not has_same_bits(as_codes(tensor), as_codes(original))
+    with disable_current_modes():  # which record the operators of the model
+        return not has_same_bits(as_codes(tensor), as_codes(original))
 
 
 @contextmanager
