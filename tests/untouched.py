@@ -86,7 +86,10 @@ def _content(value: Any) -> Iterator[tuple[str, Any]]:
                 yield "values", bytes(bits.numpy())
     elif isinstance(value, np.ndarray):
         yield "values", value.tobytes() if value.dtype != object else repr(value)
-    elif isinstance(value, set | frozenset | bytearray | itertools.count):
+    elif isinstance(value, set | frozenset):
+        # Elements that were removed and added again may have another order.
+        yield "values", sorted(map(repr, value))
+    elif isinstance(value, bytearray | itertools.count):
         yield "values", repr(value)
     elif isinstance(value, random.Random):
         yield "state", value.getstate()

@@ -308,3 +308,31 @@ def test_a_branch_on_whether_the_length_of_a_growing_state_is_even(tmp_path: Pat
 def test_a_size_of_a_growing_state_that_has_to_be_a_multiple(function: Any, condition: str) -> None:
     with pytest.raises(StateError, match=f"changes the shape of 'k', and the program is valid for {condition}"):
         fxonnx.export(Growing(function), (torch.randn(1, 3),), state="io")
+
+
+class AddsTheLast(nn.Module):
+    """Adds the last input from the third call on, which two calls with equal inputs do not tell from a cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = 0
+        self.last = torch.zeros(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x + self.last if self.step > 1 else x * 1
+        self.step += 1
+        self.last = x[0].clone()
+        return y
+
+
+def test_an_attribute_that_a_later_call_reads_in_a_branch(tmp_path: Path) -> None:
+    model = AddsTheLast()
+    fxonnx.export(model, (torch.randn(2, 3),), tmp_path / "m.onnx", state="io")
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    names = [value.name for value in session.get_outputs()]
+    state: dict[str, Any] = {}
+    for _ in range(5):
+        x = torch.randn(2, 3)
+        y, *after = session.run(None, {"x": x.numpy(), **state})
+        state = {name.replace(".out", ".in"): value for name, value in zip(names[1:], after, strict=True)}
+        torch.testing.assert_close(torch.from_numpy(y), model(x))

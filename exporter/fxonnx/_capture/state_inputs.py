@@ -8,6 +8,7 @@ have computed with a value or a size of theirs. Numbers in attributes (``self.st
 from __future__ import annotations
 
 import copy
+import dis
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +30,9 @@ from .constraints.guard_sources import copy_guards, slice_guards
 from .constraints.relation_forms import text_of
 from .plan import Capture, CapturePlan
 from .suspicions.attribute_changes import AttributeChange
+from .suspicions.attribute_uses import methods_of
 from .traced_states import UnknownStates
+from .user_code import codes_of
 
 __all__ = ["capture_with_states", "with_number_states"]
 
@@ -56,7 +59,7 @@ def capture_with_states(
                 raise refusal from None
             raise
         program, states = traced.exported_program, plan.states
-        names = states.names | _written(program, model)
+        names = states.names | _written(program, model) | _read_in_branches(traced, model)
         axes = {name: found | states.axes.get(name, frozenset()) for name, found in _changed_axes(program)}
         axes = {**states.axes, **axes}
         # torch knows the value of a plain attribute up to the first write.
@@ -82,6 +85,27 @@ def _written(program: ExportedProgram, model: torch.nn.Module) -> frozenset[str]
     tensors = dict(_tensors_of(model, names))
     memory = {key for key in map(_memory, tensors.values()) if key}
     return frozenset(tensors) | {name for name, tensor in _weights(model).items() if _memory(tensor) in memory}
+
+
+def _read_in_branches(traced: Capture, model: torch.nn.Module) -> frozenset[str]:
+    """FQNs of the attributes with tensors that a program with branches has as constants, and that methods assign.
+
+    Two calls with equal inputs do not tell one that keeps the last input, and is read in a later call, from a cache.
+    """
+    found = set()
+    for path in traced.exported_program.constants if traced.rewrites else ():
+        prefix, _, name = path.rpartition(".")
+        owner = dict(model.named_modules()).get(prefix)
+        if owner is not None and isinstance(vars(owner).get(name), torch.Tensor) and _assigns(owner, name):
+            found.add(path)
+    return frozenset(found)
+
+
+def _assigns(owner: torch.nn.Module, name: str) -> bool:
+    """Whether a method other than ``__init__`` assigns an attribute, also one without source code."""
+    methods = (code for code in methods_of(owner) if code.co_name != "__init__")
+    steps = (step for method in methods for code in codes_of(method) for step in dis.get_instructions(code))
+    return any(step.opname == "STORE_ATTR" and step.argval == name for step in steps)
 
 
 def _tensors_of(model: torch.nn.Module, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:

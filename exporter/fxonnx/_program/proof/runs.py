@@ -187,7 +187,8 @@ class ModelRunner:
             with interruptible():
                 result = flatten_objects(call_with_weights(model, replaced, given))
             after = self._state()
-            kept = {name for name, _ in model.named_buffers(remove_duplicate=False)} if keeps_state else self._updated
+            buffers = model.named_buffers(remove_duplicate=False) if keeps_state else ()
+            kept = self._updated | {name for name, _ in buffers}
             after = {name: one for name, one in after.items() if self._is_update(name, one, state.get(name), kept)}
             return _results(capture, result, copies, (args, kwargs), after, before)
 
