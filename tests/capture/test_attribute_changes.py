@@ -8,6 +8,7 @@ import re
 import warnings
 from collections import deque
 from collections.abc import Callable
+from itertools import product
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -524,14 +525,23 @@ def _handled(self: Any, x: Tensor) -> Tensor:
         return self.cache[n]
 
 
+def _beside_a_branch(self: Any, x: Tensor) -> Tensor:
+    y = x if x.sum() > 0 else -x
+    if x.shape[1] not in self.cache:
+        self.cache[x.shape[1]] = torch.arange(x.shape[1]) * 2.0
+    return y * self.cache[x.shape[1]]
+
+
 def _kept_shape(self: Any, x: Tensor) -> Tensor:
     if self.size != x.shape:
         self.size, self.grid = x.shape, torch.stack([_grid(*x.shape), _grid(*x.shape)])
     return self.grid.sum(0)
 
 
-@pytest.mark.parametrize("is_called", [False, True])
-@pytest.mark.parametrize("find", [_looked_up, _got, _set_as_default, _of_shape, _handled, _kept_shape])
+_CACHES = (_looked_up, _got, _set_as_default, _of_shape, _handled, _kept_shape)
+
+
+@pytest.mark.parametrize(("find", "is_called"), [*product(_CACHES, (False, True)), (_beside_a_branch, False)])
 def test_a_cache_by_sizes_stays_dynamic(find: Callable[[Any, Tensor], Tensor], is_called: bool) -> None:
     model = Caching(find).eval()
     for shape in ((5, 7), (2, 4)) if is_called else ():

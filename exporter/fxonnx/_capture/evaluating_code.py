@@ -7,7 +7,6 @@ import linecache
 import re
 import textwrap
 from dataclasses import dataclass
-from itertools import product
 from types import CodeType, FrameType
 
 import sympy
@@ -45,11 +44,13 @@ _MACHINERY = (
     *(SYMPY, _RECORDER, __file__, *_PATCHES, *_DATA_DEPENDENCE, _HELPERS),
 )
 # They evaluate a condition that the model passes as an argument, and comparisons with the keys of its dictionaries.
-_KEYS = (OWN + "_capture/rewriting/operators/sequences.py",)
 _FOR_USERS = frozenset(
     {
         (OWN + "_capture/patches/functional.py", "_scaled_dot_product_attention"),
-        *product(_KEYS, ("_is_same_key", "stored_key", "__eq__")),
+        *(
+            (OWN + "_capture/rewriting/operators/sequences.py", name)
+            for name in ("_is_same_key", "stored_key", "__eq__")
+        ),
     }
 )
 # Interpreter of user code: of the functions of torch.cond, and of all code in strict mode.

@@ -93,9 +93,10 @@ def _read_in_branches(traced: Capture, model: torch.nn.Module) -> frozenset[str]
     Two calls with equal inputs do not tell one that keeps the last input, and is read in a later call, from a cache.
     """
     found = set()
-    for path in traced.exported_program.constants if traced.rewrites else ():
+    modules = dict(model.named_modules()) if traced.rewrites else {}
+    for path in traced.exported_program.constants:
         prefix, _, name = path.rpartition(".")
-        owner = dict(model.named_modules()).get(prefix)
+        owner = modules.get(prefix)
         if owner is not None and isinstance(vars(owner).get(name), torch.Tensor) and _assigns(owner, name):
             found.add(path)
     return frozenset(found)

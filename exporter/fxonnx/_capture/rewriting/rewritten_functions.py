@@ -283,6 +283,7 @@ class Rewriting:
         ends: The code and the line of conditions to the function that their branches run to its end, and its callers.
         refusal: The error of the last of these conditions, before its branches went on.
         unrolled_loops: The number of loops that were unrolled when the attempt began.
+        has_keys: Whether sizes are keys of dictionaries in the functions.
         log: Receives the effects of the transformed functions.
     """
 
@@ -293,6 +294,7 @@ class Rewriting:
     ends: Mapping[tuple[CodeType, int], tuple[FunctionType, ...]] = field(default_factory=dict)
     refusal: CaptureError | None = None
     unrolled_loops: int = 0
+    has_keys: bool = False
     log: RewriteLog = field(default_factory=RewriteLog)
 
     def after(self, failure: CaptureError) -> tuple[Rewriting, str]:
@@ -310,9 +312,11 @@ class Rewriting:
         if not self.traces_branches and _fails_in_cond(self.last):
             # TorchDynamo cannot compile transformed functions; without it, the next failure is in the branch.
             return replace(self, traces_branches=True), "the branches of torch.cond are traced without TorchDynamo"
+        if is_unhashable(self.last.__cause__) and not self.has_keys:
+            again = dict.fromkeys((*dict(self.functions), *functions))
+            return replace(self, functions=(), has_keys=True).with_functions([*again])
         known = self._known
-        has_keys = is_unhashable(self.last.__cause__)
-        added = [(each, _transformed(each, self.log, has_keys=has_keys)) for each in functions if id(each) not in known]
+        added = [(each, self._transformed(each)) for each in functions if id(each) not in known]
         loops = self.log.unrolled_loops
         if len(self.functions) > _MAX_FUNCTIONS:
             raise self.last
@@ -326,7 +330,7 @@ class Rewriting:
     def with_sizes(self, functions: Sequence[FunctionType], places: frozenset[str]) -> Rewriting:
         """Transform functions, and capture both branches of the conditions on sizes at some lines."""
         known = self._known
-        added = tuple((each, _transformed(each, self.log)) for each in functions if id(each) not in known)
+        added = tuple((each, self._transformed(each)) for each in functions if id(each) not in known)
         return replace(self, functions=(*self.functions, *added), sizes=self.sizes | places)
 
     def _with_end(self) -> tuple[Rewriting, str]:
@@ -351,7 +355,7 @@ class Rewriting:
         made = None
         while ends[code, line] and made is None:
             end = ends[code, line][0]
-            made = known.get(end) or _if_transformed(end, self.log)
+            made = known.get(end) or self._if_transformed(end)
             ends[code, line] = ends[code, line][made is None :]
         if made is None:
             raise self.refusal or self.last
@@ -360,6 +364,16 @@ class Rewriting:
         added = () if end in known else ((end, made),)
         change = f"the branches at {code.co_filename}:{line} go on to the end of {end.__code__.co_name}"
         return replace(self, functions=(*self.functions, *added), ends=ends, refusal=refusal), change
+
+    def _transformed(self, function: FunctionType) -> FunctionType:
+        return _transformed(function, self.log, has_keys=self.has_keys)
+
+    def _if_transformed(self, function: FunctionType) -> FunctionType | None:
+        """The transformed form of a function; None if there is none, such as of a lambda beside another in its line."""
+        try:
+            return self._transformed(function)
+        except CaptureError:
+            return None
 
     def _function(self, code: CodeType) -> FunctionType | None:
         """The function that a frame has run, also in its transformed form."""
@@ -560,15 +574,7 @@ def _defines(outer: CodeType, inner: CodeType) -> bool:
     return any(item is inner or _defines(item, inner) for item in outer.co_consts if isinstance(item, CodeType))
 
 
-def _if_transformed(function: FunctionType, log: RewriteLog) -> FunctionType | None:
-    """The transformed form of a function; None if there is none, such as of a lambda beside another in its line."""
-    try:
-        return _transformed(function, log)
-    except CaptureError:
-        return None
-
-
-def _transformed(function: FunctionType, log: RewriteLog, *, has_keys: bool = False) -> FunctionType:
+def _transformed(function: FunctionType, log: RewriteLog, *, has_keys: bool) -> FunctionType:
     definition = running_definition(function)
 
     def record(rewrite: Rewrite) -> None:

@@ -217,8 +217,9 @@ def confirmed_limits(capture: Capture, model: Any) -> frozenset[Constraint] | No
     """
     capture = replace(capture, exported_program=unwrap_subclasses(capture.exported_program))
     program = capture.exported_program
-    edges = [one for one in capture.limits.assumed if _dim_of(one) is None]
-    plain = [one for one in capture.limits.assumed if _dim_of(one) is not None]
+    assumed = [one for one in capture.limits.constraints if one in capture.limits.assumed]
+    edges = [one for one in assumed if _dim_of(one) is None]
+    plain = [one for one in assumed if _dim_of(one) is not None]
     if obstacle(capture, model) or forward_seconds(program) > export_seconds(program):
         return frozenset()
     if plain:

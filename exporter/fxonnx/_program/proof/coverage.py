@@ -6,7 +6,7 @@ import dis
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -143,9 +143,7 @@ class CodePath:
         self._steps: set[_Step] = set()
         self._further: set[_Step] = set()
 
-    def is_same(
-        self, run: Callable[[], object], program: Callable[[], object], model: Any = None, *, has_loops: bool = False
-    ) -> bool:
+    def is_same(self, run: Callable[[], object], program: Callable[[], object], model: Any, *, has_loops: bool) -> bool:
         """Whether a run calls the operators of the first one, with the same numbers and types.
 
         What is computed from sizes alone, such as the center of an image, or what an attribute keeps of another call
@@ -174,7 +172,7 @@ class CodePath:
         others = [one for one in recorder.others if not any(_are_close(one, other) for other in kept)]
         with _Known(others) as known:
             program()
-        # What the program has at all sizes may be the model's by accident: another operator has it.
+        # A value that the program has at all sizes may be the model's by accident: another operator has it.
         with _Known(others) as before:
             self._first_program()
 
@@ -250,12 +248,12 @@ class _Recorder(TorchDispatchMode):
         others: Their operands that are, or that no operator of the run has computed.
 
     Args:
-        kept: The memory of tensors that count as computed from sizes.
+        kept: Tensors that count as computed from sizes, by their memory.
     """
 
-    def __init__(self, kept: Collection[int] = ()) -> None:
+    def __init__(self, kept: Mapping[int, torch.Tensor]) -> None:
         super().__init__()
-        self._kept = frozenset(kept)
+        self._kept = kept
         self.calls: list[tuple[Any, ...]] = []
         self.on_inputs: list[tuple[Any, ...]] = []
         self.others: list[torch.Tensor] = []
@@ -289,10 +287,12 @@ class _Recorder(TorchDispatchMode):
                 content = [str(number) for number in tensor.flatten().tolist()] if is_literal else constants
                 # The tensor is kept, so that no other one has its memory.
                 self._constants[memory] = tensor, call if name in FILLS else content
+            # An earlier tensor may have had the memory.
+            self._of_sizes.pop(memory, None)
+            self._of_inputs.discard(memory)
             if is_of_sizes:
                 self._of_sizes[memory] = tensor
             elif name not in MOVES or len(others) < len(tensors):
-                self._of_sizes.pop(memory, None)
                 self._of_inputs.add(memory)
         if name not in MOVES and name not in FILLS:
             self.calls.append((*call, constants))
@@ -433,12 +433,12 @@ def _are_close(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.allclose(one, other, rtol=1e-6, atol=rounding, equal_nan=True)
 
 
-def _kept(model: Any) -> set[int]:
-    """The memory of the tensors in attributes of a model, without its parameters."""
+def _kept(model: Any) -> dict[int, torch.Tensor]:
+    """The tensors in attributes of a model, without its parameters, by their memory, which no other tensor gets."""
     modules = model.modules() if isinstance(model, torch.nn.Module) else ()
     leaves = (leaf for module in modules for leaf in pytree.tree_leaves(vars(module)))
     tensors = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and is_plain(leaf))
-    return {_memory(tensor) for tensor in tensors if not isinstance(tensor, torch.nn.Parameter)}
+    return {_memory(tensor): tensor for tensor in tensors if not isinstance(tensor, torch.nn.Parameter)}
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

@@ -584,7 +584,7 @@ def _is_same_key(one: Any, other: Any) -> bool:
 
 
 def _conditions(one: Any, other: Any) -> Iterator[Any]:
-    """What holds if two keys are equal."""
+    """Conditions that all hold if two keys are equal."""
     if isinstance(one, tuple) and isinstance(other, tuple):
         yield len(one) == len(other)
         for pair in zip(one, other, strict=False):
