@@ -59,6 +59,9 @@ _SATURATING = frozenset({"group_norm", "gru", "instance_norm", "layer_norm", "ls
 """Functions whose results differ from 1, or from 0, by less than the rounding error of a kernel."""
 
 
+_NORMALIZATIONS = frozenset({"batch_norm", "group_norm", "instance_norm", "layer_norm"})
+
+
 def eager(
     program: Program,
     sizes: Sizes,
@@ -149,6 +152,22 @@ class _Rounded(TorchFunctionMode):
         return pytree.tree_map_only(
             torch.Tensor, lambda value: ((value * 2**21).round() + self._direction) / 2**21, result
         )
+
+
+class PerturbedNormalization(TorchFunctionMode):
+    """A mode that changes the operands of normalizations by a rounding error: of equal numbers it is enlarged to 1e-4."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if getattr(func, "__name__", "") not in _NORMALIZATIONS or not args or not args[0].is_floating_point():
+            return func(*args, **(kwargs or {}))
+        signs = torch.arange(args[0].numel()).remainder(2).mul(2).sub(1).reshape(args[0].shape)
+        return func(args[0] * (1 + signs * 2.0**-23), *args[1:], **(kwargs or {}))
 
 
 class _NaNOperands(TorchFunctionMode):

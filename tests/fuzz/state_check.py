@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 import fxonnx
 
-from .comparison import difference
+from .comparison import PerturbedNormalization, difference
 from .outcome import Finding, Outcome, first_line
 from .python_check import exported_model
 from .python_generator import EagerTimeoutError, time_limit
@@ -73,7 +73,7 @@ def check_state(program: PythonProgram) -> Outcome:
         findings += _unreported(path, before, expected, warned)
         if is_wrong and _ATTRIBUTES in warned:
             return Outcome(status="wrong from the second call", limited=(_ATTRIBUTES,))
-        if is_wrong and not _is_stable(_eager(model().eval(), program, calls, double=True), expected):
+        if is_wrong and not _is_stable(model, program, calls, expected):
             return Outcome(status="right", unstable=(program.example,))
         # The place for a comparison of everything of the exported model with a new one.
         again = _eager(instance, program, calls)
@@ -230,15 +230,25 @@ def _is_alias(name: str, other: str, expected: Sequence[_Call]) -> bool:
     return all(isinstance(one, torch.Tensor) and difference(second, one) is None for second, one in pairs)
 
 
-def _is_stable(double: Sequence[_Call], expected: Sequence[_Call]) -> bool:
-    """Whether the results are the same in double precision: otherwise rounding decides a branch."""
-    if len(double) != len(expected):
+def _is_stable(
+    model: type[torch.nn.Module], program: PythonProgram, calls: Sequence[Case], expected: Sequence[_Call]
+) -> bool:
+    """Whether results are the same in double precision and for rounded operands: otherwise rounding decides them."""
+    double = _eager(model().eval(), program, calls, double=True)
+    with PerturbedNormalization():
+        perturbed = _eager(model().eval(), program, calls)
+    return _are_equal(double, expected) and _are_equal(perturbed, expected)
+
+
+def _are_equal(other: Sequence[_Call], expected: Sequence[_Call]) -> bool:
+    """Whether calls return the same, and leave the same state."""
+    if len(other) != len(expected):
         return True
     return not any(
         isinstance(ours, torch.Tensor) and difference(ours, theirs.to(ours.dtype)) is not None
-        for one, other in zip(expected, double, strict=True)
+        for one, call in zip(expected, other, strict=True)
         for ours, theirs in (
-            *zip(one.outputs, other.outputs, strict=True),
-            *((value, other.state[name]) for name, value in one.state.items() if name in other.state),
+            *zip(one.outputs, call.outputs, strict=True),
+            *((value, call.state[name]) for name, value in one.state.items() if name in call.state),
         )
     )

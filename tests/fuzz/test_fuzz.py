@@ -119,8 +119,9 @@ def test_a_program_with_state_is_run_as_a_sequence(monkeypatch: pytest.MonkeyPat
 
 
 def test_state_that_rounding_decides_is_no_finding() -> None:
-    """The sum of two rows that are normalized is 0, but for rounding."""
+    """The sum of two rows that are normalized is 0, but for rounding; a batch norm of equal numbers is."""
     assert check_state(generate_state(10443)).findings == ()
+    assert check_state(generate_state(71665)).findings == ()
 
 
 def test_smallest_program_with_state_keeps_the_calls_before(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
