@@ -73,6 +73,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         of(lambda x: torch.zeros(int(np.sqrt(x.shape[0]))), **N),
         r"of type symbolic int which has no callable sqrt(?s:.*)hint: NumPy has this function for numbers only",
     ),
+    "numbers of a generator, of a size": (
+        of(lambda x: x * torch.randn(x.shape[0], 1, generator=torch.Generator().manual_seed(1)), **N),
+        r"the operator has no form with dynamic sizes(?s:.*)at: \S*forward\.py:\d+ (?s:.*)hint: make the dim static; numbers of a",
+    ),
     "NumPy's permutation of a size": (
         of(lambda x: x[np.random.permutation(x.shape[0])], **N),
         r"IndexError\n(?s:.*)at: \S*test_mistakes_in_forward\.py:\d+ (?s:.*)hint: compute with functions of torch",

@@ -184,7 +184,7 @@ def _export_ours(model: Model, module: torch.nn.Module, path: str) -> list[fxonn
 def _export_dynamo(model: Model, module: torch.nn.Module, path: str) -> list[fxonnx.Constraint]:
     example = copy.deepcopy(model.calls[0])
     torch.onnx.export(
-        module, example, path, dynamo=True, input_names=_names(model), dynamic_shapes=model.dims, verbose=False
+        module, example, path, dynamo=True, input_names=_names(model), dynamic_shapes=_dims_of(model), verbose=False
     )
     return []
 
@@ -205,8 +205,13 @@ _EXPORT: dict[str, Callable[[Model, torch.nn.Module, str], list[fxonnx.Constrain
 }
 
 
+def _dims_of(model: Model) -> Any:
+    """``dynamic_shapes`` in the form of torch, which has one entry for all of ``*inputs``."""
+    return (tuple(model.dims),) if model.call is not None and model.dims is not None else model.dims
+
+
 def _capture_seconds(model: Model, module: torch.nn.Module) -> float | None:
-    dims = pytree.tree_map(lambda name: torch.export.Dim.AUTO if isinstance(name, str) else name, model.dims)
+    dims = pytree.tree_map(lambda name: torch.export.Dim.AUTO if isinstance(name, str) else name, _dims_of(model))
     start = time.process_time()
     try:
         torch.export.export(module, copy.deepcopy(tuple(model.calls[0])), dynamic_shapes=dims)

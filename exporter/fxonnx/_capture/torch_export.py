@@ -91,6 +91,7 @@ _MEMORY_HINT = (
     "during the capture, tensors have no memory: compute with operators of torch, or leave the call out of exports: "
     "if not torch.compiler.is_exporting(): ..."
 )
+_PLAIN_SIZES = "SymIntArrayRef expected to contain only concrete integers"
 _HINTS = {
     **dict.fromkeys(_QUANTIZED, _QUANTIZED_HINT),
     ".__new__() takes ": "remove __new__ from the NamedTuple that forward returns, or let it accept all of its fields",
@@ -112,6 +113,10 @@ _HINTS = {
     "to have same metadata": "return tensors of the shape and dtype of the operands from each branch and body",
     "must be Tensor, not ": "pass tensors: torch.tensor(values), or torch.rand(shape) for any values",
     "to be of the form": "pass an example with such a size, or another Dim",
+    _PLAIN_SIZES: (
+        "make the dim static; numbers of a torch.Generator can also be drawn once for the largest size, in __init__, "
+        "and sliced here"
+    ),
     "of type SymInt which has no callable": (
         "NumPy has this function for numbers only, not for dynamic sizes: call the function of Python's math instead, "
         "or convert the size with int(...), which makes it static"
@@ -429,6 +434,8 @@ def explained_error(error: Exception, model: torch.nn.Module, plan: CapturePlan)
                 "compute it with other operators, on padded tensors and a mask in the place of nested ones, or wrap "
                 "the call in an operator of torch.library.custom_op with register_fake"
             )
+        elif _PLAIN_SIZES in shown:
+            problem = f"the operator has no form with dynamic sizes, which it has here\n{_place(error)}"
         elif _TO_NUMPY in shown:
             problem = f"forward returns a NumPy array, or computes with one\n{_place(error)}"
             hint = "return the tensor, and compute with functions of torch"
