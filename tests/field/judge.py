@@ -7,6 +7,7 @@ import copy
 import io
 import logging
 import re
+import signal
 import tempfile
 import time
 import warnings
@@ -23,6 +24,7 @@ from torch.utils import _pytree as pytree
 
 import fxonnx
 
+from ..fuzz.python_generator import EagerTimeoutError, time_limit
 from .row import Model, Row
 
 __all__ = ["EXPORTERS", "VERDICTS", "Result", "dims_text", "judge"]
@@ -205,6 +207,9 @@ _EXPORT: dict[str, Callable[[Model, torch.nn.Module, str], list[fxonnx.Constrain
 }
 
 
+_MOST_SECONDS = 60
+
+
 def _dims_of(model: Model) -> Any:
     """``dynamic_shapes`` in the form of torch, which has one entry for all of ``*inputs``."""
     return (tuple(model.dims),) if model.call is not None and model.dims is not None else model.dims
@@ -212,10 +217,12 @@ def _dims_of(model: Model) -> Any:
 
 def _capture_seconds(model: Model, module: torch.nn.Module) -> float | None:
     dims = pytree.tree_map(lambda name: torch.export.Dim.AUTO if isinstance(name, str) else name, _dims_of(model))
+    signal.setitimer(signal.ITIMER_PROF, 0)  # the limit of the row, which is ours
     start = time.process_time()
     try:
-        torch.export.export(module, copy.deepcopy(tuple(model.calls[0])), dynamic_shapes=dims)
-    except Exception:  # noqa: BLE001 - torch alone cannot capture every model that fxonnx exports
+        with time_limit(_MOST_SECONDS):
+            torch.export.export(module, copy.deepcopy(tuple(model.calls[0])), dynamic_shapes=dims)
+    except (Exception, EagerTimeoutError):  # noqa: BLE001 - torch alone cannot capture every model that fxonnx exports
         return None
     return _since(start)
 

@@ -55,14 +55,14 @@ class EagerTimeoutError(BaseException):
 
 
 @contextmanager
-def time_limit() -> Iterator[None]:
-    """Raise ``EagerTimeoutError`` after two seconds of processor time."""
+def time_limit(seconds: float = _SECONDS) -> Iterator[None]:
+    """Raise ``EagerTimeoutError`` after these seconds of processor time."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise EagerTimeoutError
 
     before = signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, _SECONDS)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
         yield
     finally:

@@ -238,17 +238,19 @@ class CapturePlan:
         return self.rewriting or self.sizes if self.loops is None else self.loops.rewriting
 
     def with_answers(
-        self, integers: SymbolicIntegers, *, edges: frozenset[str] | None = None, sizes: Rewriting | None = None
+        self, last: CapturePlan, *, edges: frozenset[str] | None = None, sizes: Rewriting | None = None
     ) -> CapturePlan:
         """The first plan of a series of attempts in which conditions are not answered for the example.
 
-        It begins with the files in which sizes are symbolic after the attempts without it.
+        It begins with the files in which sizes are symbolic in the last of the attempts without it, and with the signs
+        of the slices there.
         """
         return dataclasses.replace(
             self,
             edges=edges,
             sizes=sizes,
-            integers=SymbolicIntegers(integers.files),
+            integers=SymbolicIntegers(last.integers.files),
+            unsigned=last.unsigned,
             log=GuardLog(),
             change="branches for single sizes are left out" if sizes is None else "both branches on sizes are captured",
         )

@@ -87,7 +87,7 @@ def _with_fewer_limits(
     places = {line.partition(" in ")[0] for line in (*edge_places(asked.asked), *limiting)}
     kept: frozenset[str] = frozenset()
     for _ in range(_MOST_ATTEMPTS):
-        answered = first.with_answers(last.integers, edges=kept)
+        answered = first.with_answers(last, edges=kept)
         capture, plan, seen = attempts(
             replace(answered, known=asked.guards_at(places)), keeps_rare_edges=not last.resolves_guards
         )
@@ -252,7 +252,7 @@ def capture_with_strategies(
         return outcome, last
 
     def with_sizes(sizes: Rewriting, known: frozenset[Guard]) -> Attempted:
-        return attempts(replace(plan.with_answers(last.integers, sizes=sizes), known=known))
+        return attempts(replace(plan.with_answers(last, sizes=sizes), known=known))
 
     return _with_both_branches(outcome, last, seen, with_sizes, confirm)
 
@@ -451,7 +451,8 @@ def _symbolic_integers(outcome: Outcome, plan: CapturePlan) -> Decision:
     if not added:
         return known.best or known.failure or outcome
     change = f"int, float and len keep sizes symbolic in {', '.join(sorted(added))}"
-    return plan.changed(change, integers=replace(known, files=known.files | added))
+    signs = plan.unsigned if isinstance(outcome, Capture) else None
+    return plan.changed(change, integers=replace(known, files=known.files | added), unsigned=signs)
 
 
 def _has_unsigned_slices(outcome: Outcome, plan: CapturePlan) -> bool:

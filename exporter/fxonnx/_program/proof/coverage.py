@@ -5,11 +5,12 @@ from __future__ import annotations
 import dis
 import math
 import sys
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import CodeType, FrameType, FunctionType, MappingProxyType, MethodType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -169,7 +170,7 @@ class CodePath:
         if differing is None:
             return False
         kept = self._first.others
-        others = [one for one in recorder.others if not any(_are_close(one, other) for other in kept)]
+        others = [one for one in _distinct(recorder.others) if not any(_are_close(one, other) for other in kept)]
         with _Known(others) as known:
             program()
         # A value that the program has at all sizes may be the model's by accident: another operator has it.
@@ -378,7 +379,7 @@ class _Known(TorchDispatchMode):
         super().__init__()
         self._missing = {index: one.clone() for index, one in enumerate(others)}
         self._calls: list[_Call] = []
-        self._numbers = [torch.zeros(0, dtype=torch.float64)]
+        self._numbers: set[float] = set()
 
     def __torch_dispatch__(
         self, func: OpOverload[Any, Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -389,10 +390,10 @@ class _Known(TorchDispatchMode):
             return func(*pytree.tree_map_only(FunctionType | MethodType, self._recorded, tuple(args)), **kwargs)
         result = func(*args, **kwargs)
         self._calls.append((str(func), _numbers(func, args, kwargs)))
-        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, int | float)]
-        self._numbers.append(torch.tensor(given, dtype=torch.float64))
+        leaves = pytree.tree_leaves((args, kwargs))
+        self._numbers |= {float(leaf) for leaf in leaves if isinstance(leaf, int | float)}
         for tensor in _tensors((args, (*kwargs.values(),), result)):
-            self._numbers.append(torch.tensor(self.numbers_of(tensor), dtype=torch.float64))
+            self._numbers |= set(self.numbers_of(tensor))
             self._missing = {index: one for index, one in self._missing.items() if not _are_close(one, tensor)}
         return result
 
@@ -418,8 +419,23 @@ class _Known(TorchDispatchMode):
 
     def has(self, number: float) -> bool:
         """Whether a number is one of an operand or a result, but for the rounding of float32."""
-        known = torch.cat(self._numbers)
-        return bool(torch.isclose(known, torch.tensor(number, dtype=torch.float64), rtol=1e-6, atol=0.0).any())
+        place = bisect_left(self._sorted, number)
+        return any(math.isclose(number, one, rel_tol=1e-6) for one in self._sorted[max(place - 1, 0) : place + 1])
+
+    @cached_property
+    def _sorted(self) -> list[float]:
+        """The numbers, once all of them are recorded."""
+        return sorted(number for number in self._numbers if not math.isnan(number))
+
+
+def _distinct(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors without small ones that are the same as an earlier one, as loops compute them."""
+    return list(
+        {
+            (one.dtype, one.shape, tuple(one.flatten().tolist()) if one.numel() <= _MOST_ELEMENTS else id(one)): one
+            for one in tensors
+        }.values()
+    )
 
 
 def _are_close(one: torch.Tensor, other: torch.Tensor) -> bool:
