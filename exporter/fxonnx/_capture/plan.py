@@ -238,19 +238,24 @@ class CapturePlan:
         return self.rewriting or self.sizes if self.loops is None else self.loops.rewriting
 
     def with_answers(
-        self, last: CapturePlan, *, edges: frozenset[str] | None = None, sizes: Rewriting | None = None
+        self,
+        last: CapturePlan,
+        *,
+        edges: frozenset[str] | None = None,
+        sizes: Rewriting | None = None,
+        keeps_signs: bool = True,
     ) -> CapturePlan:
         """The first plan of a series of attempts in which conditions are not answered for the example.
 
         It begins with the files in which sizes are symbolic in the last of the attempts without it, and with the signs
-        of the slices there.
+        of the slices there if these have led to a program.
         """
         return dataclasses.replace(
             self,
             edges=edges,
             sizes=sizes,
             integers=SymbolicIntegers(last.integers.files),
-            unsigned=last.unsigned,
+            unsigned=last.unsigned if keeps_signs else None,
             log=GuardLog(),
             change="branches for single sizes are left out" if sizes is None else "both branches on sizes are captured",
         )

@@ -87,7 +87,7 @@ def _with_fewer_limits(
     places = {line.partition(" in ")[0] for line in (*edge_places(asked.asked), *limiting)}
     kept: frozenset[str] = frozenset()
     for _ in range(_MOST_ATTEMPTS):
-        answered = first.with_answers(last, edges=kept)
+        answered = first.with_answers(last, edges=kept, keeps_signs=isinstance(found, Capture))
         capture, plan, seen = attempts(
             replace(answered, known=asked.guards_at(places)), keeps_rare_edges=not last.resolves_guards
         )
