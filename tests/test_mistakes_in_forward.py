@@ -75,7 +75,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "numbers of a generator, of a size": (
         of(lambda x: x * torch.randn(x.shape[0], 1, generator=torch.Generator().manual_seed(1)), **N),
-        r"the operator has no form with dynamic sizes(?s:.*)at: \S*forward\.py:\d+ (?s:.*)hint: make the dim static; numbers of a",
+        r"a size is dynamic here, and torch has this operator for plain (?s:.*)at: \S*forward\.py:\d+ (?s:.*)hint: make the dim static; numbers of a",
     ),
     "NumPy's permutation of a size": (
         of(lambda x: x[np.random.permutation(x.shape[0])], **N),

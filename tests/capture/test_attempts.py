@@ -536,3 +536,43 @@ def test_assertions_with_a_comprehension_are_not_rewritten() -> None:
     assert len(program.record.capture.attempts) == 1
     x = torch.randn(3, 12, 4)
     torch.testing.assert_close(program(x)[0], x * 2)
+
+
+class Rotated(nn.Module):
+    """Keys of which the last two are not rotated, as in the memory of SAM 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("angles", torch.polar(torch.ones(4, 2), torch.tensor([[0.1, 0.2], [0.3, 0.4]] * 2)))
+
+    def rotated(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        pairs_q = torch.view_as_complex(q.reshape(*q.shape[:-1], -1, 2))
+        pairs_k = torch.view_as_complex(k.reshape(*k.shape[:-1], -1, 2)) if k.shape[-2] != 0 else None
+        q = torch.view_as_real(pairs_q * self.angles).flatten(2)
+        if pairs_k is None:
+            return q, k
+        angles = self.angles.repeat(pairs_k.shape[-2] // pairs_q.shape[-2], 1)
+        return q, torch.view_as_real(pairs_k * angles).flatten(2)
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        count = k.shape[1] - 2
+        q, k[:, :count] = self.rotated(q, k[:, :count])
+        return q @ k.mT
+
+
+def test_later_attempts_keep_the_signs_of_slices(tmp_path: Path) -> None:
+    model, path = Rotated(), tmp_path / "model.onnx"
+    dims = ({0: "n"}, {0: "n", 1: "m"})
+    program = fxonnx.export(model, (torch.rand(2, 4, 4), torch.rand(2, 10, 4)), path, dynamic_shapes=dims)
+    changes = [attempt.change for attempt in program.record.capture.attempts]
+    signed = changes.index("slices between sizes of unknown sign have the signs of the example")
+    later = changes[signed + 1 :]
+    assert later
+    assert not [change for change in later if change == changes[signed] or change.endswith("is rewritten")]
+    session = onnxruntime.InferenceSession(path)
+    for n, m in ((2, 10), (3, 6), (5, 14)):
+        q, k = torch.rand(n, 4, 4), torch.rand(n, m, 4)
+        (found, *_) = session.run(None, {"q": q.numpy(), "k": k.numpy()})
+        torch.testing.assert_close(torch.from_numpy(found), model(q, k.clone()))
+    with pytest.raises(Exception, match=r"."):  # ONNX Runtime has no base class of its errors
+        session.run(None, {"q": torch.rand(2, 4, 4).numpy(), "k": torch.rand(2, 9, 4).numpy()})

@@ -208,6 +208,7 @@ _EXPORT: dict[str, Callable[[Model, torch.nn.Module, str], list[fxonnx.Constrain
 
 
 _MOST_SECONDS = 60
+"""Of processor time that torch.export alone may take."""
 
 
 def _dims_of(model: Model) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import nn
 
-__all__ = ["Calls", "Model", "Row", "models", "rand", "randint", "randn", "row"]
+__all__ = ["Calls", "Model", "Row", "make", "models", "rand", "randint", "randn", "row"]
 
 Calls = Sequence[tuple[torch.Tensor, ...]]
 
@@ -76,6 +77,12 @@ class Row:
     def key(self) -> str:
         """Its name in the stored results."""
         return f"{self.library}/{self.name}"
+
+
+def make(path: str, *arguments: Any, **options: Any) -> Any:
+    """Call a class or function of a library, which is imported only now: ``make("torchaudio.transforms.MFCC", n_mfcc=13)``."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)(*arguments, **options)
 
 
 def row(library: str, *, real: bool = False, seconds: int = 120) -> Callable[[Callable[[], Model]], Row]:

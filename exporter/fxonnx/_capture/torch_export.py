@@ -435,7 +435,7 @@ def explained_error(error: Exception, model: torch.nn.Module, plan: CapturePlan)
                 "the call in an operator of torch.library.custom_op with register_fake"
             )
         elif _PLAIN_SIZES in shown:
-            problem = f"the operator has no form with dynamic sizes, which it has here\n{_place(error)}"
+            problem = f"a size is dynamic here, and torch has this operator for plain numbers only\n{_place(error)}"
         elif _TO_NUMPY in shown:
             problem = f"forward returns a NumPy array, or computes with one\n{_place(error)}"
             hint = "return the tensor, and compute with functions of torch"

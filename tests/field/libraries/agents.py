@@ -10,21 +10,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..row import Model, models, randint, randn, row
+from ..row import Model, make, models, randint, randn, row
 from ..samples import HW, pictures
 
 _BATCH = {0: "batch"}
 
 
-def _make(path: str, *arguments: Any, **options: Any) -> Any:
-    module, _, name = path.rpartition(".")
-    return getattr(import_module(module), name)(*arguments, **options)
-
-
 def _ultralytics(name: str, task: str = "DetectionModel") -> Model:
     """A network as its own export prepares it: fused, and with decoded boxes."""
     os.environ["YOLO_OFFLINE"] = "true"
-    model = _make(f"ultralytics.nn.tasks.{task}", f"{name}.yaml", ch=3, nc=5, verbose=False).eval().fuse(verbose=False)
+    model = make(f"ultralytics.nn.tasks.{task}", f"{name}.yaml", ch=3, nc=5, verbose=False).eval().fuse(verbose=False)
     for part in model.modules():
         if hasattr(part, "export"):
             part.export, part.dynamic, part.format = True, True, "onnx"
@@ -52,7 +47,7 @@ ULTRALYTICS = models(
 def _torchrl(path: str, *shapes: tuple[int, ...], **options: Any) -> Model:
     """A network of observations, with a batch of each."""
     calls = [tuple(randn(n, *shape, seed=number) for number, shape in enumerate(shapes)) for n in (3, 1, 7)]
-    return Model(_make(f"torchrl.modules.{path}", **options), calls, (_BATCH,) * len(shapes))
+    return Model(make(f"torchrl.modules.{path}", **options), calls, (_BATCH,) * len(shapes))
 
 
 _CELLS: dict[str, Any] = {"num_cells": [16, 16]}
@@ -75,7 +70,7 @@ def _actor() -> Model:
 def _decision_transformer() -> Model:
     sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_inner": 32, "activation": "relu", "n_positions": 64}
     config = {**sizes, "resid_pdrop": 0.0, "attn_pdrop": 0.0}
-    model = _make("torchrl.modules.OnlineDTActor", 4, 2, transformer_config=config)
+    model = make("torchrl.modules.OnlineDTActor", 4, 2, transformer_config=config)
     calls = [(randn(b, t, 4), randn(b, t, 2), randn(b, t, 1)) for b, t in ((2, 5), (3, 9), (1, 3))]
     return Model(model, calls, ({0: "batch", 1: "time"},) * 3)
 
@@ -129,7 +124,7 @@ def efficientdet_d0() -> Model:
 @row("timesfm")
 def core_of_timesfm() -> Model:
     """Two of its layers."""
-    model = _make("timesfm.timesfm_2p5.timesfm_2p5_torch.TimesFM_2p5_200M_torch_module")
+    model = make("timesfm.timesfm_2p5.timesfm_2p5_torch.TimesFM_2p5_200M_torch_module")
     del model.stacked_xf[2:]
     model.x = 2
     calls = [(randn(b, p, 32), torch.zeros(b, p, 32, dtype=torch.bool)) for b, p in ((2, 4), (3, 7), (1, 3))]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import torch
 
-from ..row import Calls, Model, models, rand, randint, randn
+from ..row import Calls, Model, make, models, rand, randint, randn
 
 _BATCH = {0: "batch"}
 _FRAMES = {0: "batch", 1: "frames"}
@@ -19,14 +18,9 @@ _TRANSFORMER = {
 }
 
 
-def _make(path: str, *arguments: Any, **options: Any) -> Any:
-    module, _, name = path.rpartition(".")
-    return getattr(import_module(module), name)(*arguments, **options)
-
-
 def _forecast(path: str, call: Callable[..., Any] | None = None, **options: Any) -> Model:
     """A model of GluonTS with the inputs that it describes: series, features of times, and categories."""
-    model = _make(f"gluonts.torch.model.{path}", **options)
+    model = make(f"gluonts.torch.model.{path}", **options)
 
     def inputs(batch: int) -> tuple[torch.Tensor, ...]:
         found = []
@@ -73,7 +67,7 @@ GLUONTS = models(
 
 def _speech(path: str, call: Callable[..., Any] = lambda model, *given: model(*given), **options: Any) -> Model:
     """A model of F5-TTS: the noise, the sound to continue, its text, and the time of the diffusion."""
-    model = _make(
+    model = make(
         f"f5_tts.model.backbones.{path}",
         dim=32,
         depth=2,
@@ -113,11 +107,14 @@ def _snac(call: Callable[..., Any]) -> Model:
         "decoder_rates": [4, 2],
         "vq_strides": [4, 2, 1],
     }
-    model = _make("snac.SNAC", attn_window_size=None, codebook_size=16, noise=False, **options)
+    model = make("snac.SNAC", attn_window_size=None, codebook_size=16, noise=False, **options)
     return Model(model, _lines(640, 1280, 320), ({0: "batch", 2: "samples"},), call=call)
 
 
 SNAC = models(
     "snac",
-    {"encode": lambda: _snac(lambda model, x: model.encode(x)), "decode": partial(_snac, lambda model, x: model(x)[0])},
+    {
+        "codec": partial(_snac, lambda model, x: model(x)[0]),
+        "encoder": partial(_snac, lambda model, x: model.encode(x)),
+    },
 )

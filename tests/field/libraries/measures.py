@@ -10,19 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..row import Calls, Model, models, rand, randint, randn
+from ..row import Calls, Model, make, models, rand, randint, randn
 from ..samples import HW, pictures
 
 _ROWS = {0: "batch"}
 
 
-def _make(path: str, *arguments: Any, **options: Any) -> Any:
-    module, _, name = path.rpartition(".")
-    return getattr(import_module(module), name)(*arguments, **options)
-
-
 def _kernel(name: str, **options: Any) -> Model:
-    kernel = _make(f"gpytorch.kernels.{name}", **options)
+    kernel = make(f"gpytorch.kernels.{name}", **options)
     calls = [(rand(n, 3), rand(m, 3, seed=1)) for n, m in ((4, 6), (9, 2), (5, 5))]
     return Model(kernel, calls, ({0: "n"}, {0: "m"}), call=lambda model, x, y: model(x, y).to_dense())
 
@@ -30,7 +25,7 @@ def _kernel(name: str, **options: Any) -> Model:
 KERNELS = models(
     "gpytorch",
     {
-        "ArcKernel": lambda: _kernel("ArcKernel", base_kernel=_make("gpytorch.kernels.MaternKernel", nu=2.5)),
+        "ArcKernel": lambda: _kernel("ArcKernel", base_kernel=make("gpytorch.kernels.MaternKernel", nu=2.5)),
         "CosineKernel": partial(_kernel, "CosineKernel"),
         "LinearKernel": partial(_kernel, "LinearKernel"),
         "MaternKernel": partial(_kernel, "MaternKernel", nu=1.5, ard_num_dims=3),
@@ -72,12 +67,12 @@ PROCESSES = models("gpytorch", {"ExactGP": _regression})
 
 def _distance(name: str, **options: Any) -> Model:
     calls = [(randn(n, 8), randn(m, 8, seed=1)) for n, m in ((3, 4), (7, 2), (1, 5))]
-    return Model(_make(f"pytorch_metric_learning.distances.{name}", **options), calls, ({0: "n"}, {0: "m"}))
+    return Model(make(f"pytorch_metric_learning.distances.{name}", **options), calls, ({0: "n"}, {0: "m"}))
 
 
 def _loss(name: str, **options: Any) -> Model:
     calls = [(randn(n, 8), torch.arange(n) // 2 % 3) for n in (8, 12, 6)]
-    return Model(_make(f"pytorch_metric_learning.losses.{name}", **options), calls, (_ROWS, _ROWS))
+    return Model(make(f"pytorch_metric_learning.losses.{name}", **options), calls, (_ROWS, _ROWS))
 
 
 _CLASSES = {"num_classes": 3, "embedding_size": 8}
@@ -110,7 +105,7 @@ def _network() -> nn.Sequential:
 def _attribution(name: str, **options: Any) -> Model:
     def attribute(network: nn.Module, x: torch.Tensor) -> Any:
         with torch.enable_grad():
-            return _make(f"captum.attr.{name}", network).attribute(x, target=1, **options)
+            return make(f"captum.attr.{name}", network).attribute(x, target=1, **options)
 
     calls = [(pictures(*size),) for size in ((1, 16, 16), (2, 20, 24), (3, 16, 18))]
     return Model(_network(), calls, (HW,), call=attribute)
@@ -133,7 +128,7 @@ def _lines() -> Calls:
 
 
 def _of_lines(path: str) -> Model:
-    function = partial(_make, path)
+    function = partial(make, path)
     return Model(nn.Identity(), _lines(), ({0: "batch", 1: "n"},), call=lambda _, x: function(x))
 
 
@@ -164,7 +159,7 @@ def _policy(path: str, continuous: bool, call: Callable[..., Any] | None = None,
     spaces = import_module("gymnasium.spaces")
     seen = spaces.Box(0, 255, (3, 36, 36), "uint8") if pictures_ else spaces.Box(-1, 1, (8,))
     actions = spaces.Box(-1, 1, (2,)) if continuous else spaces.Discrete(4)
-    policy = _make(f"stable_baselines3.{path}", seen, actions, lambda _: 1e-3)
+    policy = make(f"stable_baselines3.{path}", seen, actions, lambda _: 1e-3)
     observations = [randint(256, n, 3, 36, 36).to(torch.uint8) if pictures_ else rand(n, 8) for n in (2, 1, 5)]
     return Model(
         policy,
@@ -189,11 +184,11 @@ _PAIRS: Calls = [(randn(n, 8), randn(n, 8, seed=1)) for n in (6, 9, 3)]
 
 
 def _pair_loss(name: str) -> Model:
-    return Model(_make(f"lightly.loss.{name}"), _PAIRS, (_ROWS, _ROWS))
+    return Model(make(f"lightly.loss.{name}"), _PAIRS, (_ROWS, _ROWS))
 
 
 def _head(name: str, **options: Any) -> Model:
-    return Model(_make(f"lightly.models.modules.{name}", **options), [(randn(n, 16),) for n in (4, 1, 9)], (_ROWS,))
+    return Model(make(f"lightly.models.modules.{name}", **options), [(randn(n, 16),) for n in (4, 1, 9)], (_ROWS,))
 
 
 LIGHTLY = models(
@@ -214,7 +209,7 @@ LIGHTLY = models(
 
 def _perceptron(name: str, *dims: int, condition: int = 0, **options: Any) -> Model:
     calls = [(randn(n, 8), *([randn(n, condition, seed=1)] if condition else [])) for n in (4, 1, 9)]
-    return Model(_make(f"x_mlps_pytorch.{name}", *dims, **options), calls, (_ROWS,) * len(calls[0]))
+    return Model(make(f"x_mlps_pytorch.{name}", *dims, **options), calls, (_ROWS,) * len(calls[0]))
 
 
 PERCEPTRONS = models(
@@ -230,7 +225,7 @@ PERCEPTRONS = models(
 
 
 def _embeddings(name: str, **options: Any) -> Model:
-    return Model(_make(f"rtdl_num_embeddings.{name}", **options), [(randn(n, 4),) for n in (3, 1, 8)], (_ROWS,))
+    return Model(make(f"rtdl_num_embeddings.{name}", **options), [(randn(n, 4),) for n in (3, 1, 8)], (_ROWS,))
 
 
 EMBEDDINGS = models(

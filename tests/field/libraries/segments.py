@@ -6,7 +6,9 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from ..row import Calls, Model, models, rand, randint, randn
+import torch
+
+from ..row import Calls, Model, make, models, rand, randint, randn
 
 _BATCH = {0: "batch"}
 _POINTS = {0: "batch", 1: "points"}
@@ -91,7 +93,7 @@ def _sam(size: int = 128) -> Any:
 def _sam_onnx() -> Model:
     """The library's own model for ONNX; its ``orig_im_size`` are numbers of the picture."""
     model = import_module("segment_anything.utils.onnx").SamOnnxModel(_sam(), return_single_mask=False)
-    size = import_module("torch").tensor([96.0, 128.0])
+    size = torch.tensor([96.0, 128.0])
     calls = [
         (randn(1, 32, 8, 8), rand(1, n, 2) * 128, randint(2, 1, n).float(), randn(1, 1, 32, 32), rand(1), size)
         for n in (2, 1, 5)
@@ -108,17 +110,11 @@ SEGMENT_ANYTHING = models(
 )
 
 
-def _hiera(name: str) -> Model:
-    model = getattr(import_module("hiera"), name)(
-        input_size=(64, 64),
-        embed_dim=16,
-        num_heads=1,
-        stages=(1, 1, 1, 1),
-        q_pool=2,
-        mask_unit_size=(4, 4),
-        num_classes=5,
-    )
+def _hiera() -> Model:
+    model = make(
+        "hiera.Hiera", input_size=(64, 64), embed_dim=16, num_heads=1, stages=(1, 1, 1, 1), q_pool=2, mask_unit_size=(4, 4), num_classes=5
+    )  # fmt: skip
     return Model(model, _pictures(64), (_BATCH,))
 
 
-HIERA = models("hiera-transformer", {"Hiera": lambda: _hiera("Hiera")})
+HIERA = models("hiera-transformer", {"Hiera": _hiera})

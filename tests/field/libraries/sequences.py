@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..row import Calls, Model, models, rand, randint, randn
+from ..row import Calls, Model, make, models, rand, randint, randn
 from ..samples import pictures
 
 _TOKENS = {0: "batch", 1: "tokens"}
@@ -23,42 +23,35 @@ def _vectors(width: int, *lengths: int) -> Calls:
     return [(randn(b, t, width),) for b, t in zip((2, 1, 3), lengths or (9, 20, 5), strict=True)]
 
 
-def _make(path: str, *arguments: Any, **options: Any) -> Any:
-    module, _, name = path.rpartition(".")
-    return getattr(import_module(module), name)(*arguments, **options)
-
-
 def _of_words(path: str, calls: Any = None, dims: Any = None, **options: Any) -> Model:
-    return Model(_make(path, **options), calls or _words(), (dims or _TOKENS,))
+    return Model(make(path, **options), calls or _words(), (dims or _TOKENS,))
 
 
 def _x_transformer(kind: str, **options: Any) -> Model:
-    layers = _make(f"x_transformers.{kind}", dim=32, depth=2, heads=2, **options)
+    layers = make(f"x_transformers.{kind}", dim=32, depth=2, heads=2, **options)
     return Model(
-        _make("x_transformers.TransformerWrapper", num_tokens=50, max_seq_len=64, attn_layers=layers),
+        make("x_transformers.TransformerWrapper", num_tokens=50, max_seq_len=64, attn_layers=layers),
         _words(),
         (_TOKENS,),
     )
 
 
 def _masked() -> Model:
-    layers = _make("x_transformers.Encoder", dim=32, depth=2, heads=2, alibi_pos_bias=True)
-    model = _make("x_transformers.TransformerWrapper", num_tokens=50, max_seq_len=64, attn_layers=layers)
+    layers = make("x_transformers.Encoder", dim=32, depth=2, heads=2, alibi_pos_bias=True)
+    model = make("x_transformers.TransformerWrapper", num_tokens=50, max_seq_len=64, attn_layers=layers)
     calls = [(x, torch.arange(x.shape[1])[None] <= randint(x.shape[1], x.shape[0], 1)) for (x,) in _words()]
     return Model(model, calls, (_TOKENS, _TOKENS), call=lambda model, x, mask: model(x, mask=mask))
 
 
 def _of_pictures() -> Model:
-    layers = _make("x_transformers.Encoder", dim=32, depth=2, heads=2)
-    model = _make("x_transformers.ViTransformerWrapper", image_size=32, patch_size=8, num_classes=5, attn_layers=layers)
+    layers = make("x_transformers.Encoder", dim=32, depth=2, heads=2)
+    model = make("x_transformers.ViTransformerWrapper", image_size=32, patch_size=8, num_classes=5, attn_layers=layers)
     return Model(model, [(pictures(b, 32, 32),) for b in (2, 1, 3)], (_BATCH,))
 
 
 def _continuous() -> Model:
-    layers = _make("x_transformers.Decoder", dim=32, depth=2, heads=2, rotary_pos_emb=True)
-    model = _make(
-        "x_transformers.ContinuousTransformerWrapper", max_seq_len=64, dim_in=8, dim_out=4, attn_layers=layers
-    )
+    layers = make("x_transformers.Decoder", dim=32, depth=2, heads=2, rotary_pos_emb=True)
+    model = make("x_transformers.ContinuousTransformerWrapper", max_seq_len=64, dim_in=8, dim_out=4, attn_layers=layers)
     return Model(model, _vectors(8), (_TOKENS,))
 
 
@@ -77,7 +70,7 @@ X_TRANSFORMERS = models(
 
 
 def _quantizer(name: str, *arguments: Any, **options: Any) -> Model:
-    return Model(_make(f"vector_quantize_pytorch.{name}", *arguments, **options), _vectors(16), (_TOKENS,))
+    return Model(make(f"vector_quantize_pytorch.{name}", *arguments, **options), _vectors(16), (_TOKENS,))
 
 
 QUANTIZERS = models(
@@ -103,7 +96,7 @@ QUANTIZERS = models(
 
 
 def _perceiver() -> Model:
-    model = _make(
+    model = make(
         "perceiver_pytorch.Perceiver",
         **{"num_freq_bands": 4, "depth": 2, "max_freq": 10.0, "num_latents": 8, "latent_dim": 32, "latent_heads": 2},
         **{"latent_dim_head": 16, "cross_dim_head": 16, "num_classes": 5},
@@ -113,7 +106,7 @@ def _perceiver() -> Model:
 
 
 def _perceiver_io() -> Model:
-    model = _make(
+    model = make(
         "perceiver_pytorch.PerceiverIO", depth=1, dim=16, queries_dim=8, logits_dim=5, num_latents=8, latent_dim=32
     )
     calls = [(x, q) for (x,), (q,) in zip(_vectors(16), _vectors(8, 4, 7, 2), strict=True)]
@@ -165,9 +158,9 @@ RECURRENT = models(
 
 
 def _mamba(*, parallel: bool) -> Model:
-    config = _make("mambapy.mamba.MambaConfig", d_model=16, n_layers=2, pscan=parallel)
+    config = make("mambapy.mamba.MambaConfig", d_model=16, n_layers=2, pscan=parallel)
     # The scan is a small part of the result, beside the tokens that skip it: a file without it is near.
-    return Model(_make("mambapy.mamba.Mamba", config), _vectors(16, 8, 13, 3), (_TOKENS,), tolerance=1e-5)
+    return Model(make("mambapy.mamba.Mamba", config), _vectors(16, 8, 13, 3), (_TOKENS,), tolerance=1e-5)
 
 
 MAMBA = models("mambapy", {"parallel": partial(_mamba, parallel=True), "sequential": partial(_mamba, parallel=False)})
@@ -193,9 +186,9 @@ XLSTM = models("xlstm", {kind: partial(_xlstm, kind) for kind in ("mLSTM", "sLST
 
 
 def _encodec() -> Model:
-    encodec = _make("encodec.modules.SEANetEncoder", n_filters=4, ratios=[4, 2], dimension=16)
-    decoder = _make("encodec.modules.SEANetDecoder", n_filters=4, ratios=[4, 2], dimension=16)
-    quantizer = _make("encodec.quantization.ResidualVectorQuantizer", dimension=16, n_q=2, bins=32)
+    encodec = make("encodec.modules.SEANetEncoder", n_filters=4, ratios=[4, 2], dimension=16)
+    decoder = make("encodec.modules.SEANetDecoder", n_filters=4, ratios=[4, 2], dimension=16)
+    quantizer = make("encodec.quantization.ResidualVectorQuantizer", dimension=16, n_q=2, bins=32)
     model = torch.nn.ModuleList([encodec, decoder, quantizer])
 
     def call(model: Any, sound: torch.Tensor) -> Any:

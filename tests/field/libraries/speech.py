@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import torch
 
-from ..row import Calls, Model, models, randn
+from ..row import Calls, Model, make, models, randn
 from ..samples import voice
 
 _BATCH = {0: "batch"}
 _SAMPLES = {0: "batch", 1: "samples"}
 _FRAMES = {0: "batch", 1: "frames"}
-
-
-def _make(path: str, *arguments: Any, **options: Any) -> Any:
-    module, _, name = path.rpartition(".")
-    return getattr(import_module(module), name)(*arguments, **options)
 
 
 def _sounds() -> Calls:
@@ -40,16 +34,16 @@ def _with_counts(calls: Calls) -> Calls:
     return [(x, torch.linspace(x.shape[1], x.shape[1] // 2, x.shape[0]).long()) for (x,) in calls]
 
 
-def _transform(name: str, make: Callable[[], Calls] = _sounds, dims: Any = _SAMPLES, **options: Any) -> Model:
-    return Model(_make(f"torchaudio.transforms.{name}", **options), make(), (dims,))
+def _transform(name: str, inputs: Callable[[], Calls] = _sounds, dims: Any = _SAMPLES, **options: Any) -> Model:
+    return Model(make(f"torchaudio.transforms.{name}", **options), inputs(), (dims,))
 
 
 def _torchaudio(name: str, calls: Calls, *dims: Any, **options: Any) -> Model:
-    return Model(_make(f"torchaudio.models.{name}", **options), calls, dims)
+    return Model(make(f"torchaudio.models.{name}", **options), calls, dims)
 
 
 def _wav2vec2() -> Model:
-    model = _make(
+    model = make(
         "torchaudio.models.wav2vec2_model",
         **{"extractor_mode": "group_norm", "extractor_conv_layer_config": [(16, 10, 5), (16, 3, 2), (16, 3, 2)]},
         **{"extractor_conv_bias": False, "encoder_embed_dim": 32, "encoder_projection_dropout": 0.0},
