@@ -23,7 +23,7 @@ from torch.distributions import Distribution
 from torch.export import Dim
 
 import fxonnx
-from fxonnx._capture.attempts import held_torch_log
+from fxonnx._capture.plan import held_torch_log
 
 from .messages import check_message
 

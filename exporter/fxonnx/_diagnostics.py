@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ._capture.attempts import Attempt
+from ._capture.plan import Attempt
 from ._comparison import OutputComparison
 from ._public import public
 from ._request import Request

@@ -20,11 +20,11 @@ from fxonnx_translations._builder.default_device import cpu_by_default
 from fxonnx_translations._torch_compat import unset_fake_temporarily
 
 from ._capture import ALIASES_KEY, AssumptionKind, Capture, capture, report_narrowed
-from ._capture.attempts import AttemptLog
 from ._capture.constraints.constraint import Constraint
 from ._capture.inputs.tensor_memory import normal_weights
 from ._capture.patches import PatchKind, missing_targets, tracing_patches
 from ._capture.patches.tracing_state import model_prints
+from ._capture.plan import AttemptLog
 from ._capture.rewriting import SIZE_BRANCH
 from ._capture.state_inputs import with_number_states
 from ._comparison import OutputComparison, report_skipped

@@ -17,7 +17,6 @@ from .._extensions import extended, stand_in
 from .._request import Request
 from .._warnings import warn_user
 from ..errors import ArgumentError, CaptureError, did_you_mean, kind_of
-from .attempts import AttemptLog
 from .constraints.constraint import Constraint, report_narrowed
 from .constraints.guard_recorder import GuardLog
 from .constraints.guard_translation import translate_guards
@@ -45,7 +44,7 @@ from .inputs.example_inputs import (
 )
 from .inputs.pytree_objects import flatten_objects
 from .operand_types import check_operand_types
-from .plan import Capture, CapturePlan
+from .plan import AttemptLog, Capture, CapturePlan
 from .shapes.dim_names import differing_dims, name_detections, shared_dims, warn_about_squeezed_dims
 from .shapes.dynamic_dims import ExampleCall, add_examples
 from .shapes.dynamic_shapes import DynamicShapes, Leaf

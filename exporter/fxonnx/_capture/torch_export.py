@@ -30,7 +30,6 @@ from .._callers_autocast import callers_autocast, under_autocast
 from .._extensions import active_extensions, tracing
 from .._user_files import is_user_file
 from ..errors import CaptureError
-from .attempts import AttemptLog
 from .constraints.guard_recorder import recorded_guards
 from .constraints.size_forms import canonical_sizes
 from .constraints.specialized_dims import specialized_dims_error
@@ -46,7 +45,7 @@ from .inputs.tensor_memory import as_one_tensor, meta_as_cpu
 from .operand_types import conversion_of_inputs
 from .patches import capture_patches, is_tracing, value_patches
 from .patches.shape_kernels import signed_slices
-from .plan import CapturePlan
+from .plan import AttemptLog, CapturePlan
 from .shapes.dim_names import add_equality_guards
 from .shapes.dynamic_shapes import DimHint, DimSpec, DynamicShapes, Leaf
 from .suspicions.attribute_changes import noted_changes

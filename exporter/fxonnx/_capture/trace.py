@@ -24,7 +24,6 @@ from fxonnx_translations._optional_names import MissingNameError
 from .._callers_autocast import callers_autocast
 from .._request import Request
 from ..errors import ArgumentError, CaptureError, ExportError
-from .attempts import AttemptLog
 from .constraints.constraint import SizeLimits
 from .constraints.guard_recorder import Guard, GuardLog
 from .constraints.guard_translation import translate_guards
@@ -41,7 +40,7 @@ from .operand_types import state_default_dtypes
 from .patches.libraries import FullMasks, recorded_full_masks
 from .patches.size_numbers import symbolic_integers
 from .patches.tracing_state import CompilingState, recorded_compiling_state
-from .plan import Capture, CapturePlan, Failure
+from .plan import AttemptLog, Capture, CapturePlan, Failure
 from .rewriting import rewritten_functions
 from .rewriting.analysis import begins_loop
 from .rewriting.operators.values import SharedMemory

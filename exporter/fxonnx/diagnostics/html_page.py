@@ -13,8 +13,8 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from .._capture.attempts import Attempt
 from .._capture.patches import missing_targets
+from .._capture.plan import Attempt
 from .._capture.suspicions.departures import DepartureKind
 from .._model_files import type_text
 from .._program import ONNXProgram

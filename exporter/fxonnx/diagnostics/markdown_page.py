@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from .._capture.attempts import Attempt
 from .._capture.patches import missing_targets
+from .._capture.plan import Attempt
 from .._model_files import type_text
 from .._program import ONNXProgram
 from .._program.interface import data_dependent_dims
