@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -293,3 +294,77 @@ def test_branches_that_change_an_object_of_the_call_go_on_to_its_end(
             for y in (torch.rand(m, 3), -torch.rand(m, 3), x if n == m else torch.ones(m, 3)):
                 (found,) = session.run(None, {"x": x.numpy(), "y": y.numpy()})
                 torch.testing.assert_close(torch.from_numpy(found), module(x, y), atol=1e-4, rtol=1e-4)
+
+
+def makes_contiguous(x: torch.Tensor) -> torch.Tensor:
+    """As the upsampling of Diffusers."""
+    if x.shape[0] >= 64:
+        x = x.contiguous()
+    if x.numel() * 2 > pow(2, 31):
+        x = x.contiguous()
+    return x.transpose(0, 1) * 2
+
+
+def _makes_contiguous_and_asks(x: torch.Tensor) -> torch.Tensor:
+    """torch knows the first condition when it asks the second one."""
+    if x.shape[0] >= 64:
+        x = x.contiguous()
+    return x * 2 if x.shape[0] >= 100 else x * 3
+
+
+def _writes_to_what_may_be_a_copy(x: torch.Tensor) -> torch.Tensor:
+    y = x.transpose(0, 1)
+    if y.shape[0] >= 64:
+        y = y.contiguous()
+    y.add_(1)
+    return x * 2
+
+
+def _makes_contiguous_or_computes(x: torch.Tensor) -> torch.Tensor:
+    if x.shape[0] >= 64:  # noqa: SIM108 - the statement
+        x = x.contiguous()
+    else:
+        x = x * 2
+    return x + 1
+
+
+def _makes_contiguous_beside_a_write(x: torch.Tensor) -> torch.Tensor:
+    seen = torch.zeros(1)
+    if x.shape[0] >= 64 and seen.add_(1) is not None:
+        x = x.contiguous()
+    return x + seen
+
+
+@pytest.mark.parametrize(
+    ("function", "letters"),
+    [
+        (makes_contiguous, "rrrrr"),
+        (_makes_contiguous_and_asks, "rrrrf"),
+        (_writes_to_what_may_be_a_copy, "rfrrf"),
+        (_makes_contiguous_or_computes, "rrfff"),
+        (_makes_contiguous_beside_a_write, "rrfff"),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_a_branch_that_only_makes_a_tensor_contiguous_is_no_limit(
+    function: Callable[..., torch.Tensor], letters: str, tmp_path: Path
+) -> None:
+    model, path = Function(function).eval(), tmp_path / "m.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = fxonnx.export(model, (torch.rand(5, 70),), path, dynamic_shapes={"x": {0: "n", 1: "m"}})
+    if function is makes_contiguous:
+        assert not program.record.constraints
+        assert len(program.record.capture.attempts) == 1
+    quiet = onnxruntime.SessionOptions()
+    quiet.log_severity_level = 4
+    session, found = onnxruntime.InferenceSession(path, quiet), ""
+    for sizes in ((3, 70), (63, 63), (64, 70), (70, 64), (100, 9)):
+        x = torch.rand(sizes)
+        try:
+            result = session.run(None, {"x": x.numpy()})[0]
+        except Exception:  # noqa: BLE001 - of ONNX Runtime
+            found += "f"
+            continue
+        found += "r" if torch.allclose(torch.from_numpy(result), model(x.clone()), atol=1e-5) else "w"
+    assert found == letters

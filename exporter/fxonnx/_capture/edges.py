@@ -44,7 +44,7 @@ from .constraints.relation_forms import edge_of, indicator_of, without_floats
 from .constraints.size_forms import OtherSizes
 from .data_dependence.checks import answer_at, asks_several, compared_values
 from .data_dependence.concrete_values import active_values
-from .evaluating_code import Asking, compares_strides, distinguishes_zero_or_one, evaluating_frame, is_shortcut, relaxed
+from .evaluating_code import Asking, evaluating_frame, is_shortcut, relaxed
 from .patches.patch import Patch, applied
 from .patches.size_numbers import Shape, shape_patches
 from .user_code import function_source
@@ -518,8 +518,8 @@ def _evaluate_at_side(
     evaluating = evaluating_frame(caller)
     if evaluating is None or not is_shortcut(guard, evaluating):
         side.log.add(self, relaxed(guard, evaluating), caller)
-    elif not distinguishes_zero_or_one(guard) and compares_strides(evaluating):
-        side.log.layouts.setdefault(sympy.Or(sympy.Not(side.log.side), guard), user_line(caller))
+    else:
+        side.log.add_layout(guard, evaluating, caller)
     return value
 
 

@@ -6,6 +6,7 @@ import ast
 import linecache
 import re
 import textwrap
+from collections.abc import Collection
 from dataclasses import dataclass
 from types import CodeType, FrameType
 
@@ -84,6 +85,9 @@ _BROADCASTING = re.compile(r"/transformers/(masking_utils\.py|cache_utils\.py|in
 
 # Code of torch that returns other values for sizes of 0 and 1, as a model does.
 _VALUES = TORCH + "signal/windows/"
+_QUERIES = frozenset({"numel", "size", "dim", "is_contiguous"})
+_FUNCTIONS = frozenset({"len", "max", "min", "pow"})
+"""Methods and functions of a condition that compute with sizes."""
 _MASKS = re.compile(r"/transformers/masking_utils\.py$")
 
 
@@ -135,12 +139,12 @@ def relaxed(guard: sympy.Basic, evaluating: FrameType | None) -> sympy.Basic:
 
 
 def is_shortcut(guard: sympy.Basic, evaluating: FrameType) -> bool:
-    """Whether a guard only selects a shortcut or a memory layout, in torch or in the masks of transformers."""
+    """Whether a guard only selects a shortcut or a memory layout, in torch, the masks of transformers, or a model."""
     name = evaluating.f_code.co_filename
     if _BROADCASTING.search(name) is not None:
         return distinguishes_zero_or_one(guard)
     if not name.startswith((TORCH, OWN)) or name.startswith(_VALUES):
-        return False
+        return is_user_file(name) and _makes_contiguous_at(evaluating)
     # Operators are called from __torch_function__; other conditions in torch.export are about the program.
     if name.startswith((TORCH + "export/", TORCH + "_export/")) and not _is_operator_call(evaluating):
         return False
@@ -231,10 +235,47 @@ def _truncates_at(frame: FrameType) -> bool:
 
     Such as ``if mask.shape[-1] < audio.shape[-1]: audio = audio[..., : mask.shape[-1]]``.
     """
+    statement = _branch_at(frame, (".shape[", "<"))
+    return statement is not None and _truncates(statement) and function_source(frame.f_code) is not None
+
+
+def _makes_contiguous_at(frame: FrameType) -> bool:
+    """Whether a frame is at an ``if`` that only makes tensors contiguous: their values are the same.
+
+    Such as ``if x.shape[0] >= 64: x = x.contiguous()``.
+    """
+    following = linecache.getline(frame.f_code.co_filename, frame.f_lineno + 1)
+    statement = _branch_at(frame, ()) if ".contiguous(" in following else None
+    if statement is None or statement.orelse or not all(map(_is_of_sizes, ast.walk(statement.test))):
+        return False
+    for assignment in statement.body:
+        match assignment:
+            case ast.Assign([ast.Name(target)], ast.Call(ast.Attribute(ast.Name(source), "contiguous"), [], _)):
+                if target != source or not isinstance(frame.f_locals.get(source), torch.Tensor):
+                    return False
+            case _:
+                return False
+    return function_source(frame.f_code) is not None
+
+
+def _is_of_sizes(node: ast.AST) -> bool:
+    """Whether a part of a condition computes with sizes and numbers only."""
+    match node:
+        case ast.Call(ast.Attribute(_, name), _, []):
+            return name in _QUERIES
+        case ast.Call(ast.Name(name), _, []):
+            return name in _FUNCTIONS
+        case ast.Call() | ast.NamedExpr() | ast.Await() | ast.Yield() | ast.YieldFrom():
+            return False
+    return True
+
+
+def _branch_at(frame: FrameType, parts: Collection[str]) -> ast.If | None:
+    """The ``if`` statement at whose first line a frame is, if that contains some parts."""
     file, line = frame.f_code.co_filename, frame.f_lineno
     header = linecache.getline(file, line)
-    if not (header.lstrip().startswith("if ") and ".shape[" in header and "<" in header):
-        return False
+    if not (header.lstrip().startswith("if ") and all(part in header for part in parts)):
+        return None
     indent = len(header) - len(header.lstrip())
     block = [header]
     for text in linecache.getlines(file)[line:]:
@@ -245,8 +286,8 @@ def _truncates_at(frame: FrameType) -> bool:
     try:
         (statement,) = ast.parse(textwrap.dedent("".join(block))).body
     except SyntaxError:
-        return False
-    return isinstance(statement, ast.If) and _truncates(statement) and function_source(frame.f_code) is not None
+        return None
+    return statement if isinstance(statement, ast.If) else None
 
 
 def _truncates(node: ast.If) -> bool:

@@ -15,15 +15,16 @@ import sympy
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fxonnx_translations._builder.size_values import SizeValues, UndefinedSizeError
 from fxonnx_translations._torch_compat import Max, Min, pytree, sympy_functions
 
 from .._warnings import warn_user
-from .constraints.guard_recorder import Guard
+from .constraints.guard_recorder import Guard, guards_of_shape_env, line_of_node
 from .evaluating_code import distinguishes_zero_or_one
 
-__all__ = ["guards_of_code"]
+__all__ = ["guards_of_program"]
 
 _LARGEST_EXPONENT = 16
 _SIZES = (2, 3, 64)
@@ -39,7 +40,19 @@ class _Layout(Exception):
     """Raised for a condition on strides and offsets of tensors, which ONNX does not have."""
 
 
-def guards_of_code(program: ExportedProgram) -> Iterator[Guard]:
+def guards_of_program(program: ExportedProgram, environment: ShapeEnv | None) -> Iterator[Guard]:
+    """The guards that a program still has if it was captured outside of fxonnx."""
+    yield from () if environment is None else guards_of_shape_env(environment)
+    if environment is None or not environment.var_to_sources:
+        # Of a program that was loaded, torch has the text of the guards only.
+        yield from _guards_of_code(program)
+    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default):
+        condition = node.args[0].meta.get("val") if isinstance(node.args[0], torch.fx.Node) else None
+        if isinstance(condition, torch.SymBool):
+            yield Guard(condition.node.expr, line_of_node(node))
+
+
+def _guards_of_code(program: ExportedProgram) -> Iterator[Guard]:
     """The guards of a program in torch's symbols; a warning names those that are not understood."""
     # A private attribute of torch, since 2.9; older versions do not keep the guards.
     texts = getattr(program, "_guards_code", None) or ()

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import fxonnx
+from fxonnx._capture.rewriting.operators import conditionals
 
 from ...functions import Function, VariadicFunction
 from .cases import signs
@@ -200,3 +201,31 @@ def test_random_numbers_before_values_of_different_types_are_refused() -> None:
     with pytest.raises(fxonnx.CaptureError, match=r"are drawn before it(?s:.*)hint: call model\.eval"):
         fxonnx.export(_Draws().train(), (x,))
     fxonnx.export(_Draws().eval(), (x,), verify=True)
+
+
+def test_branches_of_many_operators_end_before_they_take_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each condition that goes on to the end, all operators before it run four times."""
+
+    def grows(x: torch.Tensor) -> Any:
+        total = x.sum()
+        for _ in range(5):
+            if total > 0:
+                kept: Any = x
+            else:
+                kept = "nothing"
+            for _ in range(10):
+                x = x * 0.5 + 1
+            x = x if isinstance(kept, str) else x + kept
+        return x
+
+    runs = []
+
+    class Counted(conditionals.Fork):
+        def __init__(self, *values: Any) -> None:
+            super().__init__(*values)
+            runs.append(self.answers)
+
+    monkeypatch.setattr(conditionals, "Fork", Counted)
+    with pytest.raises(fxonnx.CaptureError, match="in one branch and of type str in the other"):
+        fxonnx.export(Function(grows).eval(), (torch.rand(2, 3),))
+    assert 0 < len(runs) < 50

@@ -19,8 +19,8 @@ from fxonnx_translations._builder.size_values import EVALUATION_ERRORS, SizeValu
 from fxonnx_translations._torch_compat import FakeTensor, OpOverload, pytree
 
 from ..._nodes import input_of, schema_of, written_arguments
-from ..guard_code import guards_of_code
-from .guard_recorder import Guard, GuardLog, SourceLine, guards_of_shape_env, line_of_node
+from ..guard_code import guards_of_program
+from .guard_recorder import Guard, GuardLog, SourceLine, line_of_node
 
 __all__ = ["SQUEEZES", "GuardedProgram", "copy_guards", "graphs_of", "guards_of", "slice_guards"]
 
@@ -75,17 +75,8 @@ def _recorded_guards(captured: GuardedProgram) -> Iterator[Guard]:
     """The guards of a capture, or those that a program still has if it was captured outside of fxonnx."""
     if captured.log is not None:
         yield from captured.log.guards
-        return
-    program, environment = captured.program, captured.environment
-    known = [] if environment is None else list(guards_of_shape_env(environment))
-    yield from known
-    if environment is None or not environment.var_to_sources:
-        # Of a program that was loaded, torch has the text of the guards only.
-        yield from guards_of_code(program)
-    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default):
-        condition = node.args[0].meta.get("val") if isinstance(node.args[0], torch.fx.Node) else None
-        if isinstance(condition, torch.SymBool):
-            yield Guard(condition.node.expr, line_of_node(node))
+    else:
+        yield from guards_of_program(captured.program, captured.environment)
 
 
 def _squeeze_guards(program: ExportedProgram, targets: Sequence[Any]) -> Iterator[Guard]:
@@ -108,9 +99,7 @@ def graphs_of(program: ExportedProgram) -> Iterator[torch.fx.Graph]:
     return (part.graph for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule))
 
 
-def copy_guards(
-    program: ExportedProgram, values: Mapping[sympy.Symbol, Any], layouts: Mapping[sympy.Basic, SourceLine | None]
-) -> Iterator[Guard]:
+def copy_guards(program: ExportedProgram, values: Mapping[sympy.Symbol, Any], log: GuardLog | None) -> Iterator[Guard]:
     """Guards that keep copies copies and views views, for programs that can tell the difference.
 
     ``reshape`` and its relatives copy at some sizes and return a view at others: a transposed tensor with an axis of
@@ -120,8 +109,11 @@ def copy_guards(
     Args:
         program: The captured program.
         values: The example values of its symbols.
-        layouts: The conditions on other sizes than 1 by which one of them became a copy or a view, with their lines.
+        log: The guards of its capture, with the conditions by which one of them became a copy or a view.
     """
+    layouts = {} if log is None else log.layouts
+    if log is not None and log.copies and any(map(_depends_on_memory, graphs_of(program))):
+        yield from (Guard(condition, line) for condition, line in log.copies.items())
     examples, handed = _Examples(values), _written_outside(program)
     for part in program.graph_module.modules():
         if isinstance(part, torch.fx.GraphModule):
@@ -173,6 +165,12 @@ def _writes(graph: torch.fx.Graph) -> list[Node]:
     """The nodes that write to the memory of a tensor."""
     nodes = (node for node in graph.nodes if isinstance(node.target, OpOverload))
     return [node for node in nodes if node.target._schema.is_mutable and node.target not in _CHANGE_NO_MEMORY]
+
+
+def _depends_on_memory(graph: torch.fx.Graph) -> bool:
+    """Whether a graph writes to tensors, or addresses their memory."""
+    views = graph.find_nodes(op="call_function", target=torch.ops.aten.as_strided.default)
+    return bool(views or _writes(graph))
 
 
 def _written_outside(program: ExportedProgram) -> set[torch.nn.Module]:
@@ -582,7 +580,7 @@ def _edges(captured: GuardedProgram) -> Iterator[Guard]:
 
 
 def _copies(captured: GuardedProgram) -> Iterator[Guard]:
-    return copy_guards(captured.program, captured.example, {} if captured.log is None else captured.log.layouts)
+    return copy_guards(captured.program, captured.example, captured.log)
 
 
 _SOURCES = (

@@ -157,6 +157,8 @@ class _Asked(BaseException):
 
 _MOST_ANSWERS = 5
 """Each further condition doubles the branches, and runs each of them twice."""
+_MOST_OPERATORS = 32 * 4**_MOST_ANSWERS
+"""In all of these runs: some tens of seconds."""
 
 
 @dataclass
@@ -167,9 +169,11 @@ class Fork:
         answers: The answers, in order; None in the body of a loop, where such conditions are operators.
         known: Conditions on sizes that the run has asked, with their answers.
         taken: The number of answers that the run has taken.
+        uses: The tensors of the run.
     """
 
     answers: tuple[bool, ...] | None = ()
+    uses: Uses = field(default_factory=Uses)
     known: dict[sympy.Basic, bool] = field(default_factory=dict)
     taken: int = 0
 
@@ -188,6 +192,8 @@ def decided(condition: Any, capture: CaptureBranches, refuse: Refuse, *, is_size
     if fork.taken == _MOST_ANSWERS:
         return None
     if fork.taken == len(fork.answers):
+        if len(fork.uses.own) * 4 ** (fork.taken + 1) > _MOST_OPERATORS:
+            return None
         raise _Asked(capture, refuse, is_sized)
     answer = fork.answers[fork.taken]
     fork.taken += 1
@@ -208,7 +214,7 @@ def run_to_end(
     objects = None if answers else Objects((function,))
     randoms = 0 if values is None else values.random_operators
     try:
-        with activated(Fork(answers)), watched() as uses:
+        with watched() as uses, activated(Fork(answers, uses)):
             return function()
     except _Asked as asked:
         capture, refuse, is_sized = asked.args
