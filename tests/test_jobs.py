@@ -17,6 +17,7 @@ JOBS = Path(__file__).parent.parent / "examples" / "jobs"
 SCRIPTS = {script.name: script for script in sorted(JOBS.glob("*.py")) if script.name != "old_script.py"}
 PACKAGES = {
     "bert_in_transformers_js.py": ("transformers", "tokenizers"),
+    "draft_tokens.py": ("transformers", "tokenizers", "safetensors", "onnxruntime_genai"),
     "llama_with_lora.py": ("transformers", "tokenizers", "peft", "onnxruntime_genai"),
 }
 

@@ -316,6 +316,9 @@ def genai_command(
     inputs_embeds: Annotated[
         bool, typer.Option("--inputs-embeds", help="Take embeddings in place of tokens, for ONNX Runtime.")
     ] = False,
+    mtp: Annotated[
+        bool, typer.Option("--mtp", help="Write the heads for multi-token prediction as well, for ONNX Runtime.")
+    ] = False,
     revision: Revision = None,
     token: Token = None,
     verify: VerifyDirectory = True,
@@ -352,6 +355,7 @@ def genai_command(
             hidden_states=hidden_states,
             accuracy_level=accuracy_level,
             inputs_embeds=inputs_embeds,
+            mtp=mtp,
             adapters=adapters,
             quantize=read_weight_quantization(
                 recipe or precision, {"block_size": block_size, "embeddings": embeddings, "lm_head": lm_head}

@@ -88,6 +88,7 @@ class Request:
         on_quality: Called with the comparison of probabilities for a text.
         cache: Element type of the caches of a decoder.
         inputs_embeds: Whether a decoder takes embeddings in place of tokens.
+        mtp: Whether the heads for multi-token prediction are written.
     """
 
     directory: Path
@@ -106,6 +107,7 @@ class Request:
     on_quality: Callable[[Quality], None] | None = None
     cache: Literal["float", "int8"] = "float"
     inputs_embeds: bool = False
+    mtp: bool = False
 
     def without_guards(self) -> Request:
         """The same arguments for a graph without guards, for models that are valid for every call of the runtime."""

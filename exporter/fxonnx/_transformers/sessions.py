@@ -12,7 +12,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-__all__ = ["OpenSession", "Session", "like", "on_cpu", "parameters", "replace_forward"]
+from ..errors import ArgumentError
+from .extras import import_extra
+
+__all__ = ["OpenSession", "Session", "like", "on_cpu", "parameters", "replace_forward", "session_for"]
 
 _DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {
@@ -88,6 +91,18 @@ class Session:
         }
         results = self._session.run(self.outputs, feeds)
         return {name: torch.from_numpy(result) for name, result in zip(self.outputs, results, strict=True)}
+
+
+def session_for(argument: str, path: Path) -> Session:
+    """The session of a file that an argument has asked for, to compare it on the CPU.
+
+    Raises:
+        ArgumentError: If it has inputs of element types that NumPy does not have.
+    """
+    session = Session(import_extra("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"]))
+    for value in session.unknown_inputs:
+        raise ArgumentError(argument, f"{value.name} is a {value.type}", hint="pass verify=False (--no-verify)")
+    return session
 
 
 OpenSession: TypeAlias = Callable[[Path], Session]

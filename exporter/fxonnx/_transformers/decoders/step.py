@@ -17,7 +17,7 @@ from ..extras import import_extra
 from ..language_models import LanguageModel
 from ..meta import input_device, runnable
 from ..parts import Part, Request
-from ..sessions import Session
+from ..sessions import session_for
 from .attention import (
     attention_over_latents,
     equal_head_sizes,
@@ -227,13 +227,7 @@ def with_embeddings(inputs: Mapping[str, Any], model: Any) -> dict[str, Any]:
 
 def compare_logits(loaded: LanguageModel, directory: Path, tolerance: float) -> None:
     """Run both files in ONNX Runtime for a prompt and steps after it, and compare the logits with transformers'."""
-    onnxruntime = import_extra("onnxruntime")
-    embedding, decoder = (
-        Session(onnxruntime.InferenceSession(str(directory / f"{name}.onnx"), providers=["CPUExecutionProvider"]))
-        for name in (EMBEDDING, "model")
-    )
-    for value in decoder.unknown_inputs:
-        raise ArgumentError("inputs_embeds", f"{value.name} is a {value.type}", hint="pass verify=False (--no-verify)")
+    embedding, decoder = (session_for("inputs_embeds", directory / f"{name}.onnx") for name in (EMBEDDING, "model"))
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(3, loaded.config.vocab_size, (2, sum(_LENGTHS)), generator=generator)
     states = {name: decoder.empty(name, len(ids)) for name in decoder.caches}

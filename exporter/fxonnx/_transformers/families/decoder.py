@@ -40,10 +40,12 @@ from ..parts import (
     export_once,
     export_parts,
     narrowing_constraints,
+    rounded_parts,
     rounded_weights,
     save_parts,
 )
 from ..precision import KL_LIMITS
+from .draft_heads import compare_drafts, draft_parts
 
 __all__ = ["export_decoder"]
 
@@ -73,6 +75,7 @@ def export_decoder(loaded: LanguageModel, request: Request) -> None:
 
 def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, *, has_batches: bool = True) -> bool:
     """Export and save a decoder, and compare it on request."""
+    heads = draft_parts(loaded, request) if request.mtp else {}
     program = _program(loaded, adapters, request, has_batches=has_batches)
     _check_kernels(program, request)
     if has_batches and not ignores_padding(program, loaded.config):
@@ -83,8 +86,10 @@ def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, 
     config = genai_config(loaded.model, loaded.tokenizer, program.model.graph, request.device, _MODEL_FILE)
     request.announce("save")
     path = request.directory / _MODEL_FILE
-    if request.inputs_embeds:
-        save_parts({"model": program, **export_parts({EMBEDDING: embedding_part(loaded.model)}, request)}, request)
+    parts = {EMBEDDING: embedding_part(loaded.model)} if request.inputs_embeds else {}
+    others = export_parts({**parts, **heads}, request)
+    if others:
+        save_parts({"model": program, **others}, request)
     elif loaded.is_packed or not has_weights(loaded.model):
         program.save(path, weights=loaded.stored_weights)
     else:
@@ -93,6 +98,8 @@ def _write_decoder(loaded: LanguageModel, adapters: Adapters, request: Request, 
     if not request.verify:
         return True
     request.announce("verify")
+    with rounded_weights(loaded.model, program), rounded_parts(heads, others):
+        compare_drafts(loaded, heads, request.directory, request.tolerance)
     if request.inputs_embeds:
         with rounded_weights(loaded.model, program):
             compare_logits(loaded, request.directory, request.tolerance)

@@ -80,6 +80,7 @@ def export(
     text_only: bool = False,
     hidden_states: bool = False,
     inputs_embeds: bool = False,
+    mtp: bool = False,
     verify: bool = True,
     revision: str | None = None,
     token: str | None = None,
@@ -127,6 +128,8 @@ def export(
             ``generator.get_output("hidden_states")``. For decoder-only models.
         inputs_embeds: Take embeddings in place of tokens; ``embedding.onnx`` makes embeddings of tokens. For programs
             that call ONNX Runtime: onnxruntime-genai passes embeddings to models with images only.
+        mtp: Write the heads for multi-token prediction of the checkpoint as well, mtp_0.onnx and so on, for programs
+            that call ONNX Runtime, and return the hidden states that they take.
         verify: Compare greedily generated tokens in onnxruntime-genai with transformers'; embeddings and scores
             in ONNX Runtime with eager torch's.
         revision: Branch, tag or commit on the Hub.
@@ -145,10 +148,7 @@ def export(
     """
     _check_choices(target, pooling, cache)
     name = recipe or ("" if quantize is not None else precision)
-    if recipe is not None:
-        check_recipe(recipe, precision, quantize)
-        quantize = RECIPES[recipe]
-        precision = "fp32" if quantize is None else "int4"
+    precision, quantize = _with_recipe(recipe, precision, quantize)
     plan = read_precision(precision, quantize, target)
     _check_device(plan.dtype, quantize if recipe is None else None, target)
     if cache != "float":
@@ -161,12 +161,11 @@ def export(
 
     with staged_directory(Path(out)) as staging:
         announce("load")
-        if isinstance(model, (str, os.PathLike)) and is_hub_id(model):
-            model = download(model, revision, token)
+        model = _downloaded(model, revision, token)
         is_embedding = pooling is not None or normalize is not None
         # In the directory of the checkpoint, its files become the external data.
-        has_values = verify or bool(adapters) or inputs_embeds or cache != "float" or recipe in ("balanced", "fast")
-        is_needed = has_values or _is_directory(model, Path(out))
+        has_values = verify or adapters or inputs_embeds or mtp or cache != "float" or recipe in ("balanced", "fast")
+        is_needed = bool(has_values) or _is_directory(model, Path(out))
         loaded = load_language_model(
             model, tokenizer, plan.dtype, is_embedding, chat_template, check, with_weights=is_needed
         )
@@ -175,7 +174,8 @@ def export(
         if loaded.is_packed:
             plan, name = _plan_of_checkpoint(loaded, plan, bool(adapters)), ""
         given = {"adapters": adapters, "recipe": recipe, "hidden_states": hidden_states, "inputs_embeds": inputs_embeds}
-        _check_family(loaded, {**given, "cache": cache != "float", "target": target not in _PLAIN_TARGETS})
+        others = {"mtp": mtp, "cache": cache != "float", "target": target not in _PLAIN_TARGETS}
+        _check_family(loaded, given | others)
         plan = _plan_of_model(loaded, plan, recipe, precision, target, accuracy_level)
         _write_tokenizer(loaded, staging, Path(out).absolute().name)
         options = {
@@ -186,16 +186,32 @@ def export(
         request = Request(
             *(staging, target, options, last_logits, adapters, pooling, normalize, plan.tolerance, verify, announce),
             checkpoint=loaded.directory if loaded.is_in(Path(out)) else None,
-            hidden_states=hidden_states,
+            hidden_states=hidden_states or mtp,
             name=name,
             on_quality=on_quality,
             cache=cache,
             inputs_embeds=inputs_embeds,
+            mtp=mtp,
         )
         _EXPORTS[loaded.family](loaded, request)
         if request.checkpoint is not None:
             keep_checkpoint_files(staging, request.checkpoint, _WRITTEN)
     return Path(out)
+
+
+def _with_recipe(recipe: Recipe | None, precision: Precision, quantize: Any) -> tuple[Precision, Any]:
+    """The precision and quantization of a recipe; those given without one."""
+    if recipe is None:
+        return precision, quantize
+    check_recipe(recipe, precision, quantize)
+    quantize = RECIPES[recipe]
+    return "fp32" if quantize is None else "int4", quantize
+
+
+def _downloaded(model: Any, revision: str | None, token: str | None) -> Any:
+    """The directory of a model of the Hub; any other model as it is."""
+    is_id = isinstance(model, (str, os.PathLike)) and is_hub_id(model)
+    return download(model, revision, token) if is_id else model
 
 
 def _check_choices(target: str, pooling: str | None, cache: str) -> None:
@@ -226,9 +242,10 @@ def _check_family(loaded: LanguageModel, given: Mapping[str, Any]) -> None:
         if value and loaded.family != "decoder":
             raise ArgumentError(argument, "supported for decoder-only models only")
     adapters = given["adapters"]
-    if given["inputs_embeds"] and (adapters or loaded.is_packed):
-        reason = "adapters are not supported" if adapters else "weights that the checkpoint has as integers are not"
-        raise ArgumentError("inputs_embeds", f"{reason} with it", hint='leave it out, or pass quantize="int4"')
+    for argument in ("inputs_embeds", "mtp"):
+        if given[argument] and (adapters or loaded.is_packed):
+            reason = "adapters are not supported" if adapters else "weights that the checkpoint has as integers are not"
+            raise ArgumentError(argument, f"{reason} with it", hint='leave it out, or pass quantize="int4"')
 
 
 def _plan_of_model(
