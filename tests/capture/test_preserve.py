@@ -10,7 +10,7 @@ import random
 import subprocess
 import sys
 import warnings
-from collections import deque
+from collections import OrderedDict, deque
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -568,3 +568,31 @@ def test_the_first_capture_of_a_process_draws_no_random_numbers(tmp_path: Path) 
     command = [sys.executable, "-W", "ignore", "first.py"]
     found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["True"]
+
+
+class MakesOnDemand(OrderedDict[str, Any]):
+    """As transformers' table of activations: it has classes, and returns new objects of them."""
+
+    def __getitem__(self, key: str) -> Any:
+        return super().__getitem__(key)()
+
+
+ACTIVATIONS = MakesOnDemand(relu=nn.ReLU, silu=nn.SiLU)
+ACTIVATIONS.move_to_end("relu")
+
+
+class WithTable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = MakesOnDemand(relu=nn.ReLU)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return ACTIVATIONS["silu"](self.table["relu"](x))
+
+
+def test_a_dictionary_that_makes_its_values_keeps_what_it_has() -> None:
+    model, x = WithTable().eval(), torch.rand(2, 3)
+    program = fxonnx.export(model, (x,), dynamic_shapes=({0: "n"},))
+    torch.testing.assert_close(torch.as_tensor(program(x)[0]), model(x))
+    assert list(OrderedDict.items(ACTIVATIONS)) == [("silu", nn.SiLU), ("relu", nn.ReLU)]
+    assert list(OrderedDict.items(model.table)) == [("relu", nn.ReLU)]

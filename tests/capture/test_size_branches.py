@@ -368,3 +368,36 @@ def test_a_branch_that_only_makes_a_tensor_contiguous_is_no_limit(
             continue
         found += "r" if torch.allclose(torch.from_numpy(result), model(x.clone()), atol=1e-5) else "w"
     assert found == letters
+
+
+def upsamples(x: torch.Tensor) -> torch.Tensor:
+    """As the UNets of Diffusers, whose quotients of sizes only select a memory layout."""
+    half, size = F.avg_pool2d(x, 2, ceil_mode=True), None
+    for dim in x.shape[-2:]:
+        if dim % 2 != 0:
+            size = x.shape[-2:]
+            break
+    scale = 2 if size is None else max([one / other for one, other in zip(size, half.shape[-2:], strict=True)])
+    if half.numel() * scale > pow(2, 31):
+        half = half.contiguous()
+    if size is None:
+        return x + F.interpolate(half, scale_factor=2.0, mode="nearest")
+    return x + F.interpolate(half, size=size, mode="nearest")
+
+
+@pytest.mark.parametrize("example", [(16, 24), (13, 24)])
+def test_upsampling_to_the_size_of_a_skip_has_no_limit(example: tuple[int, int], tmp_path: Path) -> None:
+    program, letters = statuses(upsamples, example, tmp_path / "m.onnx")
+    assert letters == "r" * len(SIZES)
+    assert not [one for one in program.record.constraints if one.narrows]
+
+
+def _scales_by_quotients(x: torch.Tensor) -> torch.Tensor:
+    h, w = x.shape[-2:]
+    return x * max([h / w, w / h, 0.25]) - min([h / 8, w / 4]) * min([h / w])
+
+
+def test_the_largest_of_quotients_of_sizes(tmp_path: Path) -> None:
+    program, letters = statuses(_scales_by_quotients, (16, 24), tmp_path / "m.onnx")
+    assert letters == "r" * len(SIZES)
+    assert len(program.record.capture.attempts) == 1

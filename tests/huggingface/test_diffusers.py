@@ -133,6 +133,29 @@ def test_names_as_in_optimum(exported: Callable[[str], Exported], name: str) -> 
         assert ([each.name for each in inputs], [each.name for each in outputs]) == expected
 
 
+@pytest.mark.parametrize("sizes", [(7, 10), (8, 5), (6, 6), (9, 13)], ids=str)
+def test_a_unet_takes_images_of_any_size(exported: Callable[[str], Exported], sizes: tuple[int, int]) -> None:
+    """Latents whose sides the UNet halves to other sizes than those of its skips."""
+    found = exported(SHARED)
+    session = onnxruntime.InferenceSession(found.result.path / "unet" / "model.onnx")
+    unet, batch = found.pipeline.unet, 3
+    inputs = {
+        "sample": torch.randn(batch, unet.config.in_channels, *sizes),
+        "timestep": torch.tensor(5),
+        "encoder_hidden_states": torch.randn(batch, 9, unet.config.cross_attention_dim),
+        "text_embeds": torch.randn(batch, session.get_inputs()[3].shape[1]),
+        "time_ids": torch.randint(0, 64, (batch, 6)).float(),
+    }
+    with torch.no_grad():
+        conditions = {name: inputs[name] for name in ("text_embeds", "time_ids")}
+        args = (inputs["sample"], inputs["timestep"], inputs["encoder_hidden_states"])
+        (expected,) = unet(*args, added_cond_kwargs=conditions, return_dict=False)
+    types = {"tensor(int64)": torch.int64, "tensor(float)": torch.float32}
+    feeds = {each.name: inputs[each.name].to(types[each.type]) for each in session.get_inputs()}
+    (result,) = session.run(None, {name: value.numpy() for name, value in feeds.items()})
+    torch.testing.assert_close(torch.from_numpy(result), expected, atol=1e-3, rtol=1e-3)
+
+
 @pytest.mark.nightly
 def test_directories_and_half_precision(tmp_path: Path) -> None:
     pipeline = make("StableDiffusionPipeline")

@@ -316,8 +316,8 @@ class Snapshot:
                 self.attributes.append((value, dict(vars(value))))
             return
         if isinstance(value, dict):
-            self.mappings.append((value, dict(value)))
-            self._visit_all(value.values(), depth)
+            self.mappings.append((value, dict(_base(value).items(value))))
+            self._visit_all(self.mappings[-1][1].values(), depth)
         elif isinstance(value, list | deque):
             self.sequences.append((value, list(value)))
             self._visit_all(value, depth)
@@ -485,16 +485,22 @@ def _counter(text: str) -> itertools.count[Any]:
     return itertools.count(*ast.literal_eval(f"{text.removeprefix('count').removesuffix(')')},)"))
 
 
+def _base(mapping: dict[Any, Any]) -> type[dict[Any, Any]]:
+    """The class with the stored items: subclasses may return others, as transformers' table of activations does."""
+    return OrderedDict if isinstance(mapping, OrderedDict) else dict
+
+
 def _refill(mapping: dict[Any, Any], items: dict[Any, Any]) -> None:
     if not _is_same(mapping, items):
-        mapping.clear()
-        mapping.update(items)
+        base = _base(mapping)
+        base.clear(mapping)
+        for key, value in items.items():
+            base.__setitem__(mapping, key, value)
 
 
 def _is_same(mapping: dict[Any, Any], items: dict[Any, Any]) -> bool:
-    return (
-        len(mapping) == len(items) and all(map(is_, mapping, items)) and all(map(is_, mapping.values(), items.values()))
-    )
+    values = _base(mapping).values(mapping)
+    return len(mapping) == len(items) and all(map(is_, mapping, items)) and all(map(is_, values, items.values()))
 
 
 def _is_same_array(array: Any, before: Any) -> bool:

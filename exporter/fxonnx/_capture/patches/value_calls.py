@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
-from torch import SymInt, Tensor
+from torch import SymFloat, SymInt, Tensor
 from torch.fx.experimental.symbolic_shapes import has_guarding_hint, statically_known_true
 from torch.nn.functional import one_hot
 
-from fxonnx_translations._torch_compat import TorchCall, functorch, get_proxy_mode, get_proxy_slot, sym_max
+from fxonnx_translations._torch_compat import TorchCall, functorch, get_proxy_mode, get_proxy_slot, sym_max, sym_min
 
 from ..data_dependence.concrete_values import active_values, is_open, number_of
 from ..suspicions.departures import DepartureKind, record_departure
@@ -306,7 +307,10 @@ def _known_at_least(tensor: Tensor) -> Any:
 
 
 def extremum(original: Callable[..., Any], *args: Any, real_callable: Any, tensor_callable: Any, **kwargs: Any) -> Any:
-    """``max`` or ``min`` of an integer in a tensor and a size."""
+    """``max`` or ``min`` of an integer in a tensor and a size, and of a list of quotients of sizes."""
+    numbers = args[0] if len(args) == 1 and not kwargs and isinstance(args[0], (list, tuple)) else []
+    if any(isinstance(one, SymFloat) for one in numbers) and all(isinstance(one, (SymFloat, float)) for one in numbers):
+        return reduce(sym_max if tensor_callable is torch.maximum else sym_min, numbers)
     sizes: list[Any] = [one for one in args if isinstance(one, SymInt)]
     tensors = [one for one in args if isinstance(one, Tensor) and not one.dim() and one.dtype is torch.int64]
     if len(args) == 2 and len(sizes) == len(tensors) == 1:
