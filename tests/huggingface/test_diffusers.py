@@ -135,7 +135,7 @@ def test_names_as_in_optimum(exported: Callable[[str], Exported], name: str) -> 
 
 @pytest.mark.parametrize("sizes", [(7, 10), (8, 5), (6, 6), (9, 13)], ids=str)
 def test_a_unet_takes_images_of_any_size(exported: Callable[[str], Exported], sizes: tuple[int, int]) -> None:
-    """Latents whose sides the UNet halves to other sizes than those of its skips."""
+    """Also of latents with odd sides, for which the sizes of the halves are not doubled exactly."""
     found = exported(SHARED)
     session = onnxruntime.InferenceSession(found.result.path / "unet" / "model.onnx")
     unet, batch = found.pipeline.unet, 3
