@@ -320,6 +320,20 @@ def _writes_to_what_may_be_a_copy(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
+def _makes_contiguous_and_asks_for_strides(x: torch.Tensor) -> torch.Tensor:
+    x = x.transpose(0, 1)
+    if x.shape[0] >= 64:
+        x = x.contiguous()
+    return x * x.stride(0)
+
+
+def _makes_contiguous_and_asks_for_identity(x: torch.Tensor) -> torch.Tensor:
+    y = z = x[:, ::2].transpose(0, 1)
+    if y.shape[1] >= 64:
+        y = y.contiguous()
+    return y + 1 if y is z else y * 3
+
+
 def _makes_contiguous_or_computes(x: torch.Tensor) -> torch.Tensor:
     if x.shape[0] >= 64:  # noqa: SIM108 - the statement
         x = x.contiguous()
@@ -341,6 +355,8 @@ def _makes_contiguous_beside_a_write(x: torch.Tensor) -> torch.Tensor:
         (makes_contiguous, "rrrrr"),
         (_makes_contiguous_and_asks, "rrrrf"),
         (_writes_to_what_may_be_a_copy, "rfrrf"),
+        (_makes_contiguous_and_asks_for_strides, "rfrrf"),
+        (_makes_contiguous_and_asks_for_identity, "rrfff"),
         (_makes_contiguous_or_computes, "rrfff"),
         (_makes_contiguous_beside_a_write, "rrfff"),
     ],

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Collection
 from dataclasses import dataclass
 from types import CodeType, FrameType
+from typing import Any
 
 import sympy
 import torch
@@ -240,9 +241,10 @@ def _truncates_at(frame: FrameType) -> bool:
 
 
 def _makes_contiguous_at(frame: FrameType) -> bool:
-    """Whether a frame is at an ``if`` that only makes tensors contiguous: their values are the same.
+    """Whether a frame is at an ``if`` that only makes tensors contiguous which are so at all sizes: it does nothing.
 
-    Such as ``if x.shape[0] >= 64: x = x.contiguous()``.
+    Such as ``if x.shape[0] >= 64: x = x.contiguous()``. Of another tensor, a copy has other strides, other memory for
+    the operators in place after it, and another identity.
     """
     following = linecache.getline(frame.f_code.co_filename, frame.f_lineno + 1)
     statement = _branch_at(frame, ()) if ".contiguous(" in following else None
@@ -250,12 +252,24 @@ def _makes_contiguous_at(frame: FrameType) -> bool:
         return False
     for assignment in statement.body:
         match assignment:
-            case ast.Assign([ast.Name(target)], ast.Call(ast.Attribute(ast.Name(source), "contiguous"), [], _)):
-                if target != source or not isinstance(frame.f_locals.get(source), torch.Tensor):
+            case ast.Assign([ast.Name(target)], ast.Call(ast.Attribute(ast.Name(source), "contiguous"), [], [])):
+                if target != source or not _is_contiguous(frame.f_locals.get(source)):
                     return False
             case _:
                 return False
     return function_source(frame.f_code) is not None
+
+
+def _is_contiguous(value: object) -> bool:
+    """Whether a value is a tensor whose elements lie in their order for all sizes."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    elements: Any = 1
+    for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
+        if not statically_known_true(stride == elements):
+            return False
+        elements = elements * size
+    return True
 
 
 def _is_of_sizes(node: ast.AST) -> bool:

@@ -215,7 +215,7 @@ class _GrowingSizes:
         if not self._after:
             return
         example = self._environment.backed_var_to_val
-        others = [*copy_guards(program, example, self._log), *slice_guards(program, example)]
+        others = [*copy_guards(program, example, self._log.layouts), *slice_guards(program, example)]
         for guard in [*self._log.guards, *others]:
             condition = self._replaced(guard.expression)
             # torch's symbols are positive: of a size of 0, "size + 1 == 1" is false.

@@ -140,7 +140,6 @@ class GuardLog:
         nonzero: Sums of symbols that the model's code compares with 0, with the first line that does. torch evaluates
             such comparisons without a guard, since its symbols are positive.
         layouts: Conditions, with their lines, by which ``reshape`` returns a view or a copy: the values are the same.
-        copies: Conditions, with their lines, by which the model makes a tensor contiguous, or does not.
         converted: Files in which truth values of sizes become numbers.
         asked: Conditions on sizes that the model's code asks for, with the place of the last one.
         edges: Conditions that the capture assumes, with the lines that ask; see ``answered_beside_edges``.
@@ -155,7 +154,6 @@ class GuardLog:
     sources: dict[sympy.Symbol, str] = field(default_factory=dict)
     nonzero: dict[sympy.Expr, SourceLine | None] = field(default_factory=dict)
     layouts: dict[sympy.Basic, SourceLine | None] = field(default_factory=dict)
-    copies: dict[sympy.Basic, SourceLine | None] = field(default_factory=dict)
     converted: set[str] = field(default_factory=set)
     asked: dict[sympy.Basic, Asking] = field(default_factory=dict)
     edges: dict[sympy.Basic, SourceLine | None] = field(default_factory=dict)
@@ -196,7 +194,6 @@ class GuardLog:
             self.sources,
             self.nonzero,
             self.layouts,
-            self.copies,
             self.asked,
             self.edges,
             self.data_edges,
@@ -222,11 +219,9 @@ class GuardLog:
             self.nonzero.setdefault(expression, user_line(frame))
 
     def add_layout(self, condition: sympy.Basic, evaluating: FrameType, frame: FrameType | None) -> None:
-        """Record a condition that only selects a memory layout, if it is one of strides or of the model."""
-        is_of_model = not is_library_frame(evaluating)
-        if is_of_model or (not distinguishes_zero_or_one(condition) and compares_strides(evaluating)):
-            kept = self.copies if is_of_model else self.layouts
-            kept.setdefault(sympy.Or(sympy.Not(self.side), condition), user_line(frame))
+        """Record a condition that only selects a memory layout, if it is one of strides."""
+        if not distinguishes_zero_or_one(condition) and compares_strides(evaluating):
+            self.layouts.setdefault(sympy.Or(sympy.Not(self.side), condition), user_line(frame))
 
     def equality_lines(self) -> list[str]:
         """The lines that require a size to have one value, or two sizes to be equal."""

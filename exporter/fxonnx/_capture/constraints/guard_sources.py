@@ -99,7 +99,9 @@ def graphs_of(program: ExportedProgram) -> Iterator[torch.fx.Graph]:
     return (part.graph for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule))
 
 
-def copy_guards(program: ExportedProgram, values: Mapping[sympy.Symbol, Any], log: GuardLog | None) -> Iterator[Guard]:
+def copy_guards(
+    program: ExportedProgram, values: Mapping[sympy.Symbol, Any], layouts: Mapping[sympy.Basic, SourceLine | None]
+) -> Iterator[Guard]:
     """Guards that keep copies copies and views views, for programs that can tell the difference.
 
     ``reshape`` and its relatives copy at some sizes and return a view at others: a transposed tensor with an axis of
@@ -109,11 +111,8 @@ def copy_guards(program: ExportedProgram, values: Mapping[sympy.Symbol, Any], lo
     Args:
         program: The captured program.
         values: The example values of its symbols.
-        log: The guards of its capture, with the conditions by which one of them became a copy or a view.
+        layouts: The conditions on other sizes than 1 by which one of them became a copy or a view, with their lines.
     """
-    layouts = {} if log is None else log.layouts
-    if log is not None and log.copies and any(map(_depends_on_memory, graphs_of(program))):
-        yield from (Guard(condition, line) for condition, line in log.copies.items())
     examples, handed = _Examples(values), _written_outside(program)
     for part in program.graph_module.modules():
         if isinstance(part, torch.fx.GraphModule):
@@ -165,12 +164,6 @@ def _writes(graph: torch.fx.Graph) -> list[Node]:
     """The nodes that write to the memory of a tensor."""
     nodes = (node for node in graph.nodes if isinstance(node.target, OpOverload))
     return [node for node in nodes if node.target._schema.is_mutable and node.target not in _CHANGE_NO_MEMORY]
-
-
-def _depends_on_memory(graph: torch.fx.Graph) -> bool:
-    """Whether a graph writes to tensors, or addresses their memory."""
-    views = graph.find_nodes(op="call_function", target=torch.ops.aten.as_strided.default)
-    return bool(views or _writes(graph))
 
 
 def _written_outside(program: ExportedProgram) -> set[torch.nn.Module]:
@@ -580,7 +573,7 @@ def _edges(captured: GuardedProgram) -> Iterator[Guard]:
 
 
 def _copies(captured: GuardedProgram) -> Iterator[Guard]:
-    return copy_guards(captured.program, captured.example, captured.log)
+    return copy_guards(captured.program, captured.example, {} if captured.log is None else captured.log.layouts)
 
 
 _SOURCES = (
